@@ -1,3 +1,3 @@
-"""Records of what exists, who reads it and how far: models, snapshot and every verb that
-changes them.
+"""Metadata: which topics, queues, groups, nodes and brokers exist, which group has read how
+far, and every function that changes these records. Messages are in `messagestore`.
 """

@@ -1,5 +1,5 @@
-"""The caller: every mutating verb takes an Actor, access checks its rights, audit writes
-its name.
+"""Actor: the caller of a function that changes metadata. Access checks use its rights, the
+audit log its name.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ class Actor:
     """A portal user, an API key, a command on the server, or a job.
 
     `rights` maps a right (produce, consume, browse, manage, admin) to glob patterns over
-    names; commands and jobs need none. `owns` maps topic and group to the names of those
-    that list a user among their owners. `key_id` is the ApiKey row when kind is "key".
+    names. Commands and jobs need none. `owns` maps "topic" and "group" to the names of the
+    topics and groups that list a user among their owners. `key_id` is the id of the ApiKey
+    if the kind is "key".
     """
 
     kind: Kind
@@ -29,11 +30,12 @@ class Actor:
 
 
 def command(name: str) -> Actor:
-    """The actor of a management command: whoever may run it on the server may do
-    everything.
+    """Return the actor of a management command. It may do everything, because only users of
+    the server can run it.
     """
     return Actor(kind="command", name=name)
 
 
 def job(name: str) -> Actor:
+    """Return the actor of a job, which may do everything."""
     return Actor(kind="job", name=name)

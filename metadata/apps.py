@@ -6,7 +6,7 @@ from django.apps import AppConfig
 
 
 class MetadataConfig(AppConfig):
-    """Names the app; nothing happens at start."""
+    """Configuration of the application."""
 
     name = "metadata"
     label = "metadata"

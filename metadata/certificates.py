@@ -1,4 +1,4 @@
-"""Files of certificates that an operator names."""
+"""Checks of certificate files that an operator configures."""
 
 from __future__ import annotations
 
@@ -6,14 +6,12 @@ import ssl
 
 
 def check_ca(path: str) -> None:
-    """Raise ValueError, with what to do, unless a file holds certificates that can be
-    verified against.
-    """
+    """Raise ValueError with a remedy unless a file holds CA certificates in PEM."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     try:
         context.load_verify_locations(cafile=path)
     except ssl.SSLError:
-        pass  # nothing of it was loaded
+        pass  # malformed: no certificate was loaded, which is refused below
     except OSError as error:
         why = error.strerror or "it cannot be opened"
         raise ValueError(

@@ -1,10 +1,9 @@
-"""The settings of a CatMQ process: their only home, read from the environment once and
-checked at start.
+"""The settings of a CatMQ process, read from the environment once and checked at start.
 
 A field `max_wait_ms` is set by the variable `CATMQ_MAX_WAIT_MS`. An unknown variable is
-refused with the nearest known name, so that a slip of the pen cannot pass for a setting.
-What operators change while the system runs (retention, session time-outs, node states) is a
-column in metadata, not a setting.
+refused with the nearest known name, so that a typing error cannot pass unnoticed. Values
+that operators change while the system runs (retention, session time-outs, node states) are
+columns in metadata, not settings.
 """
 
 from __future__ import annotations
@@ -31,10 +30,9 @@ from metadata.rules.membership.brokers import is_broker_url
 from metadata.rules.path_prefix import prefix_problem
 
 PREFIX = "CATMQ_"
-# Variables of the client, of commands, of jobs and of tests in the same environment: no
-# settings of the
-# server. Each that a command or a documented settings module reads must be here: see
-# test_site_config.py.
+# Variables of the client, of commands, of jobs and of tests, which may be in the same
+# environment and are no settings of the server. All variables that a command or a
+# documented settings module reads must be here (test_site_config.py checks it).
 FOREIGN = (
     "CATMQ_URL",
     "CATMQ_API_KEY",
@@ -49,28 +47,29 @@ HOME = Path(__file__).resolve().parent.parent
 PROCESSES = ("command", "broker", "jobs")
 LANGUAGES = ("en", "zh-hans")
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
-EVERYWHERE = ("", "0.0.0.0", "[::]")  # noqa: S104  what stands for all addresses in `bind`
-MEANING = re.compile(r"((?:^    # (?!==).+\n)+)^    (\w+): [^=]+ = ", re.MULTILINE)
+ALL_ADDRESSES = ("", "0.0.0.0", "[::]")  # noqa: S104  hosts of `bind`
+# A field of Config with the comment above it. Headings (`# == … ==`) are no comments.
+FIELD_COMMENT = re.compile(r"((?:^    # (?!==).+\n)+)^    (\w+): [^=]+ = ", re.MULTILINE)
 DAILY_REPORT = re.compile(r"[a-z_]+(:(direct|spark))?")
 MAY_BE_ZERO = ("hsts_days", "java_requests_per_s")
 BROKER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,199}")
 
 
 class ConfigError(ValueError):
-    """The environment holds a setting that is unknown or cannot be used; the text says
-    which and why.
+    """The environment has a setting that is unknown or cannot be used. The text names it
+    and the reason.
     """
 
 
 def _secret(default: Any) -> Any:
-    """A field that no log or traceback shows."""
+    """Return a field that is left out of the repr, and so of logs and tracebacks."""
     return field(default=default, repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
-    """All settings. The comment above a field: meaning, unit, special value; the default is
-    the value.
+    """All settings, with their defaults. The comment above a field is its documentation:
+    meaning, unit, special value.
     """
 
     # == Where things are ==
@@ -235,17 +234,17 @@ class Database:
 
 
 def parse_database_url(url: str) -> Database:
-    """The parts of mysql://user:password@host:port/database?tls=…; %-escapes in it are
-    undone.
+    """Return the parts of mysql://user:password@host:port/database?tls=…, %-escapes
+    decoded.
 
-    Raises ConfigError, which goes on from the name of the variable.
+    Raises ConfigError with a text that continues the name of the variable.
     """
     parts = urlsplit(url)
     name = parts.path.lstrip("/")
     try:
         port = parts.port or 3306
     except ValueError:
-        port = 0
+        port = 0  # refused below, with the form that is needed
     if (
         parts.scheme not in ("mysql", "mariadb")
         or not parts.hostname
@@ -262,29 +261,29 @@ def parse_database_url(url: str) -> Database:
 
 
 def load(environ: Mapping[str, str]) -> Config:
-    """The settings that `environ` gives, checked; secrets that are missing are made and
-    kept in data_dir.
+    """Return the settings in `environ`, checked. Missing secrets are created and stored in
+    data_dir.
 
-    Raises ConfigError, naming the variable.
+    Raises ConfigError, which names the variable.
     """
-    kinds = {one.name: str(one.type) for one in fields(Config)}
-    given = _given(environ, known={variable_name(name): name for name in kinds})
+    kinds = {setting.name: str(setting.type) for setting in fields(Config)}
+    texts = _read(environ, names={variable_name(name): name for name in kinds})
     values = {
-        name: _parse(variable_name(name), kinds[name], text) for name, text in given.items()
+        name: _parse(variable_name(name), kinds[name], text) for name, text in texts.items()
     }
-    config = Config(**values)  # type: ignore[arg-type]  # _parse made each of its field's type
+    config = Config(**values)  # type: ignore[arg-type]  # _parse returns each field's type
     _check(config)
     _check_daily(config)
     _check_mail(config)
     _check_networks(config)
-    made = _with_secrets(_with_address(config))
-    _check_broker(made)
-    return made
+    complete = _with_secrets(_with_address(config))
+    _check_broker(complete)
+    return complete
 
 
 def setting_comments() -> dict[str, str]:
     """Return the comment above each field of Config, by field name."""
-    fields = MEANING.findall(inspect.getsource(Config))
+    fields = FIELD_COMMENT.findall(inspect.getsource(Config))
     return {name: " ".join(re.findall(r"# (.+)", comment)) for comment, name in fields}
 
 
@@ -292,11 +291,13 @@ def variable_name(name: str) -> str:
     return PREFIX + name.upper()
 
 
-def _given(environ: Mapping[str, str], *, known: Mapping[str, str]) -> dict[str, str]:
-    """Field name → text of every setting in the environment; an empty variable counts as
-    not set.
+def _read(environ: Mapping[str, str], *, names: Mapping[str, str]) -> dict[str, str]:
+    """Return the text of each setting in the environment, by field name. An empty variable
+    counts as not set.
+
+    `names` are the field names by variable.
     """
-    given: dict[str, str] = {}
+    texts: dict[str, str] = {}
     for variable, text in environ.items():
         if (
             not variable.startswith(PREFIX)
@@ -304,40 +305,35 @@ def _given(environ: Mapping[str, str], *, known: Mapping[str, str]) -> dict[str,
             or variable.startswith(FOREIGN_PREFIXES)
         ):
             continue
-        if variable not in known:
-            near = difflib.get_close_matches(variable, known, n=1)
+        if variable not in names:
+            similar = difflib.get_close_matches(variable, names, n=1)
             hint = (
-                f"Did you mean {near[0]}?"
-                if near
+                f"Did you mean {similar[0]}?"
+                if similar
                 else "docs/reference/settings.md lists all."
             )
             raise ConfigError(f"{variable} is not a setting. {hint}")
         if text:
-            given[known[variable]] = text
-    return given
+            texts[names[variable]] = text
+    return texts
 
 
-def _truth(text: str) -> bool:
-    return {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}[
-        text.lower()
-    ]
+def _split(text: str) -> tuple[str, ...]:
+    return tuple(value.strip() for value in text.split(",") if value.strip())
 
 
-def _listed(text: str) -> tuple[str, ...]:
-    return tuple(part.strip() for part in text.split(",") if part.strip())
-
-
+BOOLS = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
 PARSERS: Mapping[str, tuple[Callable[[str], object], str]] = {
     "Path": (lambda text: Path(text).expanduser().resolve(), "a path"),
     "str": (str, "a text"),
-    "bool": (_truth, "true or false"),
-    "tuple[str, ...]": (_listed, "texts separated by commas"),
+    "bool": (lambda text: BOOLS[text.lower()], "true or false"),
+    "tuple[str, ...]": (_split, "texts separated by commas"),
     "int": (int, "a whole number"),
 }
 
 
 def _parse(variable: str, kind: str, text: str) -> object:
-    """The value that `text` means for a field of type `kind`."""
+    """Return the value of `text` for a field whose type is written `kind`."""
     parse, expected = PARSERS[kind]
     try:
         return parse(text)
@@ -346,13 +342,14 @@ def _parse(variable: str, kind: str, text: str) -> object:
 
 
 def _check(config: Config) -> None:
-    """Raise ConfigError for values that are of the right type and yet impossible."""
-    for one in fields(config):
-        value = getattr(config, one.name)
-        least = 0 if one.name in MAY_BE_ZERO else 1
-        if type(value) is int and value < least:
+    """Raise ConfigError for values that have the right type and are impossible."""
+    for setting in fields(config):
+        value = getattr(config, setting.name)
+        minimum = 0 if setting.name in MAY_BE_ZERO else 1
+        # Not isinstance(): a bool is an int, too.
+        if type(value) is int and value < minimum:
             raise ConfigError(
-                f"{variable_name(one.name)} must be at least {least}, not {value}."
+                f"{variable_name(setting.name)} must be at least {minimum}, not {value}."
             )
     if config.max_waiters >= config.threads:
         raise ConfigError(
@@ -375,7 +372,7 @@ def _check(config: Config) -> None:
 
 
 def _check_database(config: Config) -> None:
-    """Raise ConfigError for a URL that is none, or a CA file that cannot be used."""
+    """Raise ConfigError for a malformed URL, or a CA file that cannot be used."""
     try:
         database = config.database
     except ConfigError as error:
@@ -388,48 +385,45 @@ def _check_database(config: Config) -> None:
 
 
 def _check_daily(config: Config) -> None:
-    """Raise ConfigError if a job that runs once a day could not."""
+    """Raise ConfigError for settings with which a daily job would fail."""
     if config.archive_dir and not os.path.isabs(config.archive_dir):
         raise ConfigError("CATMQ_ARCHIVE_DIR must be an absolute path.")
     if config.archive_topics and not config.archive_dir:
         raise ConfigError("CATMQ_ARCHIVE_TOPICS needs CATMQ_ARCHIVE_DIR, an absolute path.")
-    for one in config.daily_reports:
-        if not DAILY_REPORT.fullmatch(one):
+    for report in config.daily_reports:
+        if not DAILY_REPORT.fullmatch(report):
             raise ConfigError(
-                f"CATMQ_DAILY_REPORTS: {one!r} must be a report's name, or NAME:spark."
+                f"CATMQ_DAILY_REPORTS: {report!r} must be a report's name, or NAME:spark."
             )
 
 
 def _check_mail(config: Config) -> None:
-    """Raise ConfigError for a mail server or an address that could not be used."""
+    """Raise ConfigError for a mail server, an address or a domain that cannot be used, or a
+    recipient of alarms outside the allowed domains.
+    """
     if config.smtp_url:
         try:
             mail.parse_server(config.smtp_url)
         except ValueError as error:
             raise ConfigError(f"CATMQ_SMTP_URL {error}.") from None
-    for name, given in (
+    for name, emails in (
         ("ALARM_EMAILS", config.alarm_emails),
         ("MAIL_FROM", (config.mail_from,)),
     ):
-        wrong = [one for one in given if one and not mail.is_address(one)]
-        if wrong:
-            raise ConfigError(f"CATMQ_{name}: {wrong[0]!r} is not an e-mail address.")
-    _check_mail_domains(config)
-
-
-def _check_mail_domains(config: Config) -> None:
-    """Raise ConfigError for a domain that is none, or an address of an alarm that no mail
-    may go to.
-    """
-    for one in config.mail_domains:
-        if not mail.is_address(f"x@{one}"):
+        malformed = [
+            address for address in emails if address and not mail.is_address(address)
+        ]
+        if malformed:
+            raise ConfigError(f"CATMQ_{name}: {malformed[0]!r} is not an e-mail address.")
+    for domain in config.mail_domains:
+        if not mail.is_address(f"x@{domain}"):
             raise ConfigError(
-                f"CATMQ_MAIL_DOMAINS: {one!r} is not a domain, such as example.org."
+                f"CATMQ_MAIL_DOMAINS: {domain!r} is not a domain, such as example.org."
             )
-    for one in config.alarm_emails:
-        if not mail.is_allowed_recipient(one, config.mail_domains):
+    for address in config.alarm_emails:
+        if not mail.is_allowed_recipient(address, config.mail_domains):
             raise ConfigError(
-                f"CATMQ_ALARM_EMAILS: {one} is in none of CATMQ_MAIL_DOMAINS."
+                f"CATMQ_ALARM_EMAILS: {address} is in none of CATMQ_MAIL_DOMAINS."
             )
 
 
@@ -472,8 +466,8 @@ def _is_weak(key: str) -> bool:
 
 
 def _check_broker(config: Config) -> None:
-    """Raise ConfigError if no client could use the URL, or no path of the API could hold
-    the name.
+    """Raise ConfigError for a URL that no client could use, or a name that does not fit
+    into a path of the API.
     """
     if not is_broker_url(config.broker_url):
         raise ConfigError(
@@ -488,15 +482,15 @@ def _check_broker(config: Config) -> None:
 
 
 def _with_address(config: Config) -> Config:
-    """`config` with what follows from the address: the broker's name and URL, the hosts it
-    answers to.
+    """Fill in the settings that are derived from `bind` and the host name, if they are not
+    set: name and URL of the broker, served host names, sender of mails.
     """
-    host, port = _bound(config.bind)
+    host, port = _split_bind(config.bind)
     machine = (
         re.sub(r"[^A-Za-z0-9._-]", "-", socket.gethostname()).strip("._-") or "localhost"
     )
     url = (
-        config.broker_url or f"http://{machine if host in EVERYWHERE else host}:{port}"
+        config.broker_url or f"http://{machine if host in ALL_ADDRESSES else host}:{port}"
     ).rstrip("/")
     hosts = (*LOOPBACK, urlsplit(url).hostname or "") if host in LOOPBACK else ("*",)
     return replace(
@@ -508,8 +502,8 @@ def _with_address(config: Config) -> Config:
     )
 
 
-def _bound(bind: str) -> tuple[str, str]:
-    """The host of `bind`, an IPv6 address in brackets, and the port."""
+def _split_bind(bind: str) -> tuple[str, str]:
+    """Return host and port of `bind`, an IPv6 address in brackets."""
     host, colon, port = bind.rpartition(":")
     if not colon:
         return bind, "8000"  # gunicorn's default
@@ -517,22 +511,25 @@ def _bound(bind: str) -> tuple[str, str]:
 
 
 def _with_secrets(config: Config) -> Config:
-    """`config` with the secrets that are kept in the data directory."""
+    """Fill in the secrets that are not set, from files in the data directory."""
     directory = config.data_dir
     return replace(
         config,
         secret_key=config.secret_key
-        or _kept(directory / "secret.key", make=secrets.token_urlsafe),
+        or _read_or_create(directory / "secret.key", make=secrets.token_urlsafe),
         encryption_keys=config.encryption_keys
-        or _listed(
-            _kept(directory / "encryption.key", make=lambda: Fernet.generate_key().decode())
+        or _split(
+            _read_or_create(
+                directory / "encryption.key", make=lambda: Fernet.generate_key().decode()
+            )
         ),
     )
 
 
-def _kept(path: Path, *, make: Callable[[], str]) -> str:
-    """The text of `path`, made at first use; several processes that make it at once all get
-    the same one.
+def _read_or_create(path: Path, *, make: Callable[[], str]) -> str:
+    """Return the secret in the file `path`, which is created at first use.
+
+    Processes that create it at the same time all get the same secret.
     """
     if not path.exists():
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -542,7 +539,7 @@ def _kept(path: Path, *, make: Callable[[], str]) -> str:
         ) as file:
             file.write(make())
         try:
-            # fails if another process was first; a rename would overwrite its secret
+            # Fails if another process was first. A rename would overwrite its secret.
             os.link(draft, path)
         except FileExistsError:
             pass
@@ -551,12 +548,7 @@ def _kept(path: Path, *, make: Callable[[], str]) -> str:
     return path.read_text().strip()
 
 
-def _at_start() -> Config:
-    """The process's settings; wrong ones end it with one line instead of a traceback."""
-    try:
-        return load(os.environ)
-    except ConfigError as error:
-        sys.exit(f"CatMQ: {error}")
-
-
-config = _at_start()
+try:
+    config = load(os.environ)
+except ConfigError as error:
+    sys.exit(f"CatMQ: {error}")

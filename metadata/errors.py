@@ -1,15 +1,16 @@
-"""Every error that the product tells its users, in one tree.
+"""Every error that the product reports to its users, in one tree.
 
     CatmqError                      code, detail, retriable, errors, retry_after_ms
-    ├── Invalid                     what was asked is wrong: mend it, do not repeat it
-    │   ├── Malformed  TooLarge  Conflict  NotFound  Unauthenticated  Forbidden  Gone  NotBuilt …
-    └── Unavailable                 what was asked is right, but cannot be done now: repeat it
-        ├── NodeUnavailable  NoWritableQueue  MetadataUnavailable (Unrecorded)  Draining
-        OutcomeUnknown
+    ├── Invalid                     the request is wrong: correct it, do not repeat it
+    │   └── Malformed  TooLarge  Conflict  NotFound  Unauthenticated  Forbidden  Gone  NotBuilt
+    ├── StoreCorrupt                an operator must check a node
+    └── Unavailable                 the request is right, and cannot be served now: repeat it
+        └── NodeUnavailable  NoWritableQueue  MetadataUnavailable (Unrecorded)  RateLimited
+            OutcomeUnknown  Draining
 
-`brokerapi.http.errors` is the only place that turns one into HTTP, by its class; commands
-print
-`detail` and the field errors. A class stands for a way of reacting, a code for a cause.
+A class stands for a reaction of the caller, a code for a cause. `brokerapi.http.errors` is
+the only place that turns an error into HTTP, by its class. Commands print `detail` and the
+field errors.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ from enum import StrEnum
 
 
 class Code(StrEnum):
-    """The cause of a problem, part of the public API: a code is never renamed or given a
-    second meaning.
+    """Cause of an error. Part of the public API: a code is never renamed, and its meaning
+    never changes.
     """
 
     # Requests that can never succeed as they are
@@ -49,21 +50,21 @@ class Code(StrEnum):
     ALREADY_EXISTS = "already_exists"
     IN_USE = "in_use"
     NOT_CONFIRMED = "not_confirmed"
-    # kept for older brokers: offsets move while it runs, too
+    # not raised any more, because offset resets also work while a group runs
     GROUP_RUNNING = "group_running"
-    # a consumer asks for other ones than the group has
+    # a consumer asks for settings other than those of the group
     GROUP_SETTINGS_DIFFER = "group_settings_differ"
-    # failed messages have no place: try again in place
+    # failed messages cannot be stored: the consumer retries them itself
     NO_FAILURE_TOPIC = "no_failure_topic"
-    LAST_BROKER = "last_broker"  # no other live broker would be left in
-    LAST_QUEUE = "last_queue"  # no other queue of the topic would take messages
+    LAST_BROKER = "last_broker"  # no other live broker would be in service
+    LAST_QUEUE = "last_queue"  # no other queue of the topic would accept messages
     BATCH_CONFLICT = "batch_conflict"  # the batch_id was used for other messages
     # a delayed message that is in its queue cannot be recalled
     ALREADY_DELIVERED = "already_delivered"
-    TOPIC_READ_ONLY = "topic_read_only"  # sends to it are forbidden, by its setting
+    TOPIC_READ_ONLY = "topic_read_only"  # the topic is set to refuse sends
     QUEUE_NOT_WRITABLE = "queue_not_writable"  # read-only or retired: choose another queue
     FOREIGN_KEYS = "foreign_keys"  # metadata is used with other keys than this broker has
-    # a database that cannot serve as a node; the detail says why
+    # a database that cannot serve as a node, for the reason in the detail
     NODE_REFUSED = "node_refused"
     EXPIRED = "expired"
     REPLACED = "replaced"
@@ -76,24 +77,24 @@ class Code(StrEnum):
     NODE_UNAVAILABLE = "node_unavailable"
     NODE_FULL = "node_full"
     METADATA_UNAVAILABLE = "metadata_unavailable"
-    # the node may or may not have stored it: same batch_id, same queue
+    # the node may have stored the batch: repeat with the same batch_id and queue
     OUTCOME_UNKNOWN = "outcome_unknown"
     BUSY = "busy"
-    REQUEST_TIMEOUT = "request_timeout"  # it came too slowly, or not to its end
-    RATE_LIMITED = "rate_limited"  # more than the topic or the key may send in a second
+    REQUEST_TIMEOUT = "request_timeout"  # it arrived too slowly, or not completely
+    RATE_LIMITED = "rate_limited"  # above the send rate limit of the topic or API key
     DRAINING = "draining"
 
 
 @dataclass(frozen=True, slots=True)
 class FieldError:
-    """One wrong field: its path as the caller wrote it (`messages[3].key`) and what to do."""
+    """A wrong field: its path in the request (`messages[3].key`), and what is wrong."""
 
     field: str
     message: str
 
 
 class CatmqError(Exception):
-    """Base of all; never raised itself. A class names the code of those that are raised
+    """Base class, never raised itself. Each class has the code of errors that are raised
     without one.
     """
 
@@ -120,80 +121,80 @@ class CatmqError(Exception):
 
 
 class Invalid(CatmqError, code=Code.INVALID):
-    """A field is wrong; `errors` names it."""
+    """A field is wrong. `errors` names it."""
 
     @classmethod
     def field(cls, field: str, message: str) -> Invalid:
-        """The error of a single wrong field."""
+        """Return the error of a single wrong field."""
         return cls(f"{field}: {message}", errors=[FieldError(field, message)])
 
 
 class Malformed(Invalid, code=Code.MALFORMED):
-    """The bytes cannot be understood."""
+    """The request body cannot be parsed."""
 
 
 class TooLarge(Invalid, code=Code.TOO_LARGE):
-    """A request, a body or a list is over its limit; the detail names the limit."""
+    """A request, a body or a list is above its limit, which the detail names."""
 
 
 class Unauthenticated(Invalid, code=Code.UNAUTHENTICATED):
-    """No key, or one that is not known."""
+    """The request has no API key, or an unknown one."""
 
 
 class Forbidden(Invalid, code=Code.FORBIDDEN):
-    """The actor lacks the right; the detail names right and resource."""
+    """The actor lacks a right. The detail names right and resource."""
 
 
 class NotFound(Invalid, code=Code.URL_NOT_FOUND):
-    """Something named does not exist; `code` says what kind of thing."""
+    """An object does not exist. `code` names its kind."""
 
 
 class Conflict(Invalid, code=Code.IN_USE):
-    """Conflict of a request with the present state; `code` says how."""
+    """The request conflicts with the present state. `code` names the conflict."""
 
 
 class Gone(Invalid, code=Code.EXPIRED):
-    """The consumer id will never be valid again: register anew (`expired`) or stop
+    """The consumer id will never be valid again: register again (`expired`) or stop
     (`replaced`).
     """
 
 
 class NotBuilt(Invalid, code=Code.NOT_IMPLEMENTED):
-    """Part of the published API, but not of this version."""
+    """Part of the published API, and not of this version."""
 
 
 class StoreCorrupt(CatmqError, code=Code.STORE_CORRUPT):
-    """The data of a node is corrupt (head too low, an undeclared hole): an operator must
-    check it.
+    """The data of a node is corrupt: a log end offset went back, or a hole was not
+    declared. An operator must check it.
     """
 
 
 class Unavailable(CatmqError, code=Code.BUSY):
-    """Right, but not now."""
+    """The request is right, and cannot be served now."""
 
     retriable = True
 
 
 class NodeUnavailable(Unavailable, code=Code.NODE_UNAVAILABLE):
-    """A node did not answer, or refused before anything was stored: any queue may be tried
-    next.
+    """A node did not answer, or refused before anything was stored. The send may be
+    repeated to any queue.
     """
 
 
 class RateLimited(Unavailable, code=Code.RATE_LIMITED):
-    """More than the topic takes or the API key may send; `retry_after_ms` says when it
-    fits.
+    """The send exceeds the rate limit of the topic or API key. It fits after
+    `retry_after_ms`.
     """
 
 
 class OutcomeUnknown(Unavailable, code=Code.OUTCOME_UNKNOWN):
-    """The connection broke before the commit was confirmed: repeat with the same batch_id
-    and queue only.
+    """The connection broke before the commit was confirmed, so the batch may be stored.
+    Repeat it only with the same batch_id and queue.
     """
 
 
 class NoWritableQueue(Unavailable, code=Code.NO_WRITABLE_QUEUE):
-    """Every queue of the topic is read-only or on a node that is not."""
+    """Every queue of the topic is read-only, or on a node that is not read-write."""
 
 
 class MetadataUnavailable(Unavailable, code=Code.METADATA_UNAVAILABLE):
@@ -205,14 +206,14 @@ class MetadataUnavailable(Unavailable, code=Code.METADATA_UNAVAILABLE):
 
 
 class Unrecorded(MetadataUnavailable):
-    """A heartbeat that was not recorded, and of which nothing else was done either.
+    """A heartbeat was not recorded, and had no other effect.
 
-    The broker expires nobody for a session timeout from now on, and for `silent_ms` it has
-    not heard from the metadata database.
+    The broker promises to expire no member for a session timeout from now on. `silent_ms`
+    is the time since it last had an answer from the metadata database.
     """
 
     silent_ms = 0
 
 
 class Draining(Unavailable, code=Code.DRAINING):
-    """This broker is stopping or drained: go to another."""
+    """This broker is stopping or drained. Use another one."""

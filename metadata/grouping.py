@@ -1,4 +1,4 @@
-"""Items by what they have in common, and in pieces."""
+"""Helpers that group pairs by key, and split sequences into chunks."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ def grouped(pairs: Iterable[tuple[K, V]]) -> dict[K, list[V]]:
     >>> grouped([("a", 1), ("b", 2), ("a", 3)])
     {'a': [1, 3], 'b': [2]}
     """
-    found: dict[K, list[V]] = {}
+    groups: dict[K, list[V]] = {}
     for key, value in pairs:
-        found.setdefault(key, []).append(value)
-    return found
+        groups.setdefault(key, []).append(value)
+    return groups
 
 
 def chunks(items: Sequence[V], size: int) -> Iterator[Sequence[V]]:
-    """Yield the items, so many at once.
+    """Yield the items in sequences of at most `size`.
 
     >>> list(chunks([1, 2, 3], 2))
     [[1, 2], [3]]

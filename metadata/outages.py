@@ -1,8 +1,7 @@
-"""Failures that are expected now and then, in the log: a line at its begin and one at its
-end.
+"""Outages in the log: a line when a failure begins and a line when it ends.
 
 A database that is away fails every call and every loop, several times a second. The log
-needs to say when that began, why, and how long it lasted; the same a thousand times hides
+shall say when that began, why, and how long it lasted. A thousand equal lines would hide
 everything else.
 """
 
@@ -12,50 +11,54 @@ import logging
 import threading
 import time
 
-AGAIN_S = 60.0  # between two lines about an outage that lasts
-QUIET_S = 5.0  # one that begins so soon after another is told only if it lasts as long
+AGAIN_S = 60.0  # pause between two lines about the same outage
+# An outage that begins so soon after another line is logged only if it lasts as long.
+QUIET_S = 5.0
 
 
 class Outage:
-    """One thing that may be away. Safe for threads."""
+    """Logs the outages of one subject. Safe for threads."""
 
-    def __init__(self, log: logging.Logger, what: str) -> None:
-        """`what` is away, as in "the metadata database"."""
-        self._log, self._what = log, what
+    def __init__(self, log: logging.Logger, subject: str) -> None:
+        """`subject` begins the log lines, as in "the metadata database"."""
+        self._log, self._subject = log, subject
         self._guard = threading.Lock()
-        self._since: float | None = None
-        self._told_at = float("-inf")  # the last line about its being away
-        self._told = False  # of this outage
+        self._since: float | None = None  # begin of the present outage
+        self._logged_at = float("-inf")  # the last line that a failure caused
+        self._is_logged = False  # of the present outage
         self._failures = 0
 
     def failed(self, why: object) -> None:
+        """Count a failed call. Log a line if one is due."""
         now = time.monotonic()
         with self._guard:
             if self._since is None:
-                self._since, self._told, self._failures = now, False, 0
+                self._since, self._is_logged, self._failures = now, False, 0
             self._failures += 1
-            if now - self._told_at < (AGAIN_S if self._told else QUIET_S):
+            if now - self._logged_at < (AGAIN_S if self._is_logged else QUIET_S):
                 return
-            first, self._told, self._told_at = not self._told, True, now
+            is_first, self._is_logged, self._logged_at = not self._is_logged, True, now
             lasted_s = now - self._since
-        if first:
-            self._log.warning("%s does not answer: %s", self._what, why)
+        if is_first:
+            self._log.warning("%s does not answer: %s", self._subject, why)
         else:
             self._log.warning(
-                "%s has not answered for %.0f s: %s", self._what, lasted_s, why
+                "%s has not answered for %.0f s: %s", self._subject, lasted_s, why
             )
 
     def ended(self) -> None:
+        """Count a successful call. Log a line if it ends an outage that was logged."""
+        # Nearly every call succeeds outside an outage, and takes no lock then.
         if self._since is None:
             return
         with self._guard:
             since, self._since = self._since, None
-            told, failures = self._told, self._failures
-        if told and since is not None:
+            was_logged, failures = self._is_logged, self._failures
+        if was_logged and since is not None:
             lasted_s = time.monotonic() - since
             self._log.warning(
                 "%s answers again after %.1f s and %d failures",
-                self._what,
+                self._subject,
                 lasted_s,
                 failures,
             )

@@ -1,5 +1,5 @@
-"""Files of the data directory, for the installation's own user alone: keys, credentials,
-messages.
+"""Protection of the data directory, which holds keys, credentials and messages: only the
+installation's own user may read it.
 """
 
 from __future__ import annotations
@@ -14,17 +14,16 @@ OTHERS = 0o077
 
 
 class NotPrivate(Exception):
-    """Others can read the data directory, and this process cannot change that; the text
-    says what to do.
+    """Other users can read the data directory, and this process cannot change that. The
+    text has the remedy.
     """
 
 
 def protect(directory: Path) -> bool:
-    """Let this process make files for its own user alone, and close the directory to
-    others.
+    """Set the umask of this process, and close the directory and so all files in it to
+    other users.
 
-    Returns whether it was open to them. What lies in it is closed with it. Raises
-    NotPrivate.
+    Returns True if it was open to them. Raises NotPrivate.
     """
     os.umask(UMASK)
     try:
@@ -33,6 +32,7 @@ def protect(directory: Path) -> bool:
         return False
     if not mode & OTHERS:
         return False
+    # The sticky bit marks directories such as /tmp, which must stay open.
     if mode & stat.S_ISVTX:
         raise NotPrivate(
             f"{directory} is shared by all users: choose a data directory of its own."
@@ -48,8 +48,8 @@ def protect(directory: Path) -> bool:
 
 
 def protect_or_exit(directory: Path) -> None:
-    """The same for a process that starts: it says what it mended, and ends with one line
-    where it cannot.
+    """Protect the directory when a process starts. Reports a change on stderr, and exits
+    with one line if it is impossible.
     """
     try:
         if protect(directory):

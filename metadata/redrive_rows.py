@@ -1,15 +1,17 @@
-"""Redrives: requests to bring dead messages back, the rows. `messagestore.retries.redrives`
-does the work.
+"""Redrives: requests to send dead letters again. These are the rows;
+`messagestore.retries.redrives` does the work.
 
-request → advance … → finish; or stop in between. A group has one running redrive at most,
-so that no two bring back the same message. Every step is a guarded update: what was stopped
-goes no further.
+request_redrive → advance … → finish_redrive, or stop_redrive in between. A group has at
+most one running redrive, so that no message is sent again twice. Every step is a guarded
+update, so a stopped redrive goes no further.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+
+from django.db.models import QuerySet
 
 from metadata.actors import Actor, job
 from metadata.db import access, audit
@@ -18,19 +20,19 @@ from metadata.db.prune import PruneRule
 from metadata.db.rows import find_group, lock_group, make_view, select
 from metadata.db.transactions import reachable, transactional
 from metadata.errors import Code, Conflict, Invalid, NotFound
-from metadata.models import ConsumerGroup, Redrive
+from metadata.models import Redrive
 
 DEFAULT_RATE = 200  # messages a second
 MAX_RATE = 10_000
-_ANY = f"SELECT 1 FROM {Redrive._meta.db_table} WHERE state = %s LIMIT 1"  # noqa: S608 - no value of anybody's
-KEPT_DAYS = 30
+_ANY = f"SELECT 1 FROM {Redrive._meta.db_table} WHERE state = %s LIMIT 1"  # noqa: S608 - table name only
+KEPT_DAYS = 30  # after its end
 TARGETS = tuple(Redrive.To.values)
 
 
 @dataclass(frozen=True, slots=True)
 class RedriveSelection:
-    """Dead messages of a redrive: `rows` by node, or those of a topic and a kind of error
-    where given.
+    """Dead letters of a redrive: `rows` by node. If that is None, all dead letters of the
+    group, or those of a topic and an error class if these are set.
     """
 
     rows: Mapping[int, Sequence[int]] | None
@@ -41,9 +43,11 @@ class RedriveSelection:
 
 @dataclass(frozen=True, slots=True)
 class RedriveView:
-    """A redrive; `places` is how far it is: {node: (died at in ms, row)}.
+    """A redrive.
 
-    `deleting`: {node: rows} that were brought back, and are not counted yet.
+    `bounds` ({node: row}) are the highest rows that it includes. `places` ({node: (died at
+    in ms, row)}) are its positions. `deleting` ({node: rows}) are rows that were sent again
+    and are not counted yet.
     """
 
     id: int
@@ -76,12 +80,13 @@ def request_redrive(
     total: int,
     actor: Actor,
 ) -> RedriveView:
-    """A new redrive, running. Needs `manage` on the group.
+    """Create a running redrive. Needs `manage` on the group.
 
-    Raises Invalid, NotFound, Conflict(in_use) while another one of the group runs.
+    Raises Invalid, NotFound, Conflict(in_use) while another redrive of the group runs.
     """
     access.require(actor, "manage", group, what="group")
     check_options(to=to, rate=rate)
+    # The lock: two requests must not both find no running redrive.
     group_row = lock_group(group)
     other = group_row.redrives.filter(state=Redrive.State.RUNNING).first()
     if other is not None:
@@ -97,7 +102,7 @@ def request_redrive(
         error_class=chosen.error_class,
         chosen=None
         if rows is None
-        else {str(node): sorted(mine) for node, mine in rows.items()},
+        else {str(node): sorted(ids) for node, ids in rows.items()},
         to=to,
         rate=rate or DEFAULT_RATE,
         bounds={str(node): bound for node, bound in bounds.items()},
@@ -122,7 +127,7 @@ def request_redrive(
 
 
 def check_options(*, to: str, rate: int | None) -> None:
-    """Raise Invalid for a target or a rate that there cannot be."""
+    """Raise Invalid for an unknown target or an impossible rate."""
     if to not in TARGETS:
         raise Invalid.field("to", f"must be one of {', '.join(TARGETS)}")
     if rate is not None and not 1 <= rate <= MAX_RATE:
@@ -131,8 +136,8 @@ def check_options(*, to: str, rate: int | None) -> None:
 
 @transactional
 def stop_redrive(*, group: str, redrive: int, actor: Actor) -> RedriveView:
-    """The redrive, stopped; what it has brought back stays so. Needs `manage`. Raises
-    NotFound.
+    """Stop a redrive. Messages that were sent again are not taken back. Needs `manage`.
+    Raises NotFound.
     """
     access.require(actor, "manage", group, what="group")
     row = lock_group(group).redrives.filter(pk=redrive).first()
@@ -140,12 +145,12 @@ def stop_redrive(*, group: str, redrive: int, actor: Actor) -> RedriveView:
         raise _missing(group, redrive)
     list_running = Redrive.objects.filter(pk=redrive, state=Redrive.State.RUNNING)
     if list_running.update(state=Redrive.State.STOPPED, finished_at=database_now()):
-        before_, after = (
+        before, after = (
             {"state": "running"},
             {"id": redrive, "state": "stopped", "redriven": row.redriven},
         )
         audit.record(
-            actor=actor, verb="stop", kind="dead", name=group, before=before_, after=after
+            actor=actor, verb="stop", kind="dead", name=group, before=before, after=after
         )
     row.refresh_from_db()
     return _view(row)
@@ -154,42 +159,37 @@ def stop_redrive(*, group: str, redrive: int, actor: Actor) -> RedriveView:
 def list_redrives(
     *, group: str, actor: Actor, limit: int = 50, after: int | None = None
 ) -> list[RedriveView]:
-    """The redrives of a group, the newest first, older than the one called `after`. Needs
-    `manage`.
+    """Return redrives of a group, newest first, only those older than the id `after` if it
+    is set. Needs `manage`.
     """
     with reachable():
-        rows = (
-            Redrive.objects.filter(group=_seen(group, actor))
-            .select_related("group")
-            .order_by("-pk")
-        )
+        rows = _redrives_of(group, actor).order_by("-pk")
         if after is not None:
             rows = rows.filter(pk__lt=after)
         return [_view(row) for row in rows[:limit]]
 
 
 def find_redrive(*, group: str, redrive: int, actor: Actor) -> RedriveView:
+    """Return a redrive of a group by its id. Needs `manage`. Raises NotFound."""
     with reachable():
-        row = (
-            Redrive.objects.filter(group=_seen(group, actor), pk=redrive)
-            .select_related("group")
-            .first()
-        )
+        row = _redrives_of(group, actor).filter(pk=redrive).first()
         if row is None:
             raise _missing(group, redrive)
         return _view(row)
 
 
-def _seen(group: str, actor: Actor) -> ConsumerGroup:
+def _redrives_of(group: str, actor: Actor) -> QuerySet[Redrive]:
     access.require(actor, "manage", group, what="group")
-    return find_group(group)
+    return Redrive.objects.filter(group=find_group(group)).select_related("group")
 
 
 def list_running(limit: int = 100) -> list[RedriveView]:
-    """The redrives that are to go on, the oldest first."""
+    """Return the running redrives, oldest first."""
     with reachable():
         if not select(_ANY, [Redrive.State.RUNNING]):
-            return []  # nearly always, and a loop asks every second
+            # Nearly always so. A loop asks every second, and to build the query below would
+            # cost more than to run it.
+            return []
         rows = (
             Redrive.objects.filter(state=Redrive.State.RUNNING)
             .select_related("group")
@@ -205,9 +205,9 @@ def is_running(redrive: int) -> bool:
 
 @transactional
 def begin_deleting(redrive: int, *, node: int, rows: Sequence[int]) -> None:
-    """Note rows of a node that were brought back, before they are deleted there.
+    """Record rows of a node that were sent again, before they are deleted there.
 
-    If the broker ends between the two, the next one counts those that are gone.
+    If the broker ends between the two, the next broker knows which rows to count.
     """
     row = Redrive.objects.select_for_update().filter(pk=redrive).first()
     if row is not None:
@@ -217,21 +217,21 @@ def begin_deleting(redrive: int, *, node: int, rows: Sequence[int]) -> None:
 
 @transactional
 def count_deleted(redrive: int, *, node: int, rows: Sequence[int]) -> None:
-    """Count rows that another broker brought back and deleted, unless it has counted them
-    meanwhile.
+    """Count rows that another broker sent again and deleted, unless it has counted them
+    itself meanwhile.
     """
     row = Redrive.objects.select_for_update().filter(pk=redrive).first()
     if row is not None:
-        row.redriven += _take_deleting(row, node, rows)
+        row.redriven += _clear_deleting(row, node, rows)
         row.save(update_fields=("deleting", "redriven"))
 
 
-def _take_deleting(row: Redrive, node: int, rows: Sequence[int]) -> int:
-    """Remove rows of a node from `deleting`; return how many of them were still there."""
+def _clear_deleting(row: Redrive, node: int, rows: Sequence[int]) -> int:
+    """Remove rows of a node from `deleting`. Return how many of them were in it."""
     before = row.deleting.pop(str(node), [])
-    if left := sorted({*before} - {*rows}):
-        row.deleting[str(node)] = left
-    return len(before) - len(left)
+    if remaining := sorted({*before} - {*rows}):
+        row.deleting[str(node)] = remaining
+    return len(before) - len(remaining)
 
 
 @transactional
@@ -245,22 +245,23 @@ def advance(
     skipped: int,
     detail: str,
 ) -> None:
-    """Note how far a redrive is on a node, and what the last step did; `detail` says what
-    holds it up.
+    """Record a step of a redrive on a node: its new position and counts. `detail` is the
+    reason why it is held up, '' if it is not.
 
-    Of `rows`, which it brought back, the step deleted `redriven`. A row that another broker
-    has counted meanwhile is not counted again.
+    The step sent `rows` again and deleted `redriven` of them. Rows that another broker has
+    counted meanwhile are not counted again.
     """
     row = Redrive.objects.select_for_update().filter(pk=redrive).first()
     if row is not None:
         row.places[str(node)], row.detail = list(place), detail[:1000]
-        row.redriven += min(redriven, _take_deleting(row, node, rows))
+        row.redriven += min(redriven, _clear_deleting(row, node, rows))
         row.skipped += skipped
         row.save(update_fields=("places", "deleting", "detail", "redriven", "skipped"))
 
 
 @transactional
 def finish_redrive(redrive: int, *, state: str, detail: str = "") -> None:
+    """End a running redrive in the state `done` or `failed`. No effect if it was stopped."""
     rows = Redrive.objects.filter(pk=redrive, state=Redrive.State.RUNNING)
     if rows.update(state=state, finished_at=database_now(), detail=detail[:1000]):
         row = Redrive.objects.select_related("group").get(pk=redrive)
@@ -288,13 +289,13 @@ def _view(row: Redrive) -> RedriveView:
     rows = (
         None
         if row.chosen is None
-        else {int(node): tuple(mine) for node, mine in row.chosen.items()}
+        else {int(node): tuple(ids) for node, ids in row.chosen.items()}
     )
     return make_view(
         RedriveView,
         row,
         chosen=RedriveSelection(rows, row.topic_id, row.topic, row.error_class),
         bounds={int(node): bound for node, bound in row.bounds.items()},
-        places={int(node): (at_ms, place) for node, (at_ms, place) in row.places.items()},
-        deleting={int(node): tuple(mine) for node, mine in row.deleting.items()},
+        places={int(node): (at_ms, row_id) for node, (at_ms, row_id) in row.places.items()},
+        deleting={int(node): tuple(ids) for node, ids in row.deleting.items()},
     )

@@ -1,4 +1,4 @@
-"""The release that this code is, and the order of releases."""
+"""The version of this code, and the comparison of versions."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import runpy
 from collections.abc import Callable
 from pathlib import Path
 
-# The client is never imported here, so the one file of it that holds the version is run
-# alone.
+# The server must not import the client, which defines the version. So this file is run by
+# itself.
 VERSION_FILE = Path(__file__).parents[1] / "client/src/catmq_client/version.py"
-_FOUND = runpy.run_path(str(VERSION_FILE))
-VERSION: str = _FOUND["VERSION"]
-is_older: Callable[[str, str], bool] = _FOUND["is_older"]
+_NAMESPACE = runpy.run_path(str(VERSION_FILE))
+VERSION: str = _NAMESPACE["VERSION"]
+is_older: Callable[[str, str], bool] = _NAMESPACE["is_older"]

@@ -63,7 +63,7 @@ class ApiHandler:
             and request.method == "POST"
             and request.path.endswith(JOINING)
         ):
-            response: HttpResponseBase = errors.respond(bulkhead.later())
+            response: HttpResponseBase = errors.respond(bulkhead.busy_error())
         else:
             # A heartbeat that is late costs a member its queues, and others the work of
             # taking over.

@@ -50,12 +50,12 @@ def look(member: JavaMember, asked: int) -> Seen:
     told to give up. Raises Gone, MetadataUnavailable.
     """
     knows = asked == member.version
-    answer, settings = _heard(member, member.told.generation if knows else 0)
-    if knows and answer.revoked and _content(settings) == member.told.content:
+    answer, settings = _heard(member, member.last_answer.generation if knows else 0)
+    if knows and answer.revoked and _content(settings) == member.last_answer.content:
         # It has stopped them: they go to another one than they were to go to when it was
         # told.
         answer, settings = _heard(member, answer.generation)
-    if knows and _content(settings) == member.told.content:
+    if knows and _content(settings) == member.last_answer.content:
         return Seen(member, answer.generation)
     seen = _tell(member, answer, settings)
     is_known = knows and seen.member.version == asked
@@ -90,23 +90,23 @@ def _tell(
     member: JavaMember, answer: HeartbeatAnswer, settings: Sequence[Settings]
 ) -> Seen:
     """Return what a client is told, under a new version if it was not told that before."""
-    is_same = _content(settings) == member.told.content
+    is_same = _content(settings) == member.last_answer.content
     queues = _acquired(member, answer.assigned, settings, acquired_before=is_same)
     told = _told(member, answer.generation, queues)
-    if told.content != member.told.content:
-        if not java_members.record_answer(member=member, told=told):
+    if told.content != member.last_answer.content:
+        if not java_members.record_answer(member=member, answer=told):
             return Seen(member, OUTDATED)  # another broker was quicker
-        member = replace(member, version=member.version + 1, told=told)
+        member = replace(member, version=member.version + 1, last_answer=told)
     return Seen(member, answer.generation, _group(member, queues))
 
 
 def started(before: JavaMember, after: JavaMember) -> bool:
     """Return True if the client was told to stop and start."""
-    return after.told.rb_version > before.told.rb_version
+    return after.last_answer.rb_version > before.last_answer.rb_version
 
 
 def _told(member: JavaMember, generation: int, queues: Sequence[Settings]) -> LastAnswer:
-    before = member.told
+    before = member.last_answer
     running = _digest([(one["queueId"], one["threadSize"]) for one in queues])
     restarts = running != before.queues
     return LastAnswer(
@@ -192,8 +192,8 @@ def _settings(member: JavaMember, one: OwnedQueue) -> Settings:
 def _group(member: JavaMember, queues: Sequence[Settings]) -> Settings:
     meta = {
         "name": member.group,
-        "rbVersion": member.told.rb_version,
-        "metaVersion": member.told.meta_version,
+        "rbVersion": member.last_answer.rb_version,
+        "metaVersion": member.last_answer.meta_version,
         "version": member.version,
     }
     return {"meta": meta, "queues": {str(one["queueId"]): one for one in queues}}

@@ -218,7 +218,7 @@ def _is_check(members: Sequence[JavaMember], versions: Mapping[str, int]) -> boo
     ended, as they do in some clients when a broker stops, so it tells nothing of them: to
     count it would keep a client alive that reads no more.
     """
-    return all(one.was_told and not versions[one.group] for one in members)
+    return all(one.has_answer and not versions[one.group] for one in members)
 
 
 def _checked(

@@ -110,13 +110,15 @@ class ProgressAnswer(Answer):
     instance, past it.
     """
 
-    state = serializers.ChoiceField(choices=list(get_args(TrendState)), source="said.state")
+    state = serializers.ChoiceField(
+        choices=list(get_args(TrendState)), source="trend.state"
+    )
     per_s = Rate(
-        source="said.per_s",
+        source="trend.per_s",
         help_text="messages per second by which the lag grows or shrinks; null: neither",
     )
     catches_up_in_s = Rate(
-        source="said.in_s",
+        source="trend.in_s",
         help_text="seconds until the lag is 0; null unless state is catches_up",
     )
     sent_per_s = serializers.FloatField(

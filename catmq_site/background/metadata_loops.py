@@ -27,7 +27,7 @@ def look_at_metadata() -> None:
     An answer lets calls through that were refused; its clock tells whether silent members
     may be dead; and the number of the last change tells whether the snapshot is current.
     """
-    bulkhead.look(_ask)
+    bulkhead.check_database(_ask)
 
 
 def _ask() -> None:

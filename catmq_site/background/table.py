@@ -13,6 +13,7 @@ import os
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass
+from operator import attrgetter
 
 from brokerapi.http import group_metrics, metrics
 from catmq_site.background import broker_memory, daily, metadata_loops, sweeps
@@ -82,7 +83,7 @@ def loops(*, url: str = config.broker_url) -> list[Loop | NodeLoops]:
             "metadata",
             metadata_loops.LOOK_EVERY_S,
             metadata_loops.look_at_metadata,
-            bulkhead.end_looks,
+            bulkhead.end_checks,
             purpose="Check that the metadata database answers, and whether it changed",
         ),
         Loop(
@@ -243,6 +244,20 @@ def loops(*, url: str = config.broker_url) -> list[Loop | NodeLoops]:
             purpose="Write who sends to which topic",
         ),
         *(java_loops() if config.java_networks else ()),
+    ]
+
+
+def list_broker_loops() -> list[runs.BrokerLoop]:
+    """Return what the portal shows of the loops, by name."""
+    return [
+        runs.BrokerLoop(
+            name=entry.name,
+            purpose=entry.purpose,
+            every_s=entry.every_s,
+            lease=entry.lease if isinstance(entry, Loop) else "",
+            per_node=isinstance(entry, NodeLoops),
+        )
+        for entry in sorted(loops(), key=attrgetter("name"))
     ]
 
 

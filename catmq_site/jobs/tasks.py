@@ -30,13 +30,14 @@ def connect() -> None:
     changes it.
     """
     from catmq_site.background.pipeline import place
-    from catmq_site.background.table import JOBS
+    from catmq_site.background.table import JOBS, list_broker_loops
 
     rebalance.set_background(ask_for_rebalance)
     listed = {
         name: runs.ScheduledJob(job.text, job.every_minutes) for name, job in JOBS.items()
     }
     runs.set_scheduled_jobs(listed, ask_for_job)
+    runs.set_broker_loops(list_broker_loops)
     pipeline.set_runner(ask_for_run, place)
 
 

@@ -57,11 +57,11 @@ def explain(asked: int, *, low: int, gaps: Sequence[tuple[int, int]]) -> Verdict
     return Verdict("corrupt", 0, asked)
 
 
-def left(first: int, end: int, *, gaps: Sequence[tuple[int, int]]) -> int:
+def count_messages(first: int, end: int, *, gaps: Sequence[tuple[int, int]]) -> int:
     """Count the offsets from `first` to below `end` that are in none of the gaps.
 
-    >>> (left(5, 100, gaps=[(0, 3), (90, 200)]), left(5, 5, gaps=[]),
-    ...  left(0, 10, gaps=[(2, 4), (6, 7)])) (85, 0, 7)
+    >>> (count_messages(5, 100, gaps=[(0, 3), (90, 200)]), count_messages(5, 5, gaps=[]),
+    ...  count_messages(0, 10, gaps=[(2, 4), (6, 7)])) (85, 0, 7)
     """
     lost = sum(
         max(0, min(end, gap_end) - max(first, gap_first)) for gap_first, gap_end in gaps

@@ -1,7 +1,7 @@
-"""The look at everything that may be wrong, which a job takes every minute: alarms begin
-and end by it.
+"""Checks everything that raises alarms. A job runs it every minute; it begins and ends
+alarms.
 
-Whatever a node that is away would tell stays as it was.
+Where a node does not answer, alarms that depend on it stay as they are.
 """
 
 from __future__ import annotations
@@ -28,123 +28,126 @@ from metadata.rules.alarm_texts import alarm_text, error_text
 from metadata.rules.growth import days_left
 
 log = logging.getLogger(__name__)
-AWAY_S = 45.0  # so long must a node be away: two looks
+AWAY_S = 45.0  # a node must be away in two checks
 HOUR_S = 3600
 
 
 def update_alarms(*, every_minutes: Mapping[str, int]) -> int:
-    """One look at everything; how many alarms began or ended. `every_minutes`: how often
-    each job comes.
+    """Check everything, and begin or end alarms. Return how many began or ended.
 
-    Raises MetadataUnavailable.
+    `every_minutes` is the interval of each job. Raises MetadataUnavailable.
     """
-    known = snapshot.current()
+    current = snapshot.current()
     away = find_nodes_away()
-    turned = alarms.reconcile(kind="node_away", found=away.found, begins_after_s=AWAY_S)
-    turned += _keep("node_filling", lambda: find_nodes_filling(away.found))
-    turned += _keep("dead_growing", find_dying_groups)
+    changed = alarms.reconcile(kind="node_away", active=away.active, begins_after_s=AWAY_S)
+    changed += _reconcile_alarms("node_filling", lambda: find_nodes_filling(away.active))
+    changed += _reconcile_alarms("dead_growing", find_dying_groups)
+    # The lag of a topic with a queue on such a node is not known, so its alarms stay.
     cut_off = {
-        known.topics[queue.topic_id].name
-        for queue in known.queues.values()
-        if queue.topic_id in known.topics and known.nodes[queue.node_id].name in away.found
+        current.topics[queue.topic_id].name
+        for queue in current.queues.values()
+        if queue.topic_id in current.topics
+        and current.nodes[queue.node_id].name in away.active
     }
-    turned += _keep(
+    changed += _reconcile_alarms(
         "lag",
         lambda: lag_alarms.hold_cut_off_topics(
             lag_alarms.find_lagging_subscriptions(), topics=cut_off
         ),
     )
-    turned += _keep(
+    changed += _reconcile_alarms(
         "no_consumer",
         lambda: lag_alarms.hold_cut_off_topics(
             lag_alarms.find_subscriptions_without_consumer(), topics=cut_off
         ),
         begins_after_s=config.alarm_idle_s,
     )
-    turned += _keep(
+    changed += _reconcile_alarms(
         "job_failed", lambda: health_checks.find_failed_jobs(dict(every_minutes))
     )
-    names = [name for one in known.queues if (name := known.queue_name(one)) is not None]
-    turned += health_checks.end_alarms_of_removed(
-        nodes=[one.name for one in known.nodes.values()], queues=names
+    names = [name for q in current.queues if (name := current.queue_name(q)) is not None]
+    changed += health_checks.end_alarms_of_removed(
+        nodes=[node.name for node in current.nodes.values()], queues=names
     )
-    return turned + alarms.end_quiet_alarms()
+    return changed + alarms.end_quiet_alarms()
 
 
-def _keep(
-    kind: str, seen: Callable[[], AlarmFindings], *, begins_after_s: float = 0.0
+def _reconcile_alarms(
+    kind: str, find: Callable[[], AlarmFindings], *, begins_after_s: float = 0.0
 ) -> int:
-    found = seen()
+    findings = find()
     return alarms.reconcile(
-        kind=kind, found=found.found, unclear=found.unclear, begins_after_s=begins_after_s
+        kind=kind,
+        active=findings.active,
+        unclear=findings.unclear,
+        begins_after_s=begins_after_s,
     )
 
 
 def find_nodes_away() -> AlarmFindings:
-    """Nodes that ought to answer, and do not, or that refuse every write."""
-    seen = AlarmFindings()
+    """Return nodes that should answer but do not, or that refuse every write."""
+    findings = AlarmFindings()
     for node_id, info in sweeping.online_nodes().items():
         try:
             registry.ping(node_id)
             if fault := registry.wrong_epoch(node_id):
-                seen.add(info.name, error_text(fault))
+                findings.add(info.name, error_text(fault))
         except CatmqError as error:
-            seen.add(info.name, error_text(error.detail))
-    return seen
+            findings.add(info.name, error_text(error.detail))
+    return findings
 
 
 def find_nodes_filling(away: Mapping[str, str]) -> AlarmFindings:
-    """Nodes that will store nothing more within the days that settings name, if they grow
-    as they did.
+    """Return nodes that will be full within the configured days if they keep growing as
+    before.
     """
-    seen = AlarmFindings()
+    findings = AlarmFindings()
     growing = size_rows.read_growth()
     for node_id, info in snapshot.current().nodes.items():
         growth = growing.get(node_id)
         if info.name in away or info.state == "offline":
-            seen.unclear.add(info.name)
-        elif growth and growth.per_day and growth.per_day > 0:
-            _look_at_room(seen, node_id, info, growth.per_day)
-    return seen
-
-
-def _look_at_room(
-    seen: AlarmFindings, node_id: int, info: NodeInfo, per_day: float
-) -> None:
-    try:
-        with node_pools.node(node_id).reading() as session:
-            space = disks.measure(session, info)
-    except (CatmqError, OSError) as error:
-        log.warning("Disk usage of node %s is not known: %s", info.name, error)
-        seen.unclear.add(info.name)
-        return
-    days = days_left(space.usable, per_day) if space else None
-    if days is not None:
-        near = alarm_rules.is_passed(config.alarm_full_days, max(days, 0.001))
-        seen.add(info.name, alarm_text("filling", days=f"{days:,.1f}"), is_so=near)
+            findings.unclear.add(info.name)
+            continue
+        if not growth or not growth.per_day or growth.per_day <= 0:
+            continue
+        try:
+            with node_pools.node(node_id).reading() as session:
+                space = disks.measure(session, info)
+        except (CatmqError, OSError) as error:
+            log.warning("Disk usage of node %s is not known: %s", info.name, error)
+            findings.unclear.add(info.name)
+            continue
+        days = days_left(space.usable, growth.per_day) if space else None
+        if days is not None:
+            near = alarm_rules.is_passed(config.alarm_full_days, max(days, 0.001))
+            findings.add(info.name, alarm_text("filling", days=f"{days:,.1f}"), is_so=near)
+    return findings
 
 
 def find_dying_groups() -> AlarmFindings:
-    """Groups of which many messages died in the last hour; counts the dead of all groups."""
+    """Return groups with many new dead letters in the last hour.
+
+    Also records the number of dead letters of all groups.
+    """
     counts = count_dead()
-    known = snapshot.current().groups
-    seen = AlarmFindings()
+    groups = snapshot.current().groups
+    findings = AlarmFindings()
     if counts is None:
-        seen.unclear.update(info.name for info in known.values())
-        return seen
+        findings.unclear.update(info.name for info in groups.values())
+        return findings
     dead_letter_counts.record(
-        {group: count for group, count in counts.items() if group in known}
+        {group: count for group, count in counts.items() if group in groups}
     )
-    for group, count in sorted(counts.items(), key=lambda one: -one[1].last_hour):
-        if group in known:
+    for group, count in sorted(counts.items(), key=lambda entry: -entry[1].last_hour):
+        if group in groups:
             detail = alarm_text("dead", new=count.last_hour, total=count.messages)
             is_so = alarm_rules.is_passed(count.last_hour, config.alarm_dead_per_hour)
-            seen.add(known[group].name, detail, is_so=is_so)
-    return seen
+            findings.add(groups[group].name, detail, is_so=is_so)
+    return findings
 
 
 def count_dead() -> dict[int, Count] | None:
-    """{group id: its dead} on all retry nodes; None while one does not answer."""
+    """Return {group id: dead letters on all retry nodes}, None if a node does not answer."""
     counts: dict[int, Count] = {}
 
     def read(session: Session, _: NodeInfo) -> None:

@@ -1,10 +1,9 @@
-"""The trail of one message's failures in one group: which copies were made of it, and where
+"""Follows the failures of one message in one group: the copies that were made, and where
 the last one is.
 
-The id of a copy follows from the message that failed (`failure_rules.copy_id`), so each
-step is a look-up by an index, however many other messages of the group failed. Records of
-copies are kept for
-`batches.KEPT_HOURS`; a trail that begins or ends in older times is not complete.
+The id of a copy is computed from the message that failed (`failure_rules.copy_id`), so each
+step is an index look-up, however many other messages of the group failed. Records of copies
+are kept for `batches.KEPT_HOURS`. A trail that begins or ends before that is incomplete.
 """
 
 from __future__ import annotations
@@ -31,9 +30,9 @@ from metadata.cache.snapshot_types import NodeInfo
 from metadata.errors import CatmqError
 from metadata.rules.groups import failure_rules
 
-MAX_STEPS = 100  # look-ups of one trail: a handler with more retries is followed so far
-MAX_RESETS = 20  # the newest resets of a position under which a failure is looked for
-MARGIN_MS = 3_600_000  # records that are about to be deleted are not relied on
+MAX_STEPS = 100  # look-ups of one trail; with more retries the end is unknown
+MAX_RESETS = 20  # the newest offset resets under which a failure is looked for
+MARGIN_MS = 3_600_000  # records this close to expiry are not relied on
 # `insert_dead` reads the clock twice: for the record, and then for the dead letter
 DEAD_DELAY_MS = 250
 
@@ -41,7 +40,7 @@ End = Literal["none", "waiting", "due", "read", "dead", "removed", "unknown"]
 
 
 class Redriven(NamedTuple):
-    """A redrive to the group: when its message died, and when it was brought back."""
+    """A redrive to the group: when its message died, and when it was stored again."""
 
     died_at_ms: int
     at_ms: int
@@ -49,12 +48,17 @@ class Redriven(NamedTuple):
 
 @dataclass(slots=True)
 class Trail:
-    """Copies of a message. `end` says what is known of the last one:
+    """Copies of a message. `end` is the state of the last one:
 
-    none: the message never failed; waiting: for its time; due: in the retry topic and not
-    read yet; read: a retry was committed and did not fail; dead; removed: dead, then
-    redriven to the topic, deleted or expired; unknown: records are missing, or a node does
-    not answer. `failed` is the number of failures since the message was sent or redriven.
+    * none: the message never failed
+    * waiting: until it is due
+    * due: in the retry topic, not read yet
+    * read: a retry was committed and did not fail
+    * dead: it is a dead letter
+    * removed: it died, then was redriven to the topic, deleted or expired
+    * unknown: records are missing, or a node does not answer
+
+    `failed` is the number of failures since the message was sent or redriven.
     """
 
     end: End = "none"
@@ -67,7 +71,7 @@ class Trail:
 
 
 class _Place(NamedTuple):
-    """A message that may have failed, in its topic's queue or in one of the retry topic."""
+    """A message that may have failed, in a queue of its topic or of the retry topic."""
 
     queue: int
     offset: int
@@ -77,7 +81,7 @@ class _Place(NamedTuple):
 
 @dataclass(slots=True)
 class _Records:
-    """What retry nodes have under some ids."""
+    """Records that the retry nodes have of some copy ids."""
 
     # with the node
     places: dict[bytes, tuple[int, CopyPlace]] = field(default_factory=dict)
@@ -92,19 +96,21 @@ class _Records:
 def follow_failures(
     *, group_id: int, topic_id: int, queue: int, offset: int, stored_at_ms: int
 ) -> Trail:
-    """Follow the failures of a message that a group has committed, to its last copy."""
+    """Follow the failures of a message that a group has committed, up to its last copy."""
     subscription = snapshot.current().subscription(group_id, topic_id)
     if subscription is None:
         return Trail("unknown")
     walk = _Walk(group_id, subscription.id)
     try:
         walk.run(_Place(queue, offset, stored_at_ms, 0))
-    except CatmqError:  # a node is away: say what is known
+    except CatmqError:  # a node does not answer: return what was found so far
         walk.trail.end = "unknown"
     return walk.trail
 
 
 class _Walk:
+    """Walks from a message to its copies, one look-up at a time, and fills in the trail."""
+
     def __init__(self, group_id: int, subscription_id: int) -> None:
         self.trail = Trail()
         self._group_id = group_id
@@ -116,22 +122,23 @@ class _Walk:
         batch: bytes | None = None
         for _ in range(MAX_STEPS):
             if batch is None:
-                batch = self._failure_of(place)
+                batch = self._find_first_copy(place)
                 if batch is None:
                     return
                 self.trail.failed = place.attempt + 1
-            following = self._after(batch)
-            if following is None:
+            next_step = self._find_next(batch)
+            if next_step is None:
                 return
-            if isinstance(following, _Place):
-                place, batch = following, None
+            if isinstance(next_step, _Place):
+                place, batch = next_step, None
             else:
-                batch = following
+                batch = next_step
         self.trail.end = "unknown"
 
-    def _failure_of(self, place: _Place) -> bytes | None:
-        """Return the id of the copy that a failure at a place made; None, and the end, if
-        it made none.
+    def _find_first_copy(self, place: _Place) -> bytes | None:
+        """Return the id of the copy that a failure at a place made.
+
+        If it made none, set the end of the trail and return None.
         """
         ids = [
             failure_rules.copy_id(
@@ -144,10 +151,10 @@ class _Walk:
             )
             for reset_count in self._reset_counts(place.queue)
         ]
-        records = self._ask(ids)
+        records = self._look_up_copies(ids)
         copies = [batch for batch in ids if records.has(batch)]
         if copies:
-            # after a reset a message is read again: the newest reading counts
+            # After a reset the message was read again. The copy of the newest reading counts.
             return copies[0]
         # Without a record, a message that was committed long ago may have failed all the
         # same.
@@ -156,8 +163,8 @@ class _Walk:
         return None
 
     def _reset_counts(self, queue: int) -> Sequence[int]:
-        """Return the numbers of resets under which the group may have read a queue, the
-        newest first.
+        """Return the reset counts under which the group may have read a queue, the newest
+        first.
         """
         with node_pools.node_of(queue).reading() as session:
             fence = failure_sql.read_fences(
@@ -166,20 +173,23 @@ class _Walk:
         newest = fence.reset_count if fence is not None else 0
         return range(newest, max(-1, newest - MAX_RESETS), -1)
 
-    def _ask(self, ids: Sequence[bytes]) -> _Records:
-        """Look some ids up on every retry node: a retry topic may have had its queues on
-        others before.
+    def _look_up_copies(self, ids: Sequence[bytes]) -> _Records:
+        """Look up copy ids on all retry nodes.
+
+        All, because the queues of a retry topic may have been on other nodes before.
         """
-        records, hexed = _Records(), failure_sql.literal_batches(ids)
+        records, literal_ids = _Records(), failure_sql.literal_batches(ids)
 
         def read(session: Session, info: NodeInfo) -> None:
-            places = failure_sql.read_copy_places(session, batches=hexed)
+            places = failure_sql.read_copy_places(session, batches=literal_ids)
             records.places.update(
                 (batch, (info.id, place)) for batch, place in places.items()
             )
-            records.waiting.update(failure_sql.read_waiting_copies(session, batches=hexed))
+            records.waiting.update(
+                failure_sql.read_waiting_copies(session, batches=literal_ids)
+            )
             dead = dead_letter_sql.read_dead_copies(
-                session, group_id=self._group_id, batches=hexed
+                session, group_id=self._group_id, batches=literal_ids
             )
             records.dead.update((batch, (info.id, row)) for batch, row in dead.items())
 
@@ -192,9 +202,11 @@ class _Walk:
         records.complete = not skipped
         return records
 
-    def _after(self, batch: bytes) -> bytes | _Place | None:
-        """Return the next id or place of a copy; None, and the end, where it stays."""
-        records, trail = self._ask([batch]), self.trail
+    def _find_next(self, batch: bytes) -> bytes | _Place | None:
+        """Return the next id or place of a copy. At the last copy, set the end of the trail
+        and return None.
+        """
+        records, trail = self._look_up_copies([batch]), self.trail
         if batch in records.dead:
             trail.dead_node, trail.dead = records.dead[batch]
             trail.end, trail.at_ms = "dead", trail.dead.died_at_ms
@@ -209,17 +221,20 @@ class _Walk:
             return None
         node_id, place = records.places[batch]
         if place.queue == failure_sql.DEAD:
-            return self._redriven(batch, place)
-        return self._arrived(node_id, place)
+            return self._find_redrive(batch, place)
+        return self._find_arrival(node_id, place)
 
-    def _redriven(self, dead: bytes, place: CopyPlace) -> bytes | None:
-        """Return the id under which a redrive brought a dead letter back to the group."""
+    def _find_redrive(self, dead: bytes, place: CopyPlace) -> bytes | None:
+        """Return the id under which a redrive stored a dead letter for the group again,
+        None without one.
+        """
+        # The redrive's id contains the time of death, which is known only within these ms.
         moments = range(place.stored_at_ms, place.stored_at_ms + DEAD_DELAY_MS)
         ids = [
             failure_rules.redrive_id(died_at_ms=at_ms, dead=dead, to="group")
             for at_ms in moments
         ]
-        records = self._ask(ids)
+        records = self._look_up_copies(ids)
         for batch in filter(records.has, ids):
             at_ms = (
                 records.places[batch][1].stored_at_ms
@@ -233,32 +248,32 @@ class _Walk:
         self.trail.end = "removed" if records.complete else "unknown"
         return None
 
-    def _arrived(self, node_id: int, place: CopyPlace) -> _Place | None:
-        """Return the place in the retry topic to which a copy's time brought it, if it was
-        read there.
+    def _find_arrival(self, node_id: int, place: CopyPlace) -> _Place | None:
+        """Return the place in the retry topic that a copy moved to when it was due, None if
+        it was not read there.
         """
         if place.queue == 0:
-            leaving = moved_id(node_id, place.first_offset)
-            left = self._ask([leaving]).places.get(leaving)
+            moved_batch = moved_id(node_id, place.first_offset)
+            arrival = self._look_up_copies([moved_batch]).places.get(moved_batch)
             # Queue 0: it went to another node, or somebody recalled it.
-            if left is None or left[1].queue == 0:
+            if arrival is None or arrival[1].queue == 0:
                 self.trail.end = "unknown"
                 return None
-            place = left[1]
-        return self._at(place.queue, place.first_offset)
+            place = arrival[1]
+        return self._check_retry_topic(place.queue, place.first_offset)
 
-    def _at(self, queue: int, offset: int) -> _Place | None:
-        """Return the place of a copy in the retry topic if the group has committed it; else
+    def _check_retry_topic(self, queue: int, offset: int) -> _Place | None:
+        """Return the place of a copy in the retry topic if the group has read it. Otherwise
         it is due.
         """
         with node_pools.node_of(queue).reading() as session:
             rows = failure_sql.select_failing(
                 session, queue=queue, offsets=[offset], most_bytes=1
             )
-            at = reader_sql.read_positions(
+            position = reader_sql.read_positions(
                 session, group_id=self._group_id, queues=[queue]
             ).get(queue)
-            is_read = at is not None and (at.committed or 0) > offset
+            is_read = position is not None and (position.committed or 0) > offset
             if not is_read and self._is_share:
                 is_read = run_sql.has_finished(
                     session, group_id=self._group_id, queue=queue, offset=offset
@@ -276,8 +291,6 @@ class _Walk:
 
 
 def _is_recorded(stored_at_ms: int) -> bool:
-    """Return True if records of all copies of a message that was stored then are kept
-    still.
-    """
+    """Return True if records of all copies of a message stored at a time still exist."""
     kept_ms = batches.KEPT_HOURS * 3_600_000 - MARGIN_MS
     return time.time() * 1000 - stored_at_ms < kept_ms

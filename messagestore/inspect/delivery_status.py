@@ -1,11 +1,10 @@
-"""Outcome of one message in each group that reads its topic: from positions, copies and
-dead letters.
+"""Outcome of one message in each group that reads its topic.
 
-Nothing is written per message and group, so this is put together: whether the group has
-committed beyond the message, or a share group has finished it, and what became of the
-copies that its failures made (`copy_trail`). Records of copies are kept for two days. Of an
-older message the group's dead letters are searched, and the copies that are due first. A
-message of which neither tells is never called handled: it may have failed and been redriven
+Nothing is stored per message and group, so the outcome is derived: from the committed
+offset (or the finished messages of a share group) and from the copies that failures of the
+message made (copy_trail.py). Records of copies are kept for two days. For an older message
+the group's dead letters and the copies that are due first are searched. If neither has it,
+it is not reported as handled for certain, because it may have failed and been redriven
 since.
 """
 
@@ -32,25 +31,27 @@ from metadata.db import access
 from metadata.errors import NodeUnavailable
 from metadata.groups import commits, offset_resets, subscription_rows
 
-LOOKED = 1_000  # waiting copies of a message without records
+MAX_SEARCHED_COPIES = 1_000  # waiting copies to search for a message without records
 MOST_GROUPS = 20
 MOST_PAGES = 10  # of dead_letters.SCAN dead letters each, for a message without records
 
 
 @dataclass(frozen=True, slots=True)
 class DeliveryStatus:
-    """A message in a group. `state`: unread, read (committed, or finished), waiting (for a
-    retry), dead, removed (it died, and was redriven to the topic, deleted or expired) or
-    skipped (by a reset, a filter or the start of a subscription).
+    """Outcome of a message in a group. `state` is
 
-    `attempt` counts failures, `at_ms` is when it is due or died, `dead_id` names it among
-    the dead, and
-    `redrives` are those to the group. Of one that was read: it was so after `after_ms` and
-    by `by_ms`, None where that is not known. Of an unread one: `ahead` messages of its
-    queue come before it.
-    `partly`: its
-    failures are not known completely: records are older than two days, the actor may not
-    look, or a node did not answer. `skipped_by` is reset, filter or start.
+    * unread
+    * read: committed, or finished in a share group
+    * waiting: for a retry
+    * dead
+    * removed: it died, then was redriven to the topic, deleted or expired
+    * skipped: by `skipped_by`, which is reset, filter or start (of the subscription)
+
+    `attempt` counts failures. `at_ms` is when the retry is due or the message died.
+    `dead_id` is its id as a dead letter. `redrives` are those to the group. A read message
+    was committed after `after_ms` and by `by_ms`, None where that is unknown. `ahead` is
+    the number of messages before an unread one. `partly`: failures may be missing, because
+    records are older than two days, the actor may not look, or a node did not answer.
     """
 
     group: str
@@ -77,53 +78,69 @@ def trace_message(
     actor: Actor,
     message: StoredMessage | None = None,
 ) -> list[DeliveryStatus]:
-    """The message in up to MOST_GROUPS groups that share the topic's queues and that the
-    actor sees, by name.
+    """Return the outcome of a message in up to MOST_GROUPS groups, by name.
 
-    Waiting and dead ones are told to who may `manage` the group. `message` is tried against
-    the filters of subscriptions. Raises NotFound(topic_not_found), NodeUnavailable.
+    Includes clustering groups that the actor sees. Failures are shown only to an actor that
+    may `manage` the group. `message` is tried against the filters of subscriptions. Raises
+    NotFound(topic_not_found), NodeUnavailable.
     """
-    known, topic_id = snapshot.current(), snapshot.find_topic(topic).id
-    reading = {
-        one.group_id for one in known.subscriptions.values() if one.topic_id == topic_id
+    current, topic_id = snapshot.current(), snapshot.find_topic(topic).id
+    group_ids = {
+        s.group_id for s in current.subscriptions.values() if s.topic_id == topic_id
     }
-    readers = [known.groups[group_id] for group_id in reading if group_id in known.groups]
-    seen = [
-        one
-        for one in readers
-        if one.mode != "broadcasting" and access.may_see(actor, one.name)
+    readers = [
+        current.groups[group_id] for group_id in group_ids if group_id in current.groups
     ]
-    found = []
+    visible_groups = [
+        group
+        for group in readers
+        if group.mode != "broadcasting" and access.may_see(actor, group.name)
+    ]
+    # All positions from one session, then metadata and retry nodes: a session is not held
+    # while other nodes are asked.
+    read_states = []
     with node_pools.node_of(queue).reading() as session:
-        for one in sorted(seen, key=lambda one: one.name)[:MOST_GROUPS]:
-            at = reader_sql.read_positions(session, group_id=one.id, queues=[queue]).get(
-                queue
+        for group in sorted(visible_groups, key=lambda group: group.name)[:MOST_GROUPS]:
+            position = reader_sql.read_positions(
+                session, group_id=group.id, queues=[queue]
+            ).get(queue)
+            committed = (
+                position.committed
+                if position is not None and position.committed is not None
+                else 0
             )
-            committed = at.committed if at is not None and at.committed is not None else 0
+            # A share group finishes messages out of order, so some above its committed
+            # offset are done.
             is_read = committed > offset or (
-                one.is_share
+                group.is_share
                 and run_sql.has_finished(
-                    session, group_id=one.id, queue=queue, offset=offset
+                    session, group_id=group.id, queue=queue, offset=offset
                 )
             )
-            found.append(
+            read_states.append(
                 (
-                    one,
+                    group,
                     DeliveryStatus(
-                        one.name, "read" if is_read else "unread", ahead=offset - committed
+                        group.name,
+                        "read" if is_read else "unread",
+                        ahead=offset - committed,
                     ),
                 )
             )
-    about = _Message(topic, topic_id, queue, offset, stored_at_ms)
+    traced = _Message(topic, topic_id, queue, offset, stored_at_ms)
     statuses = []
-    for group, status in found:
-        told = _with_failures(_timed(status, about, group.id), about, group, actor)
-        statuses.append(_skipped(told, about, group, message))
+    for group, status in read_states:
+        outcome = _add_failures(
+            _add_commit_time(status, traced, group.id), traced, group, actor
+        )
+        statuses.append(_correct_skipped(outcome, traced, group, message))
     return statuses
 
 
 @dataclass(frozen=True, slots=True)
 class _Message:
+    """The message whose outcome is asked for."""
+
     topic: str
     topic_id: int
     queue: int
@@ -132,64 +149,70 @@ class _Message:
 
     @property
     def origin(self) -> str:
-        """The beginning of the origin that copies of the message have (`origins.Origin`)."""
+        """The beginning of the `origin` text of its copies (`origins.Origin`)."""
         fields = {"topic": self.topic, "queue": self.queue, "offset": self.offset}
         return msgspec.json.encode(fields).decode().removesuffix("}") + ","
 
 
-def _timed(status: DeliveryStatus, about: _Message, group_id: int) -> DeliveryStatus:
-    """Add the time of the commit, as far as recorded positions tell it."""
+def _add_commit_time(
+    status: DeliveryStatus, traced: _Message, group_id: int
+) -> DeliveryStatus:
+    """Add the time of the commit, as far as recorded positions show it."""
     if status.state != "read":
         return status
     step = commits.first_committed(
-        topic_id=about.topic_id,
+        topic_id=traced.topic_id,
         group_id=group_id,
-        queue=about.queue,
-        offset=about.offset,
-        since_ms=about.stored_at_ms,
+        queue=traced.queue,
+        offset=traced.offset,
+        since_ms=traced.stored_at_ms,
     )
     after_ms, by_ms = (step.after_ms, step.by_ms) if step else (None, None)
     return replace(status, ahead=None, after_ms=after_ms, by_ms=by_ms)
 
 
-def _skipped(
-    status: DeliveryStatus, about: _Message, group: GroupInfo, message: StoredMessage | None
+def _correct_skipped(
+    status: DeliveryStatus,
+    traced: _Message,
+    group: GroupInfo,
+    message: StoredMessage | None,
 ) -> DeliveryStatus:
     """Correct the state of a message that was committed without being delivered."""
+    # A message that failed was delivered.
     if status.state != "read" or status.attempt:
         return status
-    subscription = snapshot.current().subscription(group.id, about.topic_id)
+    subscription = snapshot.current().subscription(group.id, traced.topic_id)
     if message is not None and subscription is not None:
         tag_filter = subscription.delivery.only
         if not tag_filter.takes(message.tag, message.headers):
             return replace(status, state="skipped", skipped_by="filter")
-    since = datetime.fromtimestamp(about.stored_at_ms / 1000, tz=UTC)
-    place = {"queue": about.queue, "offset": about.offset}
+    since = datetime.fromtimestamp(traced.stored_at_ms / 1000, tz=UTC)
+    place = {"queue": traced.queue, "offset": traced.offset}
     if offset_resets.has_skipped(group_id=group.id, **place, since=since):
         return replace(status, state="skipped", skipped_by="reset")
     if subscription_rows.started_after(
-        group_id=group.id, topic_id=about.topic_id, at=since
+        group_id=group.id, topic_id=traced.topic_id, at=since
     ):
         return replace(status, state="skipped", skipped_by="start")
     return status
 
 
-def _with_failures(
-    status: DeliveryStatus, about: _Message, group: GroupInfo, actor: Actor
+def _add_failures(
+    status: DeliveryStatus, traced: _Message, group: GroupInfo, actor: Actor
 ) -> DeliveryStatus:
-    """Add what became of the message's failures, for an actor that may see them."""
+    """Add the message's failures, if the actor may see them."""
     if not access.may(actor, "manage", status.group, what="group"):
         return replace(status, partly=True)
     trail = copy_trail.follow_failures(
         group_id=group.id,
-        topic_id=about.topic_id,
-        queue=about.queue,
-        offset=about.offset,
-        stored_at_ms=about.stored_at_ms,
+        topic_id=traced.topic_id,
+        queue=traced.queue,
+        offset=traced.offset,
+        stored_at_ms=traced.stored_at_ms,
     )
     if trail.end == "unknown":
-        return _searched(_of_trail(status, trail), about, actor)
-    return _of_trail(status, trail)
+        return _search_failures(_apply_trail(status, trail), traced, actor)
+    return _apply_trail(status, trail)
 
 
 STATES: Mapping[str, str] = {
@@ -201,11 +224,11 @@ STATES: Mapping[str, str] = {
 }
 
 
-def _of_trail(status: DeliveryStatus, trail: Trail) -> DeliveryStatus:
-    """Return the status with death, redrives and retries that the trail of copies has."""
+def _apply_trail(status: DeliveryStatus, trail: Trail) -> DeliveryStatus:
+    """Return the status with the death, redrives and retries from the trail of copies."""
     if trail.dead is not None:
-        died = dead_letters.as_message(trail.dead_node, trail.dead)
-        return replace(_of_dead(status, died), redrives=tuple(trail.redrives))
+        dead_letter = dead_letters.as_message(trail.dead_node, trail.dead)
+        return replace(_apply_death(status, dead_letter), redrives=tuple(trail.redrives))
     return replace(
         status,
         state=STATES.get(trail.end, status.state),
@@ -218,40 +241,43 @@ def _of_trail(status: DeliveryStatus, trail: Trail) -> DeliveryStatus:
     )
 
 
-def _of_dead(status: DeliveryStatus, died: DeadLetterInfo) -> DeliveryStatus:
+def _apply_death(status: DeliveryStatus, dead_letter: DeadLetterInfo) -> DeliveryStatus:
+    """Return the status of a message that is a dead letter."""
     return replace(
         status,
         state="dead",
-        attempt=died.attempts,
-        at_ms=died.died_at_ms,
-        first_failed_at_ms=died.first_failed_at_ms,
-        error=died.error,
-        dead_id=died.id,
+        attempt=dead_letter.attempts,
+        at_ms=dead_letter.died_at_ms,
+        first_failed_at_ms=dead_letter.first_failed_at_ms,
+        error=dead_letter.error,
+        dead_id=dead_letter.id,
         partly=False,
     )
 
 
-def _searched(status: DeliveryStatus, about: _Message, actor: Actor) -> DeliveryStatus:
-    """Search the group's dead letters, and the copies that are due first, for a message
-    without records.
+def _search_failures(
+    status: DeliveryStatus, traced: _Message, actor: Actor
+) -> DeliveryStatus:
+    """Search the group's dead letters and first waiting copies for a message without
+    records.
     """
     try:
-        died = dead_letters.find(
+        dead_letter = dead_letters.find(
             group=status.group,
-            topic=about.topic,
-            origin=about.origin,
+            topic=traced.topic,
+            origin=traced.origin,
             pages=MOST_PAGES,
             actor=actor,
         )
-        if died is not None:
-            return _of_dead(status, died)
-        waiting = pending.waiting(
-            group=status.group, topic=about.topic, limit=LOOKED, actor=actor
+        if dead_letter is not None:
+            return _apply_death(status, dead_letter)
+        waiting_copies = pending.waiting(
+            group=status.group, topic=traced.topic, limit=MAX_SEARCHED_COPIES, actor=actor
         )
     except NodeUnavailable:
         return status
-    for copy in waiting.messages:
-        if (copy.queue, copy.offset) == (about.queue, about.offset):
+    for copy in waiting_copies.messages:
+        if (copy.queue, copy.offset) == (traced.queue, traced.offset):
             return replace(
                 status,
                 state="waiting",

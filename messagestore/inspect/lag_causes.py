@@ -1,5 +1,5 @@
-"""Causes of a group's lag: facts from nodes and metadata, put to
-`metadata.rules.groups.lag_causes`.
+"""Collects facts on a group's lag from nodes and metadata. metadata.rules.groups.lagging
+draws the conclusions.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from metadata.rules.groups.lag_causes import (
 )
 from metadata.rules.topics.names import failure_name
 
-SAMPLED = 50  # messages of the hottest queue, whose keys are looked at
+SAMPLED = 50  # messages of the hottest queue whose keys are compared
 
 
 def explain_lag(
@@ -38,75 +38,76 @@ def explain_lag(
     found: GroupProgress | None,
     actor: Actor,
 ) -> list[Cause]:
-    """Return why a group is behind, from its positions as they were just read."""
-    if found is None or not any(one.lag != 0 for one in offsets):
+    """Return why a group is behind, from positions that were just read. Empty if it is not
+    behind.
+    """
+    if found is None or not any(queue.lag != 0 for queue in offsets):
         return []
-    facts = _facts(view, offsets, found)
-    hot = find_hot_queue(facts) if facts.trend in BEHIND else None
-    if hot is not None and hot.owner is not None:
-        facts = replace(facts, keys=_keys(hot, offsets, actor))
+    facts = _collect_facts(view, offsets, found)
+    hottest_queue = find_hot_queue(facts) if facts.trend in BEHIND else None
+    # Keys cost a read of bodies, so only for a queue that has a reader and still falls
+    # behind.
+    if hottest_queue is not None and hottest_queue.owner is not None:
+        committed = (q.committed for q in offsets if q.queue == hottest_queue.id)
+        # Without the right to look, or with a node away, the other causes are still shown.
+        with suppress(CatmqError):
+            keys = browse.read_keys(
+                topic=hottest_queue.topic,
+                queue=hottest_queue.id,
+                offset=next(committed, None) or 0,
+                limit=SAMPLED,
+                actor=actor,
+            )
+            facts = replace(facts, keys=keys)
     return find_causes(facts)
 
 
-def _facts(
+def _collect_facts(
     view: GroupView, offsets: Sequence[QueueLag], found: GroupProgress
 ) -> GroupFacts:
-    behind = {one.topic for one in offsets if one.lag}
-    settings = [one.delivery for one in view.subscriptions if one.topic in behind]
+    behind = {queue.topic for queue in offsets if queue.lag}
+    settings = [s.delivery for s in view.subscriptions if s.topic in behind]
     lately = lag_trends.read_recent_events(group_id=view.id)
+    stopped = {queue for s in view.subscriptions for queue in s.stopped_queues}
+    # A retry topic is shown under the name of the topic it belongs to.
+    retries = {failure_name(view.name, s.topic): s.topic for s in view.subscriptions}
+    corrupt = set(corruption.current())
     return GroupFacts(
-        trend=found.said.state,
-        queues=_queues(view, offsets),
-        members=[_reader(one) for one in view.members],
+        trend=found.trend.state,
+        queues=[
+            ReadQueue(
+                retries.get(queue.topic, queue.topic),
+                queue.queue,
+                None if queue.head is None else queue.lag,
+                queue.owner,
+                stopped=queue.queue in stopped,
+                corrupt=queue.queue in corrupt,
+                is_full=(queue.runs or 0) >= MAX_RUNS,
+                is_retry=queue.topic in retries,
+            )
+            for queue in offsets
+        ],
+        members=[_describe_member(member) for member in view.members],
         mode=view.mode,
         stopped=view.stopped,
-        paused=[one.topic for one in view.subscriptions if one.stopped],
+        paused=[s.topic for s in view.subscriptions if s.stopped],
         session_timeout_ms=view.session_timeout_ms,
         handled_per_s=found.pace.handled,
         pulled_per_s=found.pace.pulled,
         sent_per_s=found.pace.sent,
-        threads=min((one.threads for one in settings if one.threads), default=None),
-        ordered=any(one.ordered for one in settings),
+        threads=min(
+            (delivery.threads for delivery in settings if delivery.threads), default=None
+        ),
+        ordered=any(delivery.ordered for delivery in settings),
         **lately._asdict(),
     )
 
 
-def _reader(one: MemberView) -> Reader:
-    slowest = one.process.slowest if one.process else None
+def _describe_member(member: MemberView) -> Reader:
+    slowest = member.process.slowest if member.process else None
     if slowest is not None:
-        # It goes on, if the process lives: the report is some seconds old.
+        # The report is some seconds old, and the handler has probably run on since.
         slowest = replace(
-            slowest, running_ms=slowest.running_ms + (one.process_age_ms or 0)
+            slowest, running_ms=slowest.running_ms + (member.process_age_ms or 0)
         )
-    return Reader(one.name, one.heartbeat_age_ms, one.active, slowest)
-
-
-def _queues(view: GroupView, offsets: Sequence[QueueLag]) -> list[ReadQueue]:
-    stopped = {queue for one in view.subscriptions for queue in one.stopped_queues}
-    retries = {failure_name(view.name, one.topic): one.topic for one in view.subscriptions}
-    corrupt = set(corruption.current())
-    return [
-        ReadQueue(
-            retries.get(one.topic, one.topic),
-            one.queue,
-            None if one.head is None else one.lag,
-            one.owner,
-            stopped=one.queue in stopped,
-            corrupt=one.queue in corrupt,
-            is_full=(one.runs or 0) >= MAX_RUNS,
-            is_retry=one.topic in retries,
-        )
-        for one in offsets
-    ]
-
-
-def _keys(hot: ReadQueue, offsets: Sequence[QueueLag], actor: Actor) -> list[str | None]:
-    """Return the keys of the messages that wait first in a queue; none if the actor may not
-    look at them.
-    """
-    first = next((one.committed for one in offsets if one.queue == hot.id), None) or 0
-    with suppress(CatmqError):  # what else is known can be said without them
-        return browse.read_keys(
-            topic=hot.topic, queue=hot.id, offset=first, limit=SAMPLED, actor=actor
-        )
-    return []
+    return Reader(member.name, member.heartbeat_age_ms, member.active, slowest)

@@ -1,7 +1,7 @@
-"""The light reports: read from heads, partitions and a few rows, found by halving; nothing
-is scanned.
+"""Reports from heads, partitions and a few rows that a binary search finds. Nothing is
+scanned.
 
-Spark jobs make the same reports with what only a scan tells: exact bytes, keys, skew.
+Spark jobs make the same reports with figures that need a scan: exact bytes, keys, skew.
 """
 
 from __future__ import annotations
@@ -32,11 +32,10 @@ Look = Callable[[Session, Head], list[Row]]
 
 
 def make_report(*, name: str, topic: str | None, days: int, actor: Actor) -> list[Row]:
-    """The rows of a report. Needs `admin` on each topic it tells of, `capacity` on
-    everything.
+    """Return the rows of a report.
 
-    Raises Invalid, NotFound. A queue whose node does not answer has a row that says so, in
-    `problem`.
+    Needs `admin` on each topic in it, and on everything for `capacity`. Raises Invalid,
+    NotFound. A queue whose node does not answer has a row with the reason in `problem`.
     """
     if name not in REPORTS:
         raise Invalid.field(
@@ -44,34 +43,45 @@ def make_report(*, name: str, topic: str | None, days: int, actor: Actor) -> lis
         )
     if not 1 <= days <= 400:
         raise Invalid.field("days", f"{days} is not within 1 and 400")
-    if name == "capacity":  # it tells of whole nodes
+    if name == "capacity":
+        # It shows whole nodes, with the messages of all topics on them.
         access.require_everything(actor, name, what="report")
-    return list(REPORTS[name](_chosen(topic, actor), days))
+    return list(REPORTS[name](_choose_topics(topic, actor), days))
 
 
-def _chosen(topic: str | None, actor: Actor) -> list[TopicView]:
+def _choose_topics(topic: str | None, actor: Actor) -> list[TopicView]:
     chosen = (
         topic_rows.list_ready()
         if topic is None
         else [topic_rows.find_topic(name=topic, actor=actor)]
     )
-    for one in chosen:
-        access.require(actor, "admin", one.name)
+    for view in chosen:
+        access.require(actor, "admin", view.name)
     return chosen
 
 
 def find_unreadable_queues(*, topic: str | None, actor: Actor) -> dict[int, str]:
-    """{queue: why it cannot be read} where a node does not answer, or is quarantined. Needs
-    `admin`.
+    """Return {queue: reason} of queues whose node does not answer or is quarantined.
+
+    Needs `admin`.
     """
-    node_of = {
-        queue.queue: queue.node_id for one in _chosen(topic, actor) for queue in one.queues
+    node_by_queue = {
+        queue.queue: queue.node_id
+        for view in _choose_topics(topic, actor)
+        for queue in view.queues
     }
-    why = {node_id: _blocked_by(node_id) for node_id in sorted(set(node_of.values()))}
-    return {queue: why[node_id] for queue, node_id in node_of.items() if why[node_id]}
+    reasons = {
+        node_id: _unreadable_reason(node_id)
+        for node_id in sorted(set(node_by_queue.values()))
+    }
+    return {
+        queue: reasons[node_id]
+        for queue, node_id in node_by_queue.items()
+        if reasons[node_id]
+    }
 
 
-def _blocked_by(node_id: int) -> str:
+def _unreadable_reason(node_id: int) -> str:
     node = node_pools.node(node_id)
     if node.info.quarantined:
         return f"Node {node.info.name} is quarantined: {node.info.quarantined}"
@@ -84,28 +94,26 @@ def _blocked_by(node_id: int) -> str:
 
 
 def volume(chosen: Iterable[TopicView], days: int) -> Iterator[Row]:
-    """Messages by topic, day (UTC) and queue."""
+    """Yield the number of messages by topic, queue and day (UTC)."""
     for topic in chosen:
         for queue in topic.queues:
-            yield from _of_queue(topic, queue, _by_day(queue, days))
+            yield from _rows_of_queue(topic, queue, _count_by_day(queue, days))
 
 
 def size_and_expiry(chosen: Iterable[TopicView], days: int) -> Iterator[Row]:
-    """Yield the size and age of each queue, and how much of it expires within so many days."""
+    """Yield size and age of each queue, and how many messages expire within `days`."""
     for topic in chosen:
         for queue in topic.queues:
-            yield from _of_queue(topic, queue, _size(topic, queue, days))
+            yield from _rows_of_queue(topic, queue, _measure_size(topic, queue, days))
 
 
 def rate_topics(chosen: Iterable[TopicView], days: int) -> Iterator[Row]:
-    """Yield a verdict on each topic: nobody sends to it or reads it, or it has too many or
-    too few queues.
-    """
+    """Yield a verdict on each topic: unused, not read, or too many or too few queues."""
     for topic in chosen:
         rows = [
-            one
+            row
             for queue in topic.queues
-            for one in _of_queue(topic, queue, _recent(queue, days))
+            for row in _rows_of_queue(topic, queue, _measure_recent(queue, days))
         ]
         problems = [row["problem"] for row in rows if row["problem"]]
         sent = sum(row.get("messages", 0) for row in rows)
@@ -126,23 +134,25 @@ def rate_topics(chosen: Iterable[TopicView], days: int) -> Iterator[Row]:
 
 
 def capacity(chosen: Iterable[TopicView], days: int) -> Iterator[Row]:
-    """Yield how full each node is, what it gets a day, and when it is full."""
+    """Yield for each node how full it is, how much it receives a day, and when it will be
+    full.
+    """
     growth: dict[int, list[Row]] = {}
     for topic in chosen:
         for queue in topic.queues:
             growth.setdefault(queue.node_id, []).extend(
-                _of_queue(topic, queue, _recent(queue, days))
+                _rows_of_queue(topic, queue, _measure_recent(queue, days))
             )
     for node_id, rows in sorted(growth.items()):
-        yield _node(node_id, rows, days)
+        yield _node_row(node_id, rows, days)
 
 
 def latency(chosen: Iterable[TopicView], days: int) -> Iterator[Row]:
-    """Yield how long messages waited for each group: the age of its oldest unread one,
-    minute by minute.
+    """Yield how long messages waited for each group: the age of its oldest unread message
+    over time.
 
-    Of more than six hours in steps of a quarter, of more than a week in days: as the series
-    are kept.
+    It has a value a minute for up to six hours, a value for 15 minutes up to a week, and
+    daily values for more, as the series are kept.
     """
     for topic in chosen:
         for group in subscribers.active_subscriptions(topic.id):
@@ -162,26 +172,28 @@ def latency(chosen: Iterable[TopicView], days: int) -> Iterator[Row]:
 
 
 def departments(chosen: Iterable[TopicView], days: int) -> Iterator[Row]:
-    """Yield what the topics of each department got and hold, and how many groups read them."""
-    for department, mine in sorted(
-        grouped((one.department, one) for one in chosen).items()
+    """Yield what the topics of each department received and hold, and how many groups read
+    them.
+    """
+    for department, department_topics in sorted(
+        grouped((topic.department, topic) for topic in chosen).items()
     ):
-        queues = [(topic, queue) for topic in mine for queue in topic.queues]
+        queues = [(topic, queue) for topic in department_topics for queue in topic.queues]
         rows = [
             row
             for topic, queue in queues
-            for row in _of_queue(topic, queue, _recent(queue, days))
+            for row in _rows_of_queue(topic, queue, _measure_recent(queue, days))
         ]
         problems = [row["problem"] for row in rows if row["problem"]]
         yield {
             "department": department,
-            "topics": len(mine),
+            "topics": len(department_topics),
             "queues": len(queues),
             "groups": len(
                 {
-                    one.group_id
-                    for topic in mine
-                    for one in subscribers.active_subscriptions(topic.id)
+                    subscription.group_id
+                    for topic in department_topics
+                    for subscription in subscribers.active_subscriptions(topic.id)
                 }
             ),
             "messages": sum(row.get("messages", 0) for row in rows),
@@ -202,24 +214,25 @@ REPORTS: Mapping[str, Callable[[Iterable[TopicView], int], Iterator[Row]]] = {
 }
 
 
-def _of_queue(topic: TopicView, queue: QueueView, look: Look) -> Iterator[Row]:
-    """The rows of a queue, each with where it is."""
+def _rows_of_queue(topic: TopicView, queue: QueueView, look: Look) -> Iterator[Row]:
+    """Yield the rows that `look` returns for a queue, with topic, queue and node."""
     place = {"topic": topic.name, "queue": queue.queue, "node": queue.node}
     try:
         with node_pools.node(queue.node_id).reading() as session:
             head = queue_sql.read_head(session, queue=queue.queue)
-            found = list(look(session, head)) if head is not None else []
+            rows = list(look(session, head)) if head is not None else []
     except CatmqError as error:
         yield {**place, "problem": error.detail}
         return
-    for row in found:
+    for row in rows:
         yield {**place, **row, "problem": ""}
 
 
-def _by_day(queue: QueueView, days: int) -> Look:
-    """Return a look that counts what a queue got on each of the last days."""
+def _count_by_day(queue: QueueView, days: int) -> Look:
+    """Return a function that counts the messages a queue received on each of the last days."""
 
     def look(session: Session, head: Head) -> list[Row]:
+        # Days of the node's clock, because that clock set the storage times.
         last = node_sql.now_ms(session) // DAY_MS
         first, bounds = last - days + 1, (head.low, head.head)
         edges = [
@@ -236,29 +249,33 @@ def _by_day(queue: QueueView, days: int) -> Look:
     return look
 
 
-def _recent(queue: QueueView, days: int) -> Look:
-    """Return a look that counts what a queue got in the last days."""
+def _measure_recent(queue: QueueView, days: int) -> Look:
+    """Return a function that counts the messages a queue received in the last days."""
 
     def look(session: Session, head: Head) -> list[Row]:
         since = node_sql.now_ms(session) - days * DAY_MS
         first = first_at(
             session, queue=queue.queue, bounds=(head.low, head.head), at_ms=since
         )
-        parts = partition_sql.list_partitions(session, queue=queue.queue)
+        partitions = partition_sql.list_partitions(session, queue=queue.queue)
         rows = sum(
-            min(one.end, head.head) - one.first for one in parts if one.first < head.head
+            min(p.end, head.head) - p.first for p in partitions if p.first < head.head
         )
-        size = sum(one.bytes for one in parts if one.first < head.head)
-        each = size / rows if rows else _row_bytes(session, queue, head)
+        size = sum(p.bytes for p in partitions if p.first < head.head)
+        # Without partitions (SQLite) the size is estimated from the newest rows.
+        bytes_per_row = size / rows if rows else _average_row_bytes(session, queue, head)
         messages, held = head.head - first, head.head - head.low
-        sizes = {"bytes": int(messages * each), "held_bytes": int(held * each)}
+        sizes = {
+            "bytes": int(messages * bytes_per_row),
+            "held_bytes": int(held * bytes_per_row),
+        }
         return [{"messages": messages, "held": held, **sizes}]
 
     return look
 
 
-def _row_bytes(session: Session, queue: QueueView, head: Head) -> float:
-    """About what a row takes, by the newest ones."""
+def _average_row_bytes(session: Session, queue: QueueView, head: Head) -> float:
+    """Return the average size of the newest rows."""
     first = max(head.low, head.head - 100)
     rows, size = partition_sql.measure_rows(
         session, queue=queue.queue, first=first, end=head.head
@@ -266,15 +283,20 @@ def _row_bytes(session: Session, queue: QueueView, head: Head) -> float:
     return size / rows if rows else 0.0
 
 
-def _size(topic: TopicView, queue: QueueView, days: int) -> Look:
-    """Return a look that measures what a queue holds, and what of it expires."""
+def _measure_size(topic: TopicView, queue: QueueView, days: int) -> Look:
+    """Return a function that measures what a queue holds, and what of it expires."""
 
     def look(session: Session, head: Head) -> list[Row]:
-        limit = node_sql.now_ms(session) - (topic.retention_days - days) * DAY_MS
-        kept = first_at(
-            session, queue=queue.queue, bounds=(head.low, head.head), at_ms=limit
+        expired_before_ms = (
+            node_sql.now_ms(session) - (topic.retention_days - days) * DAY_MS
         )
-        (recent,) = _recent(queue, 400)(session, head)
+        first_kept = first_at(
+            session,
+            queue=queue.queue,
+            bounds=(head.low, head.head),
+            at_ms=expired_before_ms,
+        )
+        (recent,) = _measure_recent(queue, 400)(session, head)
         row = {"messages": head.head - head.low, "bytes": recent["bytes"]}
         row |= {"oldest_at_ms": None, "newest_at_ms": None}
         if head.low < head.head:
@@ -285,15 +307,20 @@ def _size(topic: TopicView, queue: QueueView, days: int) -> Look:
                 session, queue=queue.queue, offset=head.head - 1
             )
         return [
-            {**row, "retention_days": topic.retention_days, "expiring": kept - head.low}
+            {
+                **row,
+                "retention_days": topic.retention_days,
+                "expiring": first_kept - head.low,
+            }
         ]
 
     return look
 
 
-def _node(node_id: int, rows: Iterable[Row], days: int) -> Row:
-    found = list(rows)
-    problems = [row["problem"] for row in found if row["problem"]]
+def _node_row(node_id: int, rows: Iterable[Row], days: int) -> Row:
+    """Return the row of a node in the report `capacity`."""
+    queue_rows = list(rows)
+    problems = [row["problem"] for row in queue_rows if row["problem"]]
     node = node_pools.node(node_id)
     space = None
     try:
@@ -301,10 +328,10 @@ def _node(node_id: int, rows: Iterable[Row], days: int) -> Row:
             space = disks.measure(session, node.info)
     except CatmqError as error:
         problems.append(error.detail)
-    daily = sum(row.get("bytes", 0) for row in found) / days
+    daily = sum(row.get("bytes", 0) for row in queue_rows) / days
     return {
         "node": node.info.name,
-        "messages_a_day": sum(row.get("messages", 0) for row in found) / days,
+        "messages_a_day": sum(row.get("messages", 0) for row in queue_rows) / days,
         "bytes_a_day": daily,
         "total_bytes": space.total if space else None,
         "free_bytes": space.free if space else None,

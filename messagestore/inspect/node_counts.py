@@ -1,9 +1,9 @@
-"""Figures of all groups and topics at once, for /metrics: read from the nodes, a round trip
-or two for each.
+"""Figures of all groups and topics for /metrics, with one or two round trips for each node.
 
 Positions and heads are on the nodes, so these figures need no metadata but the snapshot.
-What a node that is away would tell is left out, not zero. The lag is that of
-`lag.group_offsets`; heads are as they were read, durable or not: nobody is served by them.
+Figures of a node that does not answer are left out instead of zero. The lag is that of
+`lag.group_offsets`. Heads may be above the durable ones, because no message is delivered by
+them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import msgspec
 
 from messagestore import sweeping
 from messagestore.engine.mysql_session import Session
-from messagestore.heads.gap_check import left
+from messagestore.heads.gap_check import count_messages
 from messagestore.tables import node_sql
 from messagestore.tables.node_sql import NodeFigures
 from messagestore.tables.shares import run_sql
@@ -26,8 +26,9 @@ from metadata.cache.snapshot_types import NodeInfo, Snapshot, TopicInfo
 
 
 class TopicLag(msgspec.Struct):
-    """The lag of a group in a topic; `seconds`: age of the oldest unread message, if it is
-    known.
+    """The lag of a group in a topic.
+
+    `seconds` is the age of the oldest unread message, None if it is unknown.
     """
 
     topic: str
@@ -36,10 +37,9 @@ class TopicLag(msgspec.Struct):
 
 
 class GroupFigures(msgspec.Struct):
-    """A group: its lag by topic, and its failed messages that wait, or lie unread, to be
-    tried again.
+    """A group: its lag by topic, and the number of its retries that are not handled yet.
 
-    A topic of which a queue did not answer is left out; `retries` is None then.
+    If a queue of a topic did not answer, the topic is left out and `retries` is None.
     """
 
     id: int
@@ -49,10 +49,10 @@ class GroupFigures(msgspec.Struct):
 
 
 class Figures(msgspec.Struct):
-    """The groups furthest behind, and the topics with the most messages, each with (queue,
-    log end offset).
+    """The groups with the largest lag, and the topics with the most messages.
 
-    `groups_left_out`, `topics_left_out`: how many more there are.
+    Each topic has its (queue, log end offset)s. `groups_left_out` and `topics_left_out`
+    count the rest.
     """
 
     groups: list[GroupFigures]
@@ -62,10 +62,8 @@ class Figures(msgspec.Struct):
 
 
 @dataclass(slots=True)
-class _Nodes:
-    """The nodes' answers. `stored`: (queue, offset) → when the first unread message there
-    was stored.
-    """
+class _NodeAnswers:
+    """Figures that the nodes returned, by queue, group or node."""
 
     bounds: dict[int, tuple[int, int]] = field(default_factory=dict)
     gaps: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
@@ -77,85 +75,96 @@ class _Nodes:
     # see run_sql.read_leased
     leased: dict[tuple[int, int], tuple[int, int]] = field(default_factory=dict)
 
-    def take(self, node_id: int, said: NodeFigures) -> None:
-        self.bounds |= said.bounds
-        self.gaps |= said.gaps
-        self.now_ms[node_id] = said.now_ms
-        for group_id, instance, queue, committed in said.readers:
+    def take(self, node_id: int, figures: NodeFigures) -> None:
+        """Add the figures of a node."""
+        self.bounds |= figures.bounds
+        self.gaps |= figures.gaps
+        self.now_ms[node_id] = figures.now_ms
+        for group_id, instance, queue, committed in figures.readers:
             self.readers[group_id][instance][queue] = committed
 
     def first_unread(self, queue: int, committed: int) -> int:
-        """The offset that the group reads next: retention may have gone past it."""
+        """Return the offset that a group reads next: at least the log start offset."""
         return max(committed, self.bounds[queue][1])
 
     def unread(self, group_id: int, queue: int, committed: int) -> int:
-        """Return how many messages lie from there to the head; of a share group, those not
+        """Return the number of messages up to the head that a group has not committed or
         finished.
         """
         next_offset, in_leases = self.leased.get((group_id, queue), (committed, 0))
         first, head = self.first_unread(queue, next_offset), self.bounds[queue][0]
         return in_leases + (
-            left(first, head, gaps=self.gaps.get(queue, ())) if first < head else 0
+            count_messages(first, head, gaps=self.gaps.get(queue, ()))
+            if first < head
+            else 0
         )
 
 
 class Reader:
-    """Reads figures again and again; caches when the messages were stored at which groups
-    stand still.
+    """Reads figures repeatedly.
+
+    It caches the storage time of each group's first unread message, so groups that do not
+    move cost no look-up.
     """
 
     def __init__(self) -> None:
         self._stored: dict[tuple[int, int], int | None] = {}
 
     def read(self, *, most: int) -> Figures:
-        """The figures of at most so many groups, and as many topics. Raises
+        """Return figures of at most `most` groups, and as many topics. Raises
         MetadataUnavailable.
         """
-        known = snapshot.current()
-        nodes = _ask()
-        behind: list[tuple[int, int, dict[int, int]]] = []
-        for group_id in known.groups:
-            lags = _lags(known, nodes, group_id)
-            behind.append((-sum(lags.values()), group_id, lags))
-        behind.sort(key=lambda one: one[:2])
-        kept = behind[:most]
-        self._look_up(known, nodes, [group_id for _lag, group_id, _lags in kept])
-        topics = _topics(known, nodes)
+        current = snapshot.current()
+        nodes = _query_nodes()
+        groups_by_lag: list[tuple[int, int, dict[int, int]]] = []
+        for group_id in current.groups:
+            lags = _count_unread(current, nodes, group_id)
+            groups_by_lag.append((-sum(lags.values()), group_id, lags))
+        groups_by_lag.sort(key=lambda entry: entry[:2])
+        listed = groups_by_lag[:most]
+        self._read_stored_times(
+            current, nodes, [group_id for _lag, group_id, _lags in listed]
+        )
+        topics = _list_topics(current, nodes)
         return Figures(
             groups=[
                 GroupFigures(
                     id=group_id,
-                    name=known.groups[group_id].name,
+                    name=current.groups[group_id].name,
                     lags=[
                         TopicLag(
                             topic.name,
                             lags[topic.id],
-                            self._seconds(known, nodes, group_id, topic),
+                            self._oldest_age_s(current, nodes, group_id, topic),
                         )
-                        for topic in (known.topics[topic_id] for topic_id in lags)
+                        for topic in (current.topics[topic_id] for topic_id in lags)
                         if topic.failure_of is None
                     ],
-                    retries=_retries(known, nodes, group_id, lags),
+                    retries=_count_retries(current, nodes, group_id, lags),
                 )
-                for _lag, group_id, lags in kept
+                for _lag, group_id, lags in listed
             ],
-            groups_left_out=len(behind) - len(kept),
+            groups_left_out=len(groups_by_lag) - len(listed),
             topics=topics[:most],
             topics_left_out=max(0, len(topics) - most),
         )
 
-    def _look_up(self, known: Snapshot, nodes: _Nodes, group_ids: Iterable[int]) -> None:
-        """Have the nodes say when the first unread messages of some groups were stored."""
-        wanted: dict[int, set[tuple[int, int]]] = defaultdict(set)
+    def _read_stored_times(
+        self, current: Snapshot, nodes: _NodeAnswers, group_ids: Iterable[int]
+    ) -> None:
+        """Read from the nodes when the first unread messages of some groups were stored."""
+        places_by_node: dict[int, set[tuple[int, int]]] = defaultdict(set)
         for group_id in group_ids:
-            for place in _places(known, nodes, group_id):
-                wanted[known.queues[place[0]].node_id].add(place)
-        before = self._stored
+            for place in _first_unread_places(current, nodes, group_id):
+                places_by_node[current.queues[place[0]].node_id].add(place)
+        cached = self._stored
         self._stored = {
-            place: before[place]
-            for places in wanted.values()
+            place: cached[place]
+            for places in places_by_node.values()
             for place in places
-            if before.get(place) is not None
+            # A place keeps its time while the group does not move. Other places are
+            # dropped, so that the cache stays as small as the list of groups.
+            if cached.get(place) is not None
         }
 
         def read(session: Session, places: set[tuple[int, int]]) -> None:
@@ -166,27 +175,27 @@ class Reader:
             )
 
         sweeping.query_nodes(
-            wanted, read, subject="Age of unread messages", level=logging.INFO
+            places_by_node, read, subject="Age of unread messages", level=logging.INFO
         )
 
-    def _seconds(
-        self, known: Snapshot, nodes: _Nodes, group_id: int, topic: TopicInfo
+    def _oldest_age_s(
+        self, current: Snapshot, nodes: _NodeAnswers, group_id: int, topic: TopicInfo
     ) -> float | None:
-        """Age of the oldest unread message; None if that of one queue is not known."""
+        """Return the age of the oldest unread message, None if a queue did not answer."""
         oldest_ms = 0
-        for queue, offset in _places(known, nodes, group_id, topic):
+        for queue, offset in _first_unread_places(current, nodes, group_id, topic):
             if (queue, offset) not in self._stored:
                 return None
             stored_ms = self._stored[queue, offset]
             if stored_ms is not None:
                 oldest_ms = max(
-                    oldest_ms, nodes.now_ms[known.queues[queue].node_id] - stored_ms
+                    oldest_ms, nodes.now_ms[current.queues[queue].node_id] - stored_ms
                 )
         return oldest_ms / 1000
 
 
-def _ask() -> _Nodes:
-    nodes = _Nodes()
+def _query_nodes() -> _NodeAnswers:
+    nodes = _NodeAnswers()
 
     def read(session: Session, info: NodeInfo) -> None:
         nodes.take(info.id, node_sql.read_figures(session))
@@ -198,95 +207,109 @@ def _ask() -> _Nodes:
     return nodes
 
 
-def _queues(known: Snapshot, topic: TopicInfo) -> list[int]:
-    """Those that are there to be read."""
+def _readable_queues(current: Snapshot, topic: TopicInfo) -> list[int]:
+    """Return the queues of a topic that can be read."""
+    # A queue that is being created has no messages, a retired one is not read any more.
     states = {
-        queue: known.queues[queue].state for queue in topic.queues if queue in known.queues
+        queue: current.queues[queue].state
+        for queue in topic.queues
+        if queue in current.queues
     }
     return [
         queue for queue, state in states.items() if state not in ("creating", "retired")
     ]
 
 
-def _lags(known: Snapshot, nodes: _Nodes, group_id: int) -> dict[int, int]:
-    """Unread messages of a group by topic, of all instances the most; without topics that
-    are not known.
+def _count_unread(current: Snapshot, nodes: _NodeAnswers, group_id: int) -> dict[int, int]:
+    """Return {topic id: unread messages} of a group.
+
+    With several instances it is the largest number. Topics of which a queue did not answer
+    are left out.
     """
-    found = {}
-    for one in known.subscriptions_of(group_id):
-        topic = known.topics.get(one.topic_id)
-        if topic is None or one.state != "ready":
+    unread_by_topic = {}
+    for subscription in current.subscriptions_of(group_id):
+        topic = current.topics.get(subscription.topic_id)
+        if topic is None or subscription.state != "ready":
             continue
-        queues = _queues(known, topic)
+        queues = _readable_queues(current, topic)
+        # A node did not answer, so the sum would be too low.
         if not all(queue in nodes.bounds for queue in queues):
             continue
-        sums = [
+        # Each instance of a broadcasting group has positions of its own.
+        unread_by_instance = [
             sum(nodes.unread(group_id, queue, committed[queue]) for queue in queues)
             for committed in nodes.readers[group_id].values()
             if all(queue in committed for queue in queues)
         ]
-        if sums:
-            found[topic.id] = max(sums)
-    return found
+        if unread_by_instance:
+            unread_by_topic[topic.id] = max(unread_by_instance)
+    return unread_by_topic
 
 
-def _places(
-    known: Snapshot, nodes: _Nodes, group_id: int, topic: TopicInfo | None = None
+def _first_unread_places(
+    current: Snapshot, nodes: _NodeAnswers, group_id: int, topic: TopicInfo | None = None
 ) -> set[tuple[int, int]]:
-    """(Queue, first unread offset) of a group in its topics, or in one, where something is
-    unread.
+    """Return (queue, first unread offset)s of a group, in a topic or in all, where messages
+    are unread.
     """
     topics = (
         [topic]
         if topic
-        else [known.topics.get(one.topic_id) for one in known.subscriptions_of(group_id)]
+        else [current.topics.get(s.topic_id) for s in current.subscriptions_of(group_id)]
     )
-    mine = {
+    readable = {
         queue
-        for one in topics
-        if one and one.failure_of is None
-        for queue in _queues(known, one)
+        for t in topics
+        if t and t.failure_of is None
+        for queue in _readable_queues(current, t)
     }
     return {
-        (queue, nodes.first_unread(queue, at))
+        (queue, nodes.first_unread(queue, offset))
         for committed in nodes.readers[group_id].values()
-        for queue, at in committed.items()
-        if queue in mine and queue in nodes.bounds and nodes.unread(group_id, queue, at)
+        for queue, offset in committed.items()
+        if queue in readable
+        and queue in nodes.bounds
+        and nodes.unread(group_id, queue, offset)
     }
 
 
-def _retries(
-    known: Snapshot, nodes: _Nodes, group_id: int, lags: Mapping[int, int]
+def _count_retries(
+    current: Snapshot, nodes: _NodeAnswers, group_id: int, lags: Mapping[int, int]
 ) -> int | None:
-    """Failed messages of a group that wait for their time, or lie unread; None while a node
-    is away.
+    """Return the number of failed messages that wait or are unread, None if a node did not
+    answer.
     """
-    count = 0
-    for one in known.subscriptions_of(group_id):
-        topic = known.topics.get(one.topic_id)
+    retries = 0
+    for subscription in current.subscriptions_of(group_id):
+        topic = current.topics.get(subscription.topic_id)
         if topic is None or topic.failure_of is None:
             continue
-        queues = {queue: known.queues[queue].node_id for queue in _queues(known, topic)}
+        queues = {
+            queue: current.queues[queue].node_id
+            for queue in _readable_queues(current, topic)
+        }
         if topic.id not in lags or not nodes.waiting.keys() >= set(queues.values()):
             return None
         waiting = sum(
             nodes.waiting[node_id].get(queue, 0) for queue, node_id in queues.items()
         )
-        count += lags[topic.id] + waiting
-    return count
+        retries += lags[topic.id] + waiting
+    return retries
 
 
-def _topics(known: Snapshot, nodes: _Nodes) -> list[tuple[str, list[tuple[int, int]]]]:
-    """Topics with the log end offsets of their queues that answered, those with the most
-    messages first.
-    """
-    found = []
-    for topic in known.topics.values():
+def _list_topics(
+    current: Snapshot, nodes: _NodeAnswers
+) -> list[tuple[str, list[tuple[int, int]]]]:
+    """Return topics with (queue, log end offset)s, those with the most messages first."""
+    listed = []
+    for topic in current.topics.values():
         ends = [
             (queue, nodes.bounds[queue][0])
-            for queue in _queues(known, topic)
+            for queue in _readable_queues(current, topic)
             if queue in nodes.bounds
         ]
         if topic.kind == "normal" and topic.state == "ready" and ends:
-            found.append((topic.name, ends))
-    return sorted(found, key=lambda one: (-sum(head for _queue, head in one[1]), one[0]))
+            listed.append((topic.name, ends))
+    return sorted(
+        listed, key=lambda entry: (-sum(head for _queue, head in entry[1]), entry[0])
+    )

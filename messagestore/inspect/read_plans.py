@@ -1,10 +1,10 @@
-"""Read plans: where a topic's messages lie, for jobs that read straight from the nodes.
+"""Read plans: tables and offsets of a topic, for jobs that read directly from the nodes.
 
-A plan names tables, the offsets in them that may be read, and an account of each node that
-can only read. That account reads every topic of its node, so only who has `admin` on
-everything is told it. A right on one topic gets the plan without accounts: its job brings
-one that the database itself limits to these tables. Heads are durable: what a plan covers
-is not taken back by a crash. A job may read for hours, so it proves by
+A plan names tables, the offsets to read in them, and an account of each node that can only
+read. That account reads every topic of its node, so only an actor with `admin` on
+everything gets it. An actor with `admin` on the topic gets the plan without accounts, and
+its job brings an account that the database limits to these tables. Heads are durable: a
+crash removes nothing that a plan covers. A job may read for hours, so it checks
 `queue_head` and `queue_gap` of the node, as a pull does, that it skipped nothing.
 """
 
@@ -27,18 +27,17 @@ from metadata.topics import topic_rows
 from metadata.topics.topic_rows import QueueView, TopicView
 
 _NO_ACCOUNT = ReaderAccount("", "")
-# their tables may not be there yet, or not any more
+# queues in these states may have no table
 _WITHOUT_TABLE = ("creating", "retired")
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedNode:
-    """A node as jobs reach it; `username` is empty if it has no reader account, or the
-    actor may not have it.
+    """A node, with what a job needs to read it.
 
-    `identity` stands in its database too: by it an archive knows whose messages it holds.
-    `min_release` is
-    the oldest release whose jobs can read its tables, '' if all can.
+    `username` is '' if the node has no reader account or the actor may not have it.
+    `identity` is also in the node's database: an archive records by it whose messages it
+    has. `min_release` is the oldest release whose jobs can read the tables, '' if all can.
     """
 
     name: str
@@ -56,7 +55,7 @@ class PlannedNode:
 
 @dataclass(frozen=True, slots=True)
 class PlannedQueue:
-    """A queue: its table and node, and the offsets `low` … `head` - 1 without the declared
+    """A queue: its table and node, and the offsets `low` … `head` - 1 to read, without
     `gaps`.
     """
 
@@ -71,7 +70,7 @@ class PlannedQueue:
 
 @dataclass(frozen=True, slots=True)
 class ReadPlan:
-    """A topic, its queues by number, and the nodes that these are on."""
+    """A topic, its queues by number, and the nodes that have these queues."""
 
     topic: str
     queues: tuple[PlannedQueue, ...]
@@ -81,42 +80,54 @@ class ReadPlan:
 def read_plan(
     *, topic: str, actor: Actor, queues: Collection[int] | None = None
 ) -> ReadPlan:
-    """The read plan of a topic, or of some of its queues. Needs `admin` on it.
+    """Return the read plan of a topic, or of some of its queues. Needs `admin` on the
+    topic.
 
-    With `admin` on everything it holds the nodes' reader accounts. Raises
+    With `admin` on everything it includes the nodes' reader accounts. Raises
     NotFound(topic_not_found), Invalid, NodeUnavailable if a node of these queues does not
     answer, StoreCorrupt.
     """
     access.require(actor, "admin", topic)
     access.require_failure_origin(actor, "admin", topic, snapshot.origin_of(topic))
-    found = topic_rows.find_topic(name=topic, actor=actor)
-    by_node = sweeping.group_by_node(_chosen(found, queues))
-    planned = [one for node_id, mine in by_node.items() for one in _queues(node_id, mine)]
+    view = topic_rows.find_topic(name=topic, actor=actor)
+    by_node = sweeping.group_by_node(_choose_queues(view, queues))
+    planned = [
+        queue
+        for node_id, node_queues in by_node.items()
+        for queue in _plan_queues(node_id, node_queues)
+    ]
     accounts = node_rows.reader_accounts(by_node) if access.may_everything(actor) else {}
-    places = [_place(node_id, accounts.get(node_id, _NO_ACCOUNT)) for node_id in by_node]
+    nodes = [_plan_node(node_id, accounts.get(node_id, _NO_ACCOUNT)) for node_id in by_node]
     return ReadPlan(
         topic=topic,
-        queues=tuple(sorted(planned, key=lambda one: one.number)),
-        nodes=tuple(sorted(places, key=lambda one: one.name)),
+        queues=tuple(sorted(planned, key=lambda queue: queue.number)),
+        nodes=tuple(sorted(nodes, key=lambda node: node.name)),
     )
 
 
-def _chosen(topic: TopicView, queues: Collection[int] | None) -> list[QueueView]:
+def _choose_queues(topic: TopicView, queues: Collection[int] | None) -> list[QueueView]:
+    """Return some queues of a topic, or all. Raises Invalid if the topic lacks one of them."""
     if queues is None:
         return list(topic.queues)
-    known = {one.queue: one for one in topic.queues}
+    views = {view.queue: view for view in topic.queues}
     for queue in queues:
-        if queue not in known:
-            mine = ", ".join(map(str, known))
-            what = f"{queue} is not a queue of topic {topic.name}; its queues are {mine}"
-            raise Invalid.field("queues", what)
-    return [known[queue] for queue in sorted(set(queues))]
+        if queue not in views:
+            own_queues = ", ".join(map(str, views))
+            detail = (
+                f"{queue} is not a queue of topic {topic.name}; its queues are {own_queues}"
+            )
+            raise Invalid.field("queues", detail)
+    return [views[queue] for queue in sorted(set(queues))]
 
 
-def _queues(node_id: int, queues: list[QueueView]) -> list[PlannedQueue]:
-    """The queues of one node, with heads that are on its disk."""
-    ids = [one.queue for one in queues]
+def _plan_queues(node_id: int, queues: list[QueueView]) -> list[PlannedQueue]:
+    """Return the planned queues of a node, with heads that are durable.
+
+    Raises NodeUnavailable, StoreCorrupt.
+    """
+    ids = [view.queue for view in queues]
     node = node_pools.node(node_id)
+    # A quarantined node may hold the data of another one.
     if node.info.quarantined:
         raise NodeUnavailable(
             f"Node {node.info.name} is quarantined: {node.info.quarantined}"
@@ -124,35 +135,38 @@ def _queues(node_id: int, queues: list[QueueView]) -> list[PlannedQueue]:
     with node.reading() as session:
         heads = {queue: queue_sql.read_head(session, queue=queue) for queue in ids}
         gaps = promotion_sql.read_all_gaps(session, queues=ids)
-    known = {queue: head for queue, head in heads.items() if head is not None}
-    missing = [one for one in queues if one.queue not in known]
-    for one in missing:
-        if one.state not in _WITHOUT_TABLE:
+    existing_heads = {queue: head for queue, head in heads.items() if head is not None}
+    missing = [view for view in queues if view.queue not in existing_heads]
+    for view in missing:
+        if view.state not in _WITHOUT_TABLE:
             raise StoreCorrupt(
-                f"Queue {one.queue} has no row in queue_head on node {node.info.name}."
+                f"Queue {view.queue} has no row in queue_head on node {node.info.name}."
             )
+    # A head that is not on disk yet could fall back in a crash, and its offsets get other
+    # messages.
     durability.confirm(
-        node_id=node_id, heads={queue: head.head for queue, head in known.items()}
+        node_id=node_id, heads={queue: head.head for queue, head in existing_heads.items()}
     )
     return [
         PlannedQueue(
-            queue=one.queue,
-            number=one.number,
-            node=one.node,
-            table=sql_steps.message_table(one.queue),
-            low=known[one.queue].low,
-            head=known[one.queue].head,
-            gaps=tuple(gaps.get(one.queue, ())),
+            queue=view.queue,
+            number=view.number,
+            node=view.node,
+            table=sql_steps.message_table(view.queue),
+            low=existing_heads[view.queue].low,
+            head=existing_heads[view.queue].head,
+            gaps=tuple(gaps.get(view.queue, ())),
         )
-        for one in queues
-        if one not in missing
+        for view in queues
+        if view not in missing
     ]
 
 
-def _place(node_id: int, account: ReaderAccount) -> PlannedNode:
+def _plan_node(node_id: int, account: ReaderAccount) -> PlannedNode:
+    """Return a node with its address and reader account."""
     info = node_pools.node(node_id).info
     embedded = info.engine == "sqlite"
-    found = node_guard.schema(info)  # `_queues` has just asked the node
+    schema = node_guard.schema(info)  # `_plan_queues` has just asked the node
     return PlannedNode(
         name=info.name,
         engine=info.engine,
@@ -162,7 +176,7 @@ def _place(node_id: int, account: ReaderAccount) -> PlannedNode:
         if embedded
         else info.database,
         identity=info.identity,
-        min_release=found.min_release if found is not None else "",
+        min_release=schema.min_release if schema is not None else "",
         username=account.username,
         password=account.password,
         tls=info.tls,

@@ -1,11 +1,11 @@
-"""Looking for messages by what they carry: key, tag, trace id, a header, text of the body,
-time.
+"""Searches messages by content: key, tag, trace id, a header, text in the body, and time.
 
-There is no index but the primary key: one for each of them would be paid by every send (see
-docs/decisions/0012-look-ups.md). Times bound the offsets by halving, because they never
-fall within a queue; what is left is read in chunks, each a statement of milliseconds that
-locks nothing: the heavier the messages, the fewer at once. A request reads so many offsets,
-or for so long, and says where to go on. As in pulls, only durable messages are found.
+There is no index but the primary key, because every send would pay for others (see
+docs/decisions/0012-look-ups.md). Storage times never fall within a queue, so a binary
+search turns times into offsets. The rest is read in chunks. Each is a statement of
+milliseconds without locks, and the larger the messages, the smaller the chunks. A request
+reads a limited number of offsets for a limited time, and returns where to continue. As in
+pulls, only durable messages are found.
 """
 
 from __future__ import annotations
@@ -36,23 +36,26 @@ from metadata.errors import Invalid, RateLimited, Unavailable
 from metadata.limits.places import Places
 
 CHUNK = 5_000  # offsets, at most
-LEAST_CHUNK = 50
+MIN_CHUNK = 50
 CHUNK_S = 0.1  # a chunk that takes longer is followed by a smaller one
-MOST_SCANNED = 1_000_000  # offsets of one request
-MOST_S = 2.0
-# searches of a process that are at work at once: each keeps its node and a core busy
+MAX_SCANNED = 1_000_000  # offsets that a request reads
+MAX_S = 2.0
+# concurrent searches of a process: each keeps its node and a core busy
 PLACES = 3
-PLACES_OF_ONE = 2  # of them for one key or person
-BUSY_MS = 1_000  # after which it is worth asking again
+PLACES_PER_ACTOR = 2  # concurrent searches of one API key or person
+BUSY_MS = 1_000  # the client should wait this long before it tries again
 
-_places = Places(most=PLACES, most_of_one=PLACES_OF_ONE)
+_places = Places(most=PLACES, most_of_one=PLACES_PER_ACTOR)
 
 
 @dataclass(frozen=True, slots=True)
 class SearchResult:
-    """Messages in the order of their queues, how many offsets were looked at for them, and
-    the message id to go on from (None: that was all). `masked`: bodies and headers are left
-    out: the actor may not."""
+    """Messages in the order of their queues, the number of offsets read, and the id to
+    continue from.
+
+    `next` is None if nothing is left. `masked`: the actor may not read bodies and headers,
+    so they are left out.
+    """
 
     messages: tuple[StoredMessage, ...]
     scanned: int
@@ -62,7 +65,7 @@ class SearchResult:
 
 @dataclass(frozen=True, slots=True)
 class TimeRange:
-    """Stored at or after `from_ms` and before `to_ms`, ms since 1970 UTC; None: no bound."""
+    """Stored at or after `from_ms` and before `to_ms`, ms since 1970 UTC. None: no bound."""
 
     from_ms: int | None = None
     to_ms: int | None = None
@@ -78,15 +81,15 @@ def search_messages(
     limit: int = 100,
     after: str | None = None,
 ) -> SearchResult:
-    """At most `limit` messages that are all that is wanted, from the message id `after` on.
+    """Return at most `limit` messages that match, from the message id `after` on.
 
-    Needs `browse` on the topic, or of a person to look. Raises NotFound (topic_not_found,
-    queue_not_found), Invalid, NodeUnavailable, and RateLimited or Unavailable (busy) if too
-    many are at work.
+    Needs `browse` on the topic, or the right of a person to look. Raises NotFound
+    (topic_not_found, queue_not_found), Invalid, NodeUnavailable, and RateLimited or
+    Unavailable (busy) if too many searches are running.
     """
-    reads = access.require_look(actor, topic, snapshot.origin_of(topic))
-    if not reads and (wanted.body_part is not None or wanted.header is not None):
-        # what is found would tell what bodies and headers say
+    may_read = access.require_look(actor, topic, snapshot.origin_of(topic))
+    if not may_read and (wanted.body_part is not None or wanted.header is not None):
+        # The matches would reveal what bodies and headers contain.
         access.require(actor, "browse", topic)
     if not 1 <= limit <= config.max_pull_messages:
         raise Invalid.field(
@@ -97,31 +100,33 @@ def search_messages(
     info = snapshot.find_topic(topic)
     queues = sorted(info.queues if queue is None else [queue])
     start_queue, start = parse_message_id(after) if after is not None else (queues[0], 0)
-    for named in (queues[0], start_queue):
-        require_queue(info, named)
-    look = _Look(wanted, times, limit)
+    for checked_queue in (queues[0], start_queue):
+        require_queue(info, checked_queue)
+    run = _Search(wanted, times, limit)
     with _place(actor):
-        for one in queues:
-            if one >= start_queue and not look.goes_on(
-                one, start if one == start_queue else 0
+        for searched_queue in queues:
+            if searched_queue >= start_queue and not run.search_queue(
+                searched_queue, start if searched_queue == start_queue else 0
             ):
                 break
-    found = look.found()
+    result = run.result()
     return (
-        found
-        if reads
-        else replace(found, messages=tuple(map(masked, found.messages)), masked=True)
+        result
+        if may_read
+        else replace(result, messages=tuple(map(masked, result.messages)), masked=True)
     )
 
 
 @contextmanager
 def _place(actor: Actor) -> Iterator[None]:
-    """A place to search in. Raises RateLimited or Unavailable."""
-    who = (actor.kind, actor.name)
-    if not _places.take(who):
-        if _places.has_its_share(who):
+    """Occupy one of the slots for searches. Raises RateLimited or Unavailable if none is
+    free.
+    """
+    owner = (actor.kind, actor.name)
+    if not _places.take(owner):
+        if _places.holds_full_share(owner):
             detail = (
-                f"{actor.kind} {actor.name} already runs {PLACES_OF_ONE} searches. "
+                f"{actor.kind} {actor.name} already runs {PLACES_PER_ACTOR} searches. "
                 "Wait for them."
             )
             raise RateLimited(detail, retry_after_ms=BUSY_MS)
@@ -130,25 +135,27 @@ def _place(actor: Actor) -> Iterator[None]:
     try:
         yield
     finally:
-        _places.give_back(who)
+        _places.give_back(owner)
 
 
-class _Look:
+class _Search:
+    """One search over the queues of a topic, with its limits."""
+
     def __init__(self, wanted: MessageSearch, times: TimeRange, limit: int) -> None:
         self._wanted, self._times, self._limit = wanted, times, limit
-        self._ends_at = time.monotonic() + MOST_S
+        self._ends_at = time.monotonic() + MAX_S
         self._messages: list[StoredMessage] = []
         self._scanned = self._bytes = 0
-        self._chunk = min(CHUNK, 10 * LEAST_CHUNK)
+        # Start small: the size of the messages is not known yet.
+        self._chunk = min(CHUNK, 10 * MIN_CHUNK)
         self._next: str | None = None
 
-    def found(self) -> SearchResult:
+    def result(self) -> SearchResult:
+        """Return the result so far."""
         return SearchResult(tuple(self._messages), self._scanned, self._next)
 
-    def goes_on(self, queue: int, start: int) -> bool:
-        """Look through a queue from an offset on; return True if there is room and time for
-        more.
-        """
+    def search_queue(self, queue: int, start: int) -> bool:
+        """Search a queue from an offset on. Return False if a limit ended the search."""
         head = durability.head_of(queue=queue)
         if head is None:
             return True
@@ -156,7 +163,15 @@ class _Look:
             for first, end in self._chunks(
                 session, queue, (max(start, head.low), head.head)
             ):
-                if self._is_over():
+                is_full = (
+                    len(self._messages) >= self._limit
+                    or self._bytes >= config.max_pull_bytes
+                )
+                if (
+                    is_full
+                    or self._scanned >= MAX_SCANNED
+                    or time.monotonic() > self._ends_at
+                ):
                     self._next = message_id(queue, first)
                     return False
                 self._read(session, queue, first, end)
@@ -164,14 +179,10 @@ class _Look:
                     return False
         return True
 
-    def _is_over(self) -> bool:
-        full = len(self._messages) >= self._limit or self._bytes >= config.max_pull_bytes
-        return full or self._scanned >= MOST_SCANNED or time.monotonic() > self._ends_at
-
     def _chunks(
         self, session: Session, queue: int, bounds: tuple[int, int]
     ) -> Iterator[tuple[int, int]]:
-        """Offsets first … end-1 within the bounds, rising; none in declared gaps."""
+        """Yield offset ranges (first, end) to read, in rising order, without declared gaps."""
         if self._times.from_ms is not None:
             bounds = (
                 first_at(session, queue=queue, bounds=bounds, at_ms=self._times.from_ms),
@@ -182,27 +193,28 @@ class _Look:
                 bounds[0],
                 first_at(session, queue=queue, bounds=bounds, at_ms=self._times.to_ms),
             )
-        first, last = bounds
+        first, end_of_range = bounds
         for gap_first, gap_end in [
             *queue_sql.read_gaps(session, queue=queue, position=first),
-            (last, last),
+            (end_of_range, end_of_range),
         ]:
-            while first < min(gap_first, last):
-                end = min(first + self._chunk, gap_first, last)
+            while first < min(gap_first, end_of_range):
+                end = min(first + self._chunk, gap_first, end_of_range)
                 yield first, end
                 first = end
             first = max(first, gap_end)
 
-    def _adapt(self, took_s: float) -> None:
-        """Choose the size of the next chunk by how long the last one took."""
+    def _adapt_chunk(self, took_s: float) -> None:
+        """Choose the size of the next chunk by the duration of the last one."""
         fitting = self._chunk // 2 if took_s > CHUNK_S else self._chunk * 2
-        self._chunk = min(CHUNK, max(LEAST_CHUNK, fitting))
+        self._chunk = min(CHUNK, max(MIN_CHUNK, fitting))
 
     def _read(self, session: Session, queue: int, first: int, end: int) -> None:
+        """Read a chunk and collect its matches."""
         room = self._limit - len(self._messages)
         most_bytes = config.max_pull_bytes - self._bytes
-        begun = time.monotonic()
-        found = message_sql.search_range(
+        started_at = time.monotonic()
+        matches = message_sql.search_range(
             session,
             queue=queue,
             bounds=(first, end),
@@ -210,13 +222,13 @@ class _Look:
             most=room,
             most_bytes=most_bytes,
         )
-        self._adapt(time.monotonic() - begun)
-        self._messages += found
-        weight = sum(len(message.body) for message in found)
-        self._bytes += weight
-        reached = end
-        # there may be more in this chunk
-        if found and (len(found) == room or weight >= most_bytes):
-            reached = found[-1].offset + 1
-            self._next = message_id(queue, reached)
-        self._scanned += reached - first
+        self._adapt_chunk(time.monotonic() - started_at)
+        self._messages += matches
+        matched_bytes = sum(len(message.body) for message in matches)
+        self._bytes += matched_bytes
+        scanned_to = end
+        # The limit may have cut the result, so the next request starts after the last match.
+        if matches and (len(matches) == room or matched_bytes >= most_bytes):
+            scanned_to = matches[-1].offset + 1
+            self._next = message_id(queue, scanned_to)
+        self._scanned += scanned_to - first

@@ -1,9 +1,9 @@
-"""Filters on tags and headers, tried on the last messages of a topic before they are set.
+"""Tries filters on tags and headers on the newest messages of a topic, before they are set.
 
-A filter that matches nothing fails nowhere: the position passes every message, and is
-committed. So who sets one sees first what it would have taken lately. It is a sample, read
-by primary key without bodies: an even share of the last messages for each queue. It waits
-for no barrier as pulls do, because it hands out nothing.
+A filter that matches nothing causes no error: the position passes every message and is
+committed. So whoever sets a filter first sees how many recent messages match. It is a
+sample, read by primary key without bodies, with an equal share for each queue. Unlike pulls
+it does not wait until messages are durable, because it delivers none.
 """
 
 from __future__ import annotations
@@ -21,13 +21,14 @@ from metadata.rules.groups.delivery import parse_tags
 from metadata.rules.groups.filters import MessageFilter, header_filter
 from metadata.rules.settings import SUBSCRIPTION, check_settings
 
-MOST = 1_000  # messages that are looked at, of all queues together
+MAX_SAMPLED = 1_000  # messages to look at, in all queues together
 
 
 @dataclass(frozen=True, slots=True)
 class TagMatches:
-    """The numbers of messages that were looked at and that a filter would take of them, and
-    the names of the nodes that did not answer."""
+    """Number of messages looked at, number of those that a filter takes, and nodes that did
+    not answer.
+    """
 
     looked_at: int
     matching: int
@@ -41,34 +42,30 @@ def tag_matches(
     tags: str = "",
     headers: Mapping[str, Sequence[str]] | None = None,
 ) -> TagMatches:
-    """Count what the filters `tags`, such as `new || paid`, and `headers`, such as
-    {"region": ["eu", "us"]}, would take together of the topic's last messages.
+    """Count the newest messages of a topic that pass the filters `tags` and `headers`
+    together.
 
-    Needs `browse` on the topic, or of a person to look. Raises Invalid, Forbidden,
-    NotFound.
+    `tags` is a text such as `new || paid`, `headers` such as {"region": ["eu", "us"]}.
+    Needs `browse` on the topic, or the right of a person to look. Raises Invalid,
+    Forbidden, NotFound.
     """
     access.require_look(actor, topic, snapshot.origin_of(topic))
-    wanted = check_settings(
+    settings = check_settings(
         SUBSCRIPTION, {"tags": tags, "headers": {} if headers is None else headers}
     )
-    only = MessageFilter(parse_tags(wanted["tags"]), header_filter(wanted["headers"]))
-    shares = _shares(sorted(snapshot.find_topic(topic).queues))
+    only = MessageFilter(parse_tags(settings["tags"]), header_filter(settings["headers"]))
+    queues = sorted(snapshot.find_topic(topic).queues)
+    # With more queues than messages to look at, the last queues are left out.
+    each, rest = divmod(MAX_SAMPLED, len(queues) or 1)
+    shares = {q: share for n, q in enumerate(queues) if (share := each + (n < rest))}
     counts: list[tuple[int, int]] = []
 
     def count(session: Session, queues: list[int]) -> None:
-        mine = {queue: shares[queue] for queue in queues}
-        counts.append(message_sql.count_matching(session, shares=mine, only=only))
+        node_shares = {queue: shares[queue] for queue in queues}
+        counts.append(message_sql.count_matching(session, shares=node_shares, only=only))
 
     away = sweeping.query_nodes(
         sweeping.queues_by_node(shares), count, subject="Number of matching messages"
     )
     looked_at, matching = (sum(column) for column in zip((0, 0), *counts, strict=True))
     return TagMatches(looked_at, matching, tuple(sorted(away)))
-
-
-def _shares(queues: list[int]) -> dict[int, int]:
-    """The number of messages to look at in each queue; with more queues than messages the
-    last get none.
-    """
-    each, rest = divmod(MOST, len(queues) or 1)
-    return {queue: share for n, queue in enumerate(queues) if (share := each + (n < rest))}

@@ -1,3 +1,1 @@
-"""Topics, queues, subscriptions and memberships, made in metadata and on the nodes
-together.
-"""
+"""Topics, queues, subscriptions and members: changes of metadata and nodes together."""

@@ -1,8 +1,7 @@
-"""Draining queues: how much of them each group has still to read; retired when nothing is
-left.
+"""Draining queues: how many messages each group has not read, and their retirement.
 
-`layout.shrink` of metadata made them read-only and took their slots. When every
-subscription has committed up to the head, `retire_drained` retires them, and three days
+`layout.shrink` in metadata made the queues read-only and moved their slots to others. When
+every subscription has committed up to the head, `retire_drained` retires them. Three days
 later `drop_retired` drops their tables.
 """
 
@@ -14,11 +13,10 @@ from dataclasses import dataclass
 
 from messagestore import sweeping
 from messagestore.engine.mysql_session import Session
-from messagestore.heads.gap_check import left
+from messagestore.heads.gap_check import count_messages
 from messagestore.pool import node_pools
 from messagestore.produce import delayed_reassignment
 from messagestore.tables import promotion_sql, queue_sql, reader_sql
-from messagestore.tables.shapes import Position
 from messagestore.topology import queue_states
 from metadata.actors import Actor
 from metadata.db import access
@@ -28,20 +26,22 @@ from metadata.membership import broadcast_instances
 from metadata.topics import topic_rows
 from metadata.topics.topic_rows import DROP_AFTER_DAYS, QueueView, TopicView
 
-# A queue rests so long after its last change of state: by then no client repeats a send
-# whose first try it
-# may have stored (delivery_timeout_ms is 120 s), and no broker has an older snapshot of it.
+# Time since the queue's last change of state before it may be retired. After it no client
+# repeats a send that this queue may have stored (delivery_timeout_ms is 120 s), and no broker
+# has an older snapshot.
 REST_S = 180.0
 
-# (group, queue) → unread by one reader, or each instance
+# (group, queue) → unread messages of each reader, None if unknown. Only a broadcasting group
+# has several readers: its instances.
 Counts = dict[tuple[str, int], list[int | None]]
-Bounds = dict[int, tuple[int, int]]  # queue → low, head
+Bounds = dict[int, tuple[int, int]]  # queue → (low, head)
 
 
 @dataclass(frozen=True, slots=True)
 class Unread:
-    """Number of messages a group has not read, a broadcasting one's slowest instance; None:
-    not known.
+    """Number of messages that a group has not read; None if it is unknown.
+
+    For a broadcasting group it is that of its slowest instance.
     """
 
     group: str
@@ -50,10 +50,10 @@ class Unread:
 
 @dataclass(frozen=True, slots=True)
 class QueueDrain:
-    """A queue, its bounds (None while its node is away), its slots, and what is unread in
-    it, by group.
+    """A queue with its bounds, its number of slots, and the unread messages of each group.
 
-    `draining`: it is read-only for good, and retired when all is read.
+    `low` and `head` are None while the node is unreachable. `draining`: the queue is
+    read-only for good, and will be retired when everything is read.
     """
 
     queue: QueueView
@@ -65,74 +65,119 @@ class QueueDrain:
 
 
 def describe(*, topic: str, actor: Actor, queue: int | None = None) -> list[QueueDrain]:
-    """The queues of a topic, or the one named, by number. Needs any right on the topic.
+    """Return queues of a topic, in order of number. Needs any right on the topic.
 
-    Who may not `manage` it is told only of groups on which it has a right. Raises
-    NotFound(topic_not_found, queue_not_found).
+    `queue` selects a single queue by its id. Without `manage` the actor sees only groups on
+    which it has a right. Raises NotFound(topic_not_found, queue_not_found).
     """
-    view = topic_rows.find_topic(name=topic, actor=actor)
-    chosen = [one for one in view.queues if queue is None or one.queue == queue]
-    if queue is not None and not chosen:
+    topic_view = topic_rows.find_topic(name=topic, actor=actor)
+    queue_views = [
+        queue_view
+        for queue_view in topic_view.queues
+        if queue is None or queue_view.queue == queue
+    ]
+    if queue is not None and not queue_views:
         raise layout.queue_not_found(topic, queue)
-    reading = subscribers.active_subscriptions(view.id)
+    subscriptions = subscribers.active_subscriptions(topic_view.id)
     if not access.may(actor, "manage", topic):
-        reading = [one for one in reading if access.may_see(actor, one.group)]
-    counts, bounds = _read(reading, chosen)
-    slots_of = Counter(view.layout)
-    found = []
-    for one in chosen:
-        slots = slots_of[one.queue]
-        low, head = bounds.get(one.queue, (None, None))
-        readers = reading if one.state in ("read_only", "read_write") else ()
-        left = tuple(
-            Unread(each.group, _worst(counts.get((each.group, one.queue))))
-            for each in readers
+        subscriptions = [
+            subscription
+            for subscription in subscriptions
+            if access.may_see(actor, subscription.group)
+        ]
+    counts, bounds = _read_nodes(subscriptions, queue_views)
+    slots_of = Counter(topic_view.layout)
+    drains = []
+    for queue_view in queue_views:
+        slots = slots_of[queue_view.queue]
+        low, head = bounds.get(queue_view.queue, (None, None))
+        readers = subscriptions if queue_view.state in ("read_only", "read_write") else ()
+        unread_by_group = tuple(
+            Unread(
+                subscription.group,
+                _slowest(counts.get((subscription.group, queue_view.queue))),
+            )
+            for subscription in readers
         )
-        draining = one.state == "read_only" and slots == 0
-        found.append(
-            QueueDrain(one, slots, draining=draining, low=low, head=head, unread=left)
+        draining = queue_view.state == "read_only" and slots == 0
+        drains.append(
+            QueueDrain(
+                queue_view,
+                slots,
+                draining=draining,
+                low=low,
+                head=head,
+                unread=unread_by_group,
+            )
         )
-    return found
+    return drains
 
 
 def unread(*, topic: TopicView, queues: Sequence[QueueView]) -> tuple[Unread, ...]:
-    """Count the messages that each group of the topic has not read in some queues together."""
-    reading = subscribers.active_subscriptions(topic.id)
-    counts, _ = _read(reading, queues)
-    found = []
-    for one in reading:
-        mine = [_worst(counts.get((one.group, queue.queue))) for queue in queues]
-        known = [count for count in mine if count is not None]
-        found.append(Unread(one.group, sum(known) if len(known) == len(mine) else None))
-    return tuple(found)
+    """Return the unread messages of each group of the topic, in several queues together."""
+    subscriptions = subscribers.active_subscriptions(topic.id)
+    counts_by_reader, _ = _read_nodes(subscriptions, queues)
+    unread_by_group = []
+    for subscription in subscriptions:
+        counts = [
+            _slowest(counts_by_reader.get((subscription.group, queue.queue)))
+            for queue in queues
+        ]
+        known_counts = [count for count in counts if count is not None]
+        # A sum without the unreachable nodes would be too low, so it is unknown.
+        unread_by_group.append(
+            Unread(
+                subscription.group,
+                sum(known_counts) if len(known_counts) == len(counts) else None,
+            )
+        )
+    return tuple(unread_by_group)
 
 
-def _read(
-    reading: Sequence[ActiveSubscription], queues: Sequence[QueueView]
+def _read_nodes(
+    subscriptions: Sequence[ActiveSubscription], queues: Sequence[QueueView]
 ) -> tuple[Counts, Bounds]:
-    """Count what every reader has left, and read the bounds; nothing of a node that is
-    away.
-    """
-    names = broadcast_instances.reader_names_by_group([one.group_id for one in reading])
+    """Return unread counts by reader, and bounds. Unreachable nodes are left out of both."""
+    reader_names = broadcast_instances.reader_names_by_group(
+        [subscription.group_id for subscription in subscriptions]
+    )
     readers = [
-        (one.group, one.group_id, name) for one in reading for name in names[one.group_id]
+        (subscription.group, subscription.group_id, name)
+        for subscription in subscriptions
+        for name in reader_names[subscription.group_id]
     ]
     counts: Counts = {}
     bounds: Bounds = {}
 
-    def read(session: Session, here: Sequence[QueueView]) -> None:
-        mine = [one.queue for one in here]
-        of_node: Counts = {(one.group, queue): [] for one in reading for queue in mine}
-        gaps = promotion_sql.read_all_gaps(session, queues=mine)
-        nobody = reader_sql.read_positions(session, group_id=0, queues=mine)
+    def read(session: Session, queues_of_node: Sequence[QueueView]) -> None:
+        queue_ids = [queue.queue for queue in queues_of_node]
+        node_counts: Counts = {
+            (subscription.group, queue): []
+            for subscription in subscriptions
+            for queue in queue_ids
+        }
+        gaps = promotion_sql.read_all_gaps(session, queues=queue_ids)
+        # Group 0 has no reader row, so this returns only the bounds.
+        bounds_of_queues = reader_sql.read_positions(session, group_id=0, queues=queue_ids)
         for group, group_id, name in readers:
-            places = reader_sql.read_positions(
-                session, group_id=group_id, queues=mine, instance=name
+            positions = reader_sql.read_positions(
+                session, group_id=group_id, queues=queue_ids, instance=name
             )
-            for place in places.values():
-                of_node[group, place.queue].append(_left(place, gaps.get(place.queue, ())))
-        counts.update(of_node)
-        bounds.update((place.queue, (place.low, place.head)) for place in nobody.values())
+            for position in positions.values():
+                unread_messages = None
+                if position.committed is not None:
+                    unread_messages = count_messages(
+                        max(position.committed, position.low),
+                        position.head,
+                        gaps=gaps.get(position.queue, ()),
+                    )
+                node_counts[group, position.queue].append(unread_messages)
+        # Only now: a node that fails halfway contributes nothing.
+        counts.update(node_counts)
+        bounds.update(
+            (position.queue, (position.low, position.head))
+            for position in bounds_of_queues.values()
+        )
 
     sweeping.query_nodes(
         sweeping.group_by_node(queues), read, subject="Number of unread messages"
@@ -140,89 +185,80 @@ def _read(
     return counts, bounds
 
 
-def _left(place: Position, gaps: Sequence[tuple[int, int]]) -> int | None:
-    """Number of messages that a reader has left, without what lies in declared gaps; None:
-    not known.
-    """
-    if place.committed is None:
-        return None
-    return left(max(place.committed, place.low), place.head, gaps=gaps)
-
-
-def _worst(counts: Sequence[int | None] | None) -> int | None:
-    """Number of messages that the slowest reader has left; None if one of them is not
-    known.
-    """
+def _slowest(counts: Sequence[int | None] | None) -> int | None:
+    """Return the unread messages of the slowest reader; None if any of them is unknown."""
     if counts is None or None in counts:
         return None
     return max((count for count in counts if count is not None), default=0)
 
 
 def retire_drained(*, rest_s: float = REST_S) -> int:
-    """Retire the draining queues that every group has read to the end; return how many. One
-    bounded pass.
-    """
+    """Retire draining queues that every group has read to the end. Returns how many."""
     return sweeping.run_each(
         (
-            (waiting, queue)
-            for waiting in subscribers.draining(rest_s)
-            for queue in waiting.queues
+            (topic_queues, queue)
+            for topic_queues in subscribers.draining(rest_s)
+            for queue in topic_queues.queues
         ),
         act=lambda pair: _retire(*pair),
         name=lambda pair: f"Retiring queue {pair[1].queue} of topic {pair[0].topic.name}",
     )
 
 
-def _retire(waiting: TopicQueues, queue: QueueView) -> bool:
-    """Close the queue for good, then look once more: from then on its head cannot move."""
+def _retire(topic_queues: TopicQueues, queue: QueueView) -> bool:
+    """Retire a queue if every subscription has read it. Returns True if it was retired."""
     with sweeping.log_failure(
-        f"Retiring queue {queue.queue} of topic {waiting.topic.name}"
+        f"Retiring queue {queue.queue} of topic {topic_queues.topic.name}"
     ):
-        if _read_by(waiting.topic, queue) is None:
+        if _find_finished_readers(topic_queues.topic, queue) is None:
             return False
         try:
+            # A send or retry may have arrived since the first check. So close the queue on
+            # its node, then check again: its head cannot move any more.
             queue_states.set_heads([queue.queue], state="retired")
-            readers = _read_by(waiting.topic, queue)
-            done = readers is not None and layout.retire(
-                topic_id=waiting.topic.id, queue=queue.queue, read_by=readers
+            subscription_ids = _find_finished_readers(topic_queues.topic, queue)
+            is_retired = subscription_ids is not None and layout.retire(
+                topic_id=topic_queues.topic.id, queue=queue.queue, read_by=subscription_ids
             )
         finally:
+            # Opens the head again if metadata did not retire the queue.
             queue_states.settle_later([queue.queue])
-        if done:
+        if is_retired:
             with node_pools.node(queue.node_id).reading() as session:
                 queue_sql.delete_queue_readers(session, queue=queue.queue)
-        return done
+        return is_retired
     return False
 
 
-def _read_by(topic: TopicView, queue: QueueView) -> list[int] | None:
-    """The subscriptions, if all of them have read the queue to its end; None if not."""
-    reading = subscribers.active_subscriptions(topic.id)
-    counts, _ = _read(reading, [queue])
-    done = all(
-        one.state == "ready" and _worst(counts.get((one.group, queue.queue))) == 0
-        for one in reading
+def _find_finished_readers(topic: TopicView, queue: QueueView) -> list[int] | None:
+    """Return the ids of all subscriptions if all have read the queue to its end, else None."""
+    subscriptions = subscribers.active_subscriptions(topic.id)
+    counts, _ = _read_nodes(subscriptions, [queue])
+    all_read = all(
+        subscription.state == "ready"
+        and _slowest(counts.get((subscription.group, queue.queue))) == 0
+        for subscription in subscriptions
     )
-    return [one.id for one in reading] if done else None
+    return [subscription.id for subscription in subscriptions] if all_read else None
 
 
 def drop_retired(*, after_days: float = DROP_AFTER_DAYS) -> int:
-    """Drop the tables and rows of queues that were retired long enough ago; return how
-    many.
-    """
+    """Drop tables and rows of queues that were retired long enough ago. Returns how many."""
     return sweeping.run_each(
         (
-            (waiting, queue)
-            for waiting in subscribers.due_for_drop(after_days)
-            for queue in waiting.queues
+            (topic_queues, queue)
+            for topic_queues in subscribers.due_for_drop(after_days)
+            for queue in topic_queues.queues
         ),
         act=lambda pair: _drop(*pair),
         name=lambda pair: f"Dropping the table of queue {pair[1].queue}",
     )
 
 
-def _drop(waiting: TopicQueues, queue: QueueView) -> None:
-    delayed_reassignment.reassign(queue.queue, topic_id=waiting.topic.id)
+def _drop(topic_queues: TopicQueues, queue: QueueView) -> None:
+    """Drop a retired queue on its node, then in metadata."""
+    # Delayed messages that name this queue go to another queue of the topic.
+    delayed_reassignment.reassign(queue.queue, topic_id=topic_queues.topic.id)
     with node_pools.node(queue.node_id).writing() as session:
         queue_sql.drop_queue(session, queue=queue.queue)
-    layout.remove(topic_id=waiting.topic.id, queue=queue.queue)
+    layout.remove(topic_id=topic_queues.topic.id, queue=queue.queue)

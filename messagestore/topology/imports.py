@@ -1,8 +1,7 @@
-"""The import of definitions: each entry is made by the verb that makes it everywhere else.
+"""Import of definitions: creates each entry with the same function as the API.
 
-All of the document is checked before anything is made. What fails later, or is cut off,
-leaves whole topics, groups and subscriptions, and the import can be repeated: it goes on
-where it stopped.
+The whole document is checked first. An import that fails later, or is killed, leaves
+complete topics, groups and subscriptions. A repeat continues where it stopped.
 """
 
 from __future__ import annotations
@@ -21,57 +20,62 @@ from metadata.topics import topic_rows
 def import_definitions(
     *, document: Any, actor: Actor, existing: str = "refuse", dry_run: bool = False
 ) -> Plan:
-    """Make what a document defines and is not there; return what was done, or with
-    `dry_run` would be.
+    """Create what a document defines and does not exist yet; return the plan.
 
-    `existing`: see `metadata.definitions.plans.plan_import`, which says what is raised before
-    anything is made.
+    With `dry_run` nothing is changed. `existing`: see
+    `metadata.definitions.plans.plan_import`, which lists what is raised before any change.
     """
     plan = plans.plan_import(document=document, existing=existing, actor=actor)
     if dry_run:
         return plan
     if plan.of("unfinished"):
-        topics.sweep()  # what an import that was cut off left half made
+        # Remove topics and subscriptions that a killed import left unfinished.
+        topics.sweep()
         subscriptions.sweep()
         plan = plans.plan_import(document=document, existing=existing, actor=actor)
     plan.require_clear()
-    wanted = plan.of("create", "change")
-    for done, step in enumerate(wanted):
+    steps = plan.of("create", "change")
+    for done, step in enumerate(steps):
         try:
-            _make(step, actor) if step.outcome == "create" else _change(step, actor)
+            _create_entry(step, actor) if step.outcome == "create" else _update_entry(
+                step, actor
+            )
         except CatmqError as error:
             entry = step.entry
-            where = f"at {entry.place}, {entry.kind} {entry.name}, after {done} of {len(wanted)}"
+            position = (
+                f"at {entry.place}, {entry.kind} {entry.name}, after {done} of {len(steps)}"
+            )
             error.detail = (
-                f"The import stopped {where}: {error.detail} Repeat it: it goes on there."
+                f"The import stopped {position}: {error.detail} "
+                "Repeat it: it goes on there."
             )
             raise
     return plan
 
 
-def _make(step: Step, actor: Actor) -> None:
-    words, settings = step.entry.words, step.entry.settings
+def _create_entry(step: Step, actor: Actor) -> None:
+    names, settings = step.entry.words, step.entry.settings
     match step.entry.kind:
         case "topic":
             topics.create(
-                name=words["name"], queues=words["queues"], settings=settings, actor=actor
+                name=names["name"], queues=names["queues"], settings=settings, actor=actor
             )
         case "group":
             groups.create(
-                name=words["name"], mode=words["mode"], settings=settings, actor=actor
+                name=names["name"], mode=names["mode"], settings=settings, actor=actor
             )
         case _:
-            subscriptions.create(**words, settings=settings, actor=actor)
+            subscriptions.create(**names, settings=settings, actor=actor)
 
 
-def _change(step: Step, actor: Actor) -> None:
-    words = step.entry.words
-    settings = {one.field: one.there for one in step.differences}
+def _update_entry(step: Step, actor: Actor) -> None:
+    names = step.entry.words
+    settings = {difference.field: difference.there for difference in step.differences}
     match step.entry.kind:
         case "topic":
-            topic_rows.update(name=words["name"], settings=settings, actor=actor)
+            topic_rows.update(name=names["name"], settings=settings, actor=actor)
         case "group":
-            groups.update(name=words["name"], settings=settings, actor=actor)
+            groups.update(name=names["name"], settings=settings, actor=actor)
         case _:
-            pair = {"group": words["group"], "topic": words["topic"]}
+            pair = {"group": names["group"], "topic": names["topic"]}
             subscription_rows.update(**pair, settings=settings, actor=actor)

@@ -1,4 +1,4 @@
-"""Joining a group: what a consumer names and may make is made on the way."""
+"""Joining a group: the group and subscriptions that a consumer needs are created first."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from metadata.limits.places import Places
 from metadata.membership import consumers
 from metadata.membership.casual_groups import is_command_line_tool
 
-# Joins of one key, or one address, that a process works on at once. More could take all
-# places where calls
-# wait for metadata (metadata/limits/bulkhead.py), and those of others would be refused.
+# Concurrent joins of an API key, or of an address, in this process. More could take all places
+# for calls that wait for metadata (metadata/limits/bulkhead.py), so that those of other keys
+# are refused.
 JOINS_OF_ONE = 24
 _joins = Places(most=1_000, most_of_one=JOINS_OF_ONE, most_shared=JOINS_OF_ONE)
 PATIENCE_S = 1.0
@@ -49,45 +49,55 @@ def join(
     address: str = "",
     **settings: Any,
 ) -> Joined:
-    """Register a member in a group, which must exist unless topics are named and the key
-    may `manage` it.
+    """Register a member in a group. Needs `consume` on the group.
 
-    Needs `consume` on the group. Subscriptions that the topics lack are made, from `start`.
-    A group that is made gets `settings`: `mode`, `session_timeout_ms` and those of share
-    groups, None: the default; one that exists must have them. In a broadcasting group the
-    instance gets its places. Raises NotFound, Forbidden, Invalid,
-    Conflict(group_settings_differ), NodeUnavailable, MetadataUnavailable, also where its
-    key or address has too many joins under way.
+    The group has to exist, unless `topics` are given and the key may `manage` the group.
+    Missing subscriptions to the topics are created, from `start`.
+
+    `settings` are `mode`, `session_timeout_ms` and those of share groups; None is the
+    default. A new group gets them, an existing group has to have them. In a broadcasting
+    group the instance gets its positions.
+
+    Raises NotFound, Forbidden, Invalid, Conflict(group_settings_differ), NodeUnavailable
+    and MetadataUnavailable, which is also raised if the key or address has too many joins
+    in progress.
     """
     access.require(actor, "consume", group, what="group")
     key = (actor.kind, actor.key_id or actor.name)
     with _joins.place(key, [("address", actor.address)]) as has_place:
         if not has_place:
-            raise bulkhead.later()
+            raise bulkhead.busy_error()
         consumers.check_instance_id(
             group=group, mode=settings.get("mode"), instance_id=instance_id
         )
         _require_topics(group, topics, actor)
-        # before anything is made
-        wanted = {topic: snapshot.find_topic(topic).id for topic in topics}
-        casual = is_command_line_tool(sdk)
-        created = _make_missing(
-            group,
-            wanted,
-            settings,
-            start=start,
-            instance_id=instance_id,
-            casual=casual,
-            actor=actor,
+        # Raises NotFound for an unknown topic, before anything is created.
+        topic_ids = {topic: snapshot.find_topic(topic).id for topic in topics}
+        is_casual = is_command_line_tool(sdk)
+        created: list[str] = []
+        check_settings = partial(
+            consumers.check_settings, group=group, asked=settings, instance_id=instance_id
         )
-        member = partial(
-            consumers.register,
+        try:
+            group_id = check_settings()
+        except NotFound:
+            if not topics:
+                raise
+            created += _create_group(group, actor, settings, is_casual=is_casual)
+            # Again: another member may have created it with other settings.
+            group_id = check_settings()
+        created += _create_subscriptions(
+            group, group_id, topic_ids, start=start, actor=actor
+        )
+        registered = consumers.register(
             group=group,
             name=name,
             incarnation=str(incarnation),
             actor=actor,
+            instance_id=instance_id,
+            sdk=sdk,
+            address=address,
         )
-        registered = member(instance_id=instance_id, sdk=sdk, address=address)
         consumer = consumer_ids.check(registered.consumer_id)
         if consumer.instance_id:
             broadcast_positions.place(consumer=consumer)
@@ -95,87 +105,67 @@ def join(
 
 
 def _require_topics(group: str, topics: Collection[str], actor: Actor) -> None:
-    """Raise Forbidden if the group does not read one of the topics and the actor may not
-    have it do so.
+    """Raise Forbidden for a topic that the group does not read and the actor may not
+    subscribe to.
 
-    Asked before anything is made, and whether there is such a topic or not: a refusal tells
-    nothing of that.
+    It runs before anything is created and before topics are looked up, so the refusal does
+    not reveal if a topic exists.
     """
-    may = partial(subscription_rows.require_may_subscribe, actor, group=group)
-    for topic in sorted(set(topics) - _names_read(group)):
+    require = partial(subscription_rows.require_may_subscribe, actor, group=group)
+    for topic in sorted(set(topics) - _subscribed_names(group)):
         try:
-            may(topic=topic)
+            require(topic=topic)
         except Forbidden:
-            # another member may have just subscribed, and this one need not be allowed to
+            # Another member may have just subscribed the group; the actor needs no right then.
             snapshot.refresh()
-            if topic not in _names_read(group):
+            if topic not in _subscribed_names(group):
                 raise
 
 
-def _names_read(group: str) -> set[str]:
-    """The names of the topics that a group subscribes to, as this process knows it."""
-    known = snapshot.current()
-    info = known.groups_by_name.get(group)
-    read = _read(info.id) if info is not None else set()
-    return {known.topics[topic].name for topic in read if topic in known.topics}
-
-
-def _make_missing(
-    group: str,
-    wanted: Mapping[str, int],
-    asked: Mapping[str, Any],
-    *,
-    start: str,
-    instance_id: str | None,
-    casual: bool,
-    actor: Actor,
-) -> list[str]:
-    """Make the group, if topics are wanted, and the subscriptions that they lack; return
-    what was made.
-    """
-    fitting = partial(
-        consumers.check_settings, group=group, asked=asked, instance_id=instance_id
-    )
-    created: list[str] = []
-    try:
-        group_id = fitting()
-    except NotFound:
-        if not wanted:
-            raise
-        created += _create_group(group, actor, asked, casual=casual)
-        group_id = fitting()
-    return created + _ensure_subscriptions(
-        group, group_id, wanted, start=start, actor=actor
-    )
+def _subscribed_names(group: str) -> set[str]:
+    """Return the topics that a group subscribes to, by the current snapshot."""
+    current = snapshot.current()
+    group_info = current.groups_by_name.get(group)
+    topic_ids = _subscribed_ids(group_info.id) if group_info is not None else set()
+    return {
+        current.topics[topic_id].name
+        for topic_id in topic_ids
+        if topic_id in current.topics
+    }
 
 
 def _create_group(
-    group: str, actor: Actor, asked: Mapping[str, Any], *, casual: bool
+    group: str, actor: Actor, requested_settings: Mapping[str, Any], *, is_casual: bool
 ) -> list[str]:
-    """Make a group with the settings asked for; return what was made: nothing if another
-    was quicker.
-    """
+    """Create a group. Returns an empty list if another member created it first."""
     access.require(actor, "manage", group, what="group")
-    settings = {name: value for name, value in asked.items() if value is not None}
+    settings = {
+        name: value for name, value in requested_settings.items() if value is not None
+    }
     mode = settings.pop("mode", "clustering")
-    make = partial(
-        groups.create, name=group, mode=mode, settings=settings, casual=casual, actor=actor
+    create = partial(
+        groups.create,
+        name=group,
+        mode=mode,
+        settings=settings,
+        casual=is_casual,
+        actor=actor,
     )
-    return [f"group:{group}"] if _made(make) else []
+    return [f"group:{group}"] if _create_once(create) else []
 
 
-def _ensure_subscriptions(
-    group: str, group_id: int, wanted: Mapping[str, int], *, start: str, actor: Actor
+def _create_subscriptions(
+    group: str, group_id: int, topic_ids: Mapping[str, int], *, start: str, actor: Actor
 ) -> list[str]:
-    if not _read(group_id).issuperset(wanted.values()):
-        # another member may have just made them, and this one need not be allowed to
+    if not _subscribed_ids(group_id).issuperset(topic_ids.values()):
+        # Another member may have just created them, which this actor may not be allowed to.
         snapshot.refresh()
-    read = _read(group_id)
+    subscribed = _subscribed_ids(group_id)
     return [
         f"subscription:{group}/{topic}"
-        for topic, topic_id in wanted.items()
-        if topic_id not in read
-        and _made(
+        for topic, topic_id in topic_ids.items()
+        if topic_id not in subscribed
+        and _create_once(
             partial(
                 subscriptions.create, group=group, topic=topic, start=start, actor=actor
             )
@@ -183,28 +173,33 @@ def _ensure_subscriptions(
     ]
 
 
-def _read(group_id: int) -> set[int]:
-    """Ids of the topics that a group subscribes to, as this process knows it."""
-    known = snapshot.current().subscriptions_of(group_id)
-    return {one.topic_id for one in known if one.state == "ready"}
+def _subscribed_ids(group_id: int) -> set[int]:
+    """Return the ids of topics that a group subscribes to, by the current snapshot."""
+    subscriptions = snapshot.current().subscriptions_of(group_id)
+    return {
+        subscription.topic_id
+        for subscription in subscriptions
+        if subscription.state == "ready"
+    }
 
 
-def _made(make: Callable[[], object]) -> bool:
-    """Run a creation; return False if another member was quicker.
+def _create_once(create: Callable[[], object]) -> bool:
+    """Run a creation. Returns False if another member was first.
 
-    One that is being made, or taken down, is waited for, but not for long: whoever joins
-    would otherwise be without it for ever.
+    Waits up to PATIENCE_S while another process creates or deletes the same thing.
     """
-    end = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + PATIENCE_S
     while True:
         try:
-            make()
+            create()
         except Conflict as error:
             if error.code != Code.ALREADY_EXISTS:
                 raise
             return False
         except Unavailable as error:
-            if error.code != Code.BUSY or time.monotonic() > end:
+            # Without the wait the member would join without the subscription, and never get
+            # it.
+            if error.code != Code.BUSY or time.monotonic() > deadline:
                 raise
             time.sleep(AGAIN_S)
         else:

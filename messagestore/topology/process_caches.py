@@ -1,4 +1,4 @@
-"""Caches of this process for queues, emptied when the queues are gone."""
+"""Caches of this process that are keyed by queue."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from metadata.cache.snapshot_types import QueueInfo
 
 
 def evict_except(queues: Mapping[int, QueueInfo]) -> None:
-    """Evict all queues but these: nothing here grows with the queues that ever were."""
-    for memory in (
+    """Evict deleted queues from all caches, so that the caches do not grow forever."""
+    for cache in (
         board,
         known_heads,
         group_commit,
@@ -24,4 +24,4 @@ def evict_except(queues: Mapping[int, QueueInfo]) -> None:
         taking,
         known_queues,
     ):
-        memory.evict_except(queues.keys())
+        cache.evict_except(queues.keys())

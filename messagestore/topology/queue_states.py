@@ -1,10 +1,9 @@
-"""State of a queue, which takes messages or not, in its head row on the node: made equal to
-metadata.
+"""The state of a queue (open or closed for sends) in its head row on the node.
 
-A queue is closed on its node before metadata says so, because brokers may hold an older
-snapshot, and opened after. Whoever did either calls `settle`, and a sweep does for those
-who died in between; as everybody looks at metadata again after writing, the head and
-metadata agree in the end, whatever crossed.
+A queue is closed on its node before metadata changes, because brokers may have an older
+snapshot, and opened after it. The caller then calls `settle`; a sweep does it for callers
+that died in between. All of them read metadata again after writing, so the head row and
+metadata agree in the end, whatever order concurrent changes had.
 """
 
 from __future__ import annotations
@@ -19,49 +18,52 @@ from metadata.groups import subscribers
 
 
 def set_heads(queues: Collection[int], *, state: str) -> None:
-    """Open (`rw`) or close (`ro`, `retired`) queues on their nodes; no write can begin in a
-    closed one.
+    """Open (`rw`) or close (`ro`, `retired`) queues on their nodes.
 
-    Raises NodeUnavailable.
+    No write can begin in a closed queue. Raises NodeUnavailable.
     """
-    for node, mine in node_pools.group_by_node(sorted(queues)):
-        with node.reading() as session:  # harmless to repeat, so nothing is in doubt
-            for queue in mine:
+    for node, node_queues in node_pools.group_by_node(sorted(queues)):
+        # A repeat changes nothing, so a lost connection is not an unknown outcome.
+        with node.reading() as session:
+            for queue in node_queues:
                 queue_sql.set_queue_state(session, queue=queue, state=state)
 
 
 def settle(queues: Iterable[int]) -> None:
-    """Make the heads of queues say what metadata says. Raises NodeUnavailable."""
+    """Set the head rows of queues to the state in metadata. Raises NodeUnavailable."""
     for queue in queues:
         applied = None
-        while (wanted := subscribers.head_state(queue)) not in (None, applied):
-            set_heads([queue], state=str(wanted))
-            applied = wanted
+        # Metadata may change during the write, so read it again until it is unchanged.
+        while (state := subscribers.head_state(queue)) not in (None, applied):
+            set_heads([queue], state=str(state))
+            applied = state
 
 
 def settle_later(queues: Iterable[int]) -> None:
-    """The same, as far as it can be done now: the sweep does the rest."""
+    """Settle queues now if possible; failures are logged and left to the sweep."""
     with sweeping.log_failure("Setting the state of queues"):
         settle(queues)
 
 
 def sweep() -> int:
-    """Mend heads that contradict metadata, on every node that answers; return how many."""
-    wrong: list[int] = []
+    """Correct head rows that differ from metadata, on all reachable nodes. Returns how
+    many.
+    """
+    differing: list[int] = []
     sweeping.run_each(
         [info for info in snapshot.current().nodes.values() if info.state != "offline"],
-        act=lambda info: wrong.extend(_contradicting(info.id)),
+        act=lambda info: differing.extend(_find_differing(info.id)),
         name=lambda info: f"Comparison of the queue states of node {info.name}",
     )
     return sweeping.run_each(
-        wrong,
+        differing,
         act=lambda queue: settle([queue]),
         name=lambda queue: f"Setting the state of queue {queue}",
     )
 
 
-def _contradicting(node_id: int) -> list[int]:
-    """The queues of a node whose heads do not say what metadata says."""
+def _find_differing(node_id: int) -> list[int]:
+    """Return the queues of a node whose head rows differ from metadata."""
     with node_pools.node(node_id).reading() as session:
         closed = queue_sql.read_closed(session)
     heads = subscribers.head_states(node_id)

@@ -1,12 +1,10 @@
-"""More queues for a topic, or fewer, while it is in use; and single queues closed and
-opened by hand.
+"""Expanding and shrinking a topic while it is in use; closing and opening single queues.
 
-Expanding: rows in state creating, then tables, then a reader row for every reader of the
-topic, then the layout: a queue gets messages only when every group has its place in it, at
-its beginning.
-`sweep` finishes
-or takes back what a crash left in between. Shrinking: closed on the nodes, then metadata;
-what follows is in `drains`.
+Expanding creates rows in state creating, then tables, then a reader row for every reader of
+the topic, then changes the layout. So a queue gets messages only when every group has its
+position at the queue's beginning. `sweep` finishes or rolls back what a crash left.
+
+Shrinking closes the queues on the nodes, then in metadata; `drains` does the rest.
 """
 
 from __future__ import annotations
@@ -28,18 +26,19 @@ from metadata.topics.topic_rows import QueueView, TopicView
 
 log = logging.getLogger(__name__)
 UNFINISHED_AFTER_S = 60.0
-TRIES = 10
+TRIES = 10  # rounds of creating reader rows while groups keep subscribing
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """Changes that an expansion or a shrinking made, or with `dry_run` would make.
+    """Result of an expansion or a shrink, or its preview with `dry_run`.
 
-    `queues` are the new ones, or those that drain; the ids of new ones are void with
-    `dry_run`. `moved_slots`
-    of 1,024 go to another queue, and with them that share of all keys. `unread` counts, by
-    group, what is still to be read in the queues that lose slots: keys that move are in
-    order only for a group that has read that before what is sent afterwards.
+    `queues` are the new queues, or those that drain; ids of new queues are void with
+    `dry_run`. `moved_slots` of 1,024 move to another queue, and with them that share of all
+    keys.
+
+    `unread` counts the messages of each group in the queues that lose slots. A moved key
+    stays in order only for a group that has read them before it reads later messages.
     """
 
     topic: str
@@ -58,77 +57,87 @@ class Change:
 def expand(
     *, topic: str, queues: int, actor: Actor, node: str | None = None, dry_run: bool = False
 ) -> Change:
-    """Give a topic so many more queues, spread or all on `node`; in use when this returns.
-    Needs `manage`.
+    """Add queues to a topic, spread over nodes or all on `node`. Needs `manage`.
 
-    Raises what `layout.plan_expand` of metadata raises; QueuesTaken and NodeUnavailable
-    after taking back what was made.
+    They are in use when this returns. Raises what `layout.plan_expand` in metadata raises.
+    QueuesTaken and NodeUnavailable are raised after a rollback.
     """
     planned = layout.plan_expand(
         topic=topic, queues=queues, node=node, actor=actor, dry_run=dry_run
     )
-    change = _previewed(planned, dry_run=dry_run)
+    change = _preview(planned, dry_run=dry_run)
     if dry_run:
         return change
     try:
-        done = _finish(planned.topic, planned.queues, actor)
+        layout_change = _finish(planned.topic, planned.queues, actor)
     except CatmqError as error:
-        _take_back(planned.topic.id, planned.queues, actor, error)
+        _roll_back(planned.topic.id, planned.queues, actor, error)
         raise
-    return _done(change, done)
+    return _complete(change, layout_change)
 
 
-def _previewed(planned: LayoutChange, *, dry_run: bool) -> Change:
-    losing = [one for one in planned.topic.queues if one.queue in planned.losing]
-    unread = drains.unread(topic=planned.topic, queues=losing)
+def _preview(planned: LayoutChange, *, dry_run: bool) -> Change:
+    losing_slots = [
+        queue for queue in planned.topic.queues if queue.queue in planned.losing
+    ]
+    unread = drains.unread(topic=planned.topic, queues=losing_slots)
     version = planned.topic.layout_version
     return Change(
         planned.topic.name, dry_run, version, planned.queues, len(planned.slots), unread
     )
 
 
-def _done(change: Change, done: LayoutChange) -> Change:
+def _complete(change: Change, layout_change: LayoutChange) -> Change:
+    """Return the change with the layout that was reached."""
     return replace(
         change,
-        layout_version=done.topic.layout_version,
-        queues=done.queues,
-        moved_slots=len(done.slots) or change.moved_slots,
+        layout_version=layout_change.topic.layout_version,
+        queues=layout_change.queues,
+        moved_slots=len(layout_change.slots) or change.moved_slots,
     )
 
 
 def _finish(topic: TopicView, queues: Sequence[QueueView], actor: Actor) -> LayoutChange:
-    """Make what new queues need, and open them; harmless where it was done before, or is
-    being done.
+    """Create tables and reader rows of new queues, and open the queues.
+
+    A repeat, or a concurrent call, is harmless.
     """
     topics.make_tables(queues, topic=topic.name)
-    ids = [one.queue for one in queues]
+    ids = [queue.queue for queue in queues]
     prepared: set[int] = set()
     for _ in range(TRIES):
-        for reading in subscribers.active_subscriptions(topic.id):
-            if reading.id not in prepared:
-                reader_rows.insert(reading, ids)
-                prepared.add(reading.id)
-        done = layout.make_ready(
+        for subscription in subscribers.active_subscriptions(topic.id):
+            if subscription.id not in prepared:
+                reader_rows.insert(subscription, ids)
+                prepared.add(subscription.id)
+        # Returns None if a group has subscribed since: its reader rows are missing.
+        layout_change = layout.make_ready(
             topic_id=topic.id, queues=ids, prepared=prepared, actor=actor
         )
-        if done is not None:
-            # instances that joined since the list was made
-            for reading in subscribers.active_subscriptions(topic.id):
-                reader_rows.insert(reading, ids)
-            queue_states.settle_later(ids)  # a node may have been closed meanwhile
-            return done
+        if layout_change is not None:
+            # Again for instances of broadcasting groups that joined since the first pass.
+            for subscription in subscribers.active_subscriptions(topic.id):
+                reader_rows.insert(subscription, ids)
+            # The node may have become read-only since the queues were created.
+            queue_states.settle_later(ids)
+            return layout_change
     raise Unavailable(
         "Groups subscribe faster than their reader rows can be made.", retry_after_ms=1000
     )
 
 
-def _take_back(
+def _roll_back(
     topic_id: int, queues: Sequence[QueueView], actor: Actor, error: CatmqError
 ) -> None:
+    """Remove an unfinished expansion. Ids of earlier queues (`QueuesTaken`) are not
+    dropped.
+    """
     with sweeping.log_failure("Completion of an expansion"):
-        ids = [one.queue for one in queues]
-        taken = error.queues if isinstance(error, QueuesTaken) else ()
-        layout.abandon_expansion(topic_id=topic_id, queues=ids, taken=taken, actor=actor)
+        ids = [queue.queue for queue in queues]
+        taken_ids = error.queues if isinstance(error, QueuesTaken) else ()
+        layout.abandon_expansion(
+            topic_id=topic_id, queues=ids, taken=taken_ids, actor=actor
+        )
         queue_states.settle_later(ids)
 
 
@@ -140,34 +149,36 @@ def shrink(
     count: int | None = None,
     dry_run: bool = False,
 ) -> Change:
-    """Close queues for good, given by ids or how many, and give their slots to the others.
-    Needs `manage`.
+    """Close queues for good, given by ids or by their count. Needs `manage`.
 
-    They are read to their end and retired then. Raises what `metadata.groups.layout.shrink`
-    raises, and NodeUnavailable, after which some may be closed for a moment; a repeat is
-    safe.
+    Their slots go to the other queues; groups read them to the end, then they are retired.
+    Raises what `metadata.groups.layout.shrink` raises, and NodeUnavailable, after which
+    some queues may be closed for a moment; a repeat is safe.
     """
     planned = layout.shrink(
         topic=topic, queues=queues, count=count, actor=actor, dry_run=True
     )
-    change = _previewed(planned, dry_run=dry_run)
+    change = _preview(planned, dry_run=dry_run)
     if dry_run:
         return change
-    ids = [one.queue for one in planned.queues]
+    ids = [queue.queue for queue in planned.queues]
     try:
+        # Nodes first: brokers with an older snapshot must not send to these queues any
+        # more.
         queue_states.set_heads(ids, state="ro")
-        done = layout.shrink(topic=topic, queues=ids, actor=actor)
+        layout_change = layout.shrink(topic=topic, queues=ids, actor=actor)
     finally:
         queue_states.settle_later(ids)
-    return _done(change, done)
+    return _complete(change, layout_change)
 
 
 def set_state(*, topic: str, queue: int, state: str, actor: Actor) -> QueueDrain:
-    """The queue, closed for sends (`read_only`) or open (`read_write`). Needs `manage`.
+    """Close a queue for sends (`read_only`), or open it (`read_write`). Needs `manage`.
 
-    Raises what `layout.set_state` of metadata raises, and NodeUnavailable; if it was to be
-    opened, repeat it.
+    Raises what `layout.set_state` in metadata raises, and NodeUnavailable; repeat it if the
+    queue was to be opened.
     """
+    # Checks everything, so that the node is not changed for a request that is refused.
     layout.set_state(topic=topic, queue=queue, state=state, actor=actor, dry_run=True)
     try:
         if state == "read_only":
@@ -181,23 +192,27 @@ def set_state(*, topic: str, queue: int, state: str, actor: Actor) -> QueueDrain
 
 
 def sweep(older_than_s: float = UNFINISHED_AFTER_S) -> int:
-    """Finish or take back the expansions that a crash left half done; return how many it
-    looked at.
+    """Finish or roll back expansions that a crash interrupted. Returns how many were
+    checked.
     """
-    looked_at = sweeping.run_each(
+    checked = sweeping.run_each(
         subscribers.stuck_in_creation(older_than_s),
-        act=_finish_or_take_back,
-        name=lambda waiting: f"Completion of the expansion of topic {waiting.topic.name}",
+        act=_finish_or_roll_back,
+        name=lambda topic_queues: (
+            f"Completion of the expansion of topic {topic_queues.topic.name}"
+        ),
     )
     queue_states.sweep()
-    return looked_at
+    return checked
 
 
-def _finish_or_take_back(waiting: TopicQueues) -> None:
+def _finish_or_roll_back(topic_queues: TopicQueues) -> None:
     try:
-        _finish(waiting.topic, waiting.queues, job("queues"))
+        _finish(topic_queues.topic, topic_queues.queues, job("queues"))
     except CatmqError as error:
         log.warning(
-            "Expansion of topic %s is rolled back: %s", waiting.topic.name, error.detail
+            "Expansion of topic %s is rolled back: %s",
+            topic_queues.topic.name,
+            error.detail,
         )
-        _take_back(waiting.topic.id, waiting.queues, job("queues"), error)
+        _roll_back(topic_queues.topic.id, topic_queues.queues, job("queues"), error)

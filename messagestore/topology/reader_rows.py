@@ -1,6 +1,4 @@
-"""The reader rows of a subscription, on the nodes of its queues: made when it is made, gone
-when it goes.
-"""
+"""The reader rows of a subscription, on the nodes of its queues."""
 
 from __future__ import annotations
 
@@ -19,77 +17,85 @@ from metadata.membership import broadcast_instances
 from metadata.release import VERSION, is_older
 
 CHUNK = 500  # rows in one transaction
-# The first release with share groups. Until this code bears its number, it requires itself.
+# The first release with share groups. Versions before it (development) require themselves.
 FIRST_RELEASE = VERSION if is_older(VERSION, "0.2.0") else "0.2.0"
 
 
 def insert(
-    reading: SubscriptionView | ActiveSubscription,
+    subscription: SubscriptionView | ActiveSubscription,
     queues: Iterable[int],
     *,
     start: str = "earliest",
     start_at_ms: int | None = None,
 ) -> None:
-    """Make them where a subscription starts, for each instance of a broadcasting group.
+    """Create a subscription's reader rows at its start, one for each broadcasting instance.
 
-    A node on which a share group reads keeps brokers away that know no such groups. Raises
-    Conflict while one of them is alive, or while the node lacks the tables
+    A share group on a node excludes brokers that do not know share groups. Raises Conflict
+    while such a broker is alive, or while the node lacks the tables
     (`upgrade.require_release`).
     """
-    readers, shares = (
-        broadcast_instances.reader_names(reading.group_id),
-        broadcast_instances.is_share_group(reading.group_id),
+    instance_names, is_share = (
+        broadcast_instances.reader_names(subscription.group_id),
+        broadcast_instances.is_share_group(subscription.group_id),
     )
-    for node, mine in node_pools.group_by_node(queues):
-        if shares:
+    for node, node_queues in node_pools.group_by_node(queues):
+        if is_share:
             upgrade.require_release(
                 node=node.info.name, release=FIRST_RELEASE, actor=job("share_groups")
             )
-        with node.reading() as session:  # harmless to repeat, so nothing is in doubt
+        # A repeat changes nothing, so a lost connection is not an unknown outcome.
+        with node.reading() as session:
             reader_starts.insert_readers(
                 session,
-                group_id=reading.group_id,
-                queues=mine,
-                epoch=reading.base_epoch,
+                group_id=subscription.group_id,
+                queues=node_queues,
+                epoch=subscription.base_epoch,
                 start=start,
                 start_at_ms=start_at_ms,
-                instances=readers,
+                instances=instance_names,
             )
 
 
 def close(subscription: SubscriptionView) -> None:
-    """Close the queues of a retry topic that goes, and drop the retries that wait for their
-    time.
-    """
-    for node, mine in node_pools.group_by_node_id(
+    """Close the queues of a retry topic that is deleted, and drop its pending retries."""
+    for node, node_queues in node_pools.group_by_node_id(
         subscribers.nodes_of_queues(subscription.queues)
     ):
         with node.writing() as session:
-            for queue in mine:
+            for queue in node_queues:
                 queue_sql.set_queue_state(session, queue=queue, state="retired")
-        for queue in mine:
-            gone = CHUNK
-            while gone == CHUNK:
+        for queue in node_queues:
+            # In chunks, so that no transaction locks many rows.
+            deleted = CHUNK
+            while deleted == CHUNK:
                 with node.writing() as session:
-                    gone = delayed_sql.delete_queue_delayed(
+                    deleted = delayed_sql.delete_queue_delayed(
                         session, queue=queue, most=CHUNK
                     )
 
 
 def delete(subscription: SubscriptionView) -> None:
-    """Remove them; the epoch keeps it from touching a later subscription of the same pair.
+    """Delete the reader rows of a subscription.
 
-    The topic may have been deleted since, so metadata is asked where its queues are.
+    The epoch protects the rows of a later subscription of the same group and topic. Queues
+    are looked up in metadata, because the topic may be deleted and no longer in the
+    snapshot.
     """
-    below = subscription.base_epoch + EPOCHS_EACH
-    for node, mine in node_pools.group_by_node_id(
+    next_base_epoch = subscription.base_epoch + EPOCHS_EACH
+    for node, node_queues in node_pools.group_by_node_id(
         subscribers.nodes_of_queues(subscription.queues)
     ):
         with node.writing() as session:
             reader_sql.delete_readers(
-                session, group_id=subscription.group_id, queues=mine, below=below
+                session,
+                group_id=subscription.group_id,
+                queues=node_queues,
+                below=next_base_epoch,
             )
         with node.writing() as session:
             position_sql.delete_shares(
-                session, group_id=subscription.group_id, queues=mine, below=below
+                session,
+                group_id=subscription.group_id,
+                queues=node_queues,
+                below=next_base_epoch,
             )

@@ -1,9 +1,8 @@
-"""Retry topics with their tables: made with the subscription, or by the sweep when that
-could not be.
+"""Retry topics with their tables, created with the subscription or later by a sweep.
 
-Rows in state creating, then tables and reader rows on retry nodes, then ready. They go with
-their subscription; what a crash leaves half made the sweeps of topics and subscriptions
-take back.
+Rows in state creating come first, then tables and reader rows on retry nodes, then state
+ready. They are deleted with their subscription. What a crash leaves unfinished is removed
+by the sweeps of topics and subscriptions.
 """
 
 from __future__ import annotations
@@ -17,36 +16,40 @@ from metadata.cache import snapshot
 from metadata.cache.snapshot_types import GroupInfo, TopicInfo
 from metadata.errors import CatmqError, Code, Conflict
 from metadata.groups import retry_topic_rows, subscription_rows
-from metadata.groups.retry_topic_rows import FailureTopic
 
 
 def make(*, group_id: int, topic_id: int) -> bool:
-    """Make the retry topic of a pair that lacks one; return True if it did.
+    """Create the retry topic of a group and topic if it is missing. Returns True if it did.
 
-    Raises Conflict(already_exists) if its name is taken, and NodeUnavailable after taking
-    back what was made.
+    Raises Conflict(already_exists) if its name is taken, and NodeUnavailable after a
+    rollback.
     """
     planned = retry_topic_rows.plan(group_id=group_id, topic_id=topic_id)
     if planned is None:
         return False
     try:
-        snapshot.refresh()  # its queues are new to this process
+        snapshot.refresh()  # the snapshot lacks the new queues
         for node, _ in node_pools.group_by_node(planned.subscription.queues):
             with node.writing() as session:
-                # a node of an earlier version lacks some
+                # A node that was registered with an earlier version may lack tables.
                 node_sql.create_node_tables(session)
         topics.make_tables(planned.topic.queues, topic=planned.topic.name)
         reader_rows.insert(planned.subscription, planned.subscription.queues)
         retry_topic_rows.make_ready(planned)
     except CatmqError:
-        _take_back(planned)
+        with sweeping.log_failure(
+            f"Removal of the unfinished retry topic {planned.topic.name}"
+        ):
+            if subscription_rows.abandon(planned.subscription.id):
+                reader_rows.delete(planned.subscription)
+                subscription_rows.remove(planned.subscription.id, job("failures"))
         raise
     snapshot.refresh()
     return True
 
 
 def try_to_make(*, group_id: int, topic_id: int) -> bool:
-    """The same, but what stands in the way is only logged: the sweep tries again."""
+    """Create the retry topic; log a failure and return False: the sweep tries again."""
     with sweeping.log_failure(
         f"Creation of the retry topic of group {group_id} for topic {topic_id}"
     ):
@@ -55,7 +58,7 @@ def try_to_make(*, group_id: int, topic_id: int) -> bool:
 
 
 def sweep() -> int:
-    """Make the retry topics that are missing; return how many it made."""
+    """Create missing retry topics. Returns how many were created."""
     return sweeping.run_each(
         retry_topic_rows.find_missing(),
         act=lambda pair: try_to_make(group_id=pair[0], topic_id=pair[1]),
@@ -65,43 +68,35 @@ def sweep() -> int:
     )
 
 
-def _take_back(planned: FailureTopic) -> None:
-    with sweeping.log_failure(
-        f"Removal of the unfinished retry topic {planned.topic.name}"
-    ):
-        if subscription_rows.abandon(planned.subscription.id):
-            reader_rows.delete(planned.subscription)
-            subscription_rows.remove(planned.subscription.id, job("failures"))
-
-
 def find_or_make(*, group: GroupInfo, topic: TopicInfo) -> TopicInfo | None:
-    """The retry topic of a pair, made if need be; None while it is being made.
+    """Return the retry topic of a group and topic, created if necessary.
 
-    Raises Conflict(no_failure_topic) where there can be none: the group broadcasts, or no
-    retry node takes queues.
+    Returns None while another process creates it. Raises Conflict(no_failure_topic) if the
+    group is broadcasting, or no retry node takes queues.
     """
     if group.mode == "broadcasting":
         raise Conflict(
             f"Group {group.name} is broadcasting: its members retry in place.",
             code=Code.NO_FAILURE_TOPIC,
         )
-    found = _known(group, topic)
-    if found is None:
+    retry_topic = _find_ready(group, topic)
+    if retry_topic is None:
         snapshot.refresh()
-        found = _known(group, topic)
-    if found is None and make(group_id=group.id, topic_id=topic.id):
-        found = _known(group, topic)
-    if found is None and not any(
-        one.kind == "failure" for one in snapshot.current().nodes.values()
+        retry_topic = _find_ready(group, topic)
+    if retry_topic is None and make(group_id=group.id, topic_id=topic.id):
+        retry_topic = _find_ready(group, topic)
+    if retry_topic is None and not any(
+        node.kind == "failure" for node in snapshot.current().nodes.values()
     ):
         raise Conflict(
             "There is no retry node for failed messages. Register one: manage.py register_node "
             "--kind failure. Until then members retry in place.",
             code=Code.NO_FAILURE_TOPIC,
         )
-    return found
+    return retry_topic
 
 
-def _known(group: GroupInfo, topic: TopicInfo) -> TopicInfo | None:
-    found = snapshot.current().failure_topics.get((group.id, topic.id))
-    return found if found is not None and found.state == "ready" else None
+def _find_ready(group: GroupInfo, topic: TopicInfo) -> TopicInfo | None:
+    """Return the retry topic by the current snapshot, None if it is not ready."""
+    retry_topic = snapshot.current().failure_topics.get((group.id, topic.id))
+    return retry_topic if retry_topic is not None and retry_topic.state == "ready" else None

@@ -1,10 +1,9 @@
-"""Subscriptions with their reader rows: where a group starts in each queue is fixed when it
-subscribes.
+"""Subscriptions with their reader rows, which fix where a group starts in each queue.
 
-Rows in state creating, then reader rows on the nodes, then ready; backwards when a
-subscription goes.
-`sweep` finishes what a crash left half done. In a broadcasting group each instance has its
-own reader row. The retry topic of the subscription comes and goes with it.
+A creation writes rows in state creating, then reader rows on the nodes, then state ready. A
+deletion goes the other way. `sweep` finishes what a crash left. In a broadcasting group
+each instance has its own reader row. The retry topic of a subscription is created and
+deleted with it.
 """
 
 from __future__ import annotations
@@ -35,12 +34,9 @@ def create(
     """Subscribe a group from `earliest` or `latest`, or from a time; ready when this
     returns.
 
-    `start_at_ms` is since 1970 UTC, `start_ago_ms` back from now. Needs `manage` on the
-    group and
-    `consume` on the topic.
-
-    Raises what `plan` of metadata's raises, and NodeUnavailable after taking back what was
-    made.
+    `start_at_ms` is ms since 1970 UTC, `start_ago_ms` is ms before now. Needs `manage` on
+    the group and `consume` on the topic. Raises what `subscription_rows.plan` raises, and
+    NodeUnavailable after a rollback.
     """
     planned = subscription_rows.plan(
         group=group, topic=topic, actor=actor, start=start, start_at_ms=start_at_ms,
@@ -53,43 +49,46 @@ def create(
         retry_topics.try_to_make(group_id=planned.group_id, topic_id=planned.topic_id)
         return subscription_rows.make_ready(planned.id)
     except CatmqError:
-        _take_back(planned, actor)
+        _remove(planned, actor)
         raise
 
 
 def delete(*, group: str, topic: str, actor: Actor) -> None:
-    """End a subscription and delete its positions and its retries. Needs `manage` on the
-    group.
+    """End a subscription and delete its positions and retries. Needs `manage` on the group.
 
-    A node that is away keeps its reader rows until the sweep reaches it; until then the
-    same subscription cannot be made again.
+    An unreachable node keeps its reader rows until the sweep reaches it. Until then the
+    same subscription cannot be created again.
     """
-    _take_back(
-        subscription_rows.mark_deleting(group=group, topic=topic, actor=actor), actor
-    )
+    _remove(subscription_rows.mark_deleting(group=group, topic=topic, actor=actor), actor)
 
 
 def sweep(older_than_s: float = UNFINISHED_AFTER_S) -> int:
-    """Take down subscriptions that are going, and those that a crash left half made; return
-    how many.
+    """Remove subscriptions that are being deleted or were left unfinished. Returns how
+    many.
     """
     return sweeping.run_each(
         subscription_rows.unfinished(older_than_s),
-        act=lambda left: _take_back(left, job("subscriptions")),
-        name=lambda left: f"Removal of subscription {left.group}/{left.topic}",
+        act=lambda subscription: _remove(subscription, job("subscriptions")),
+        name=lambda subscription: (
+            f"Removal of subscription {subscription.group}/{subscription.topic}"
+        ),
     )
 
 
-def _take_back(subscription: SubscriptionView, actor: Actor) -> bool:
-    """Remove what is not ready, its retry topic first."""
+def _remove(subscription: SubscriptionView, actor: Actor) -> bool:
+    """Remove a subscription that is not ready, its retry topic first. Returns False if it
+    is.
+    """
     with sweeping.log_failure(
         f"Deletion of the reader rows of {subscription.group}/{subscription.topic}"
     ):
         if not subscription_rows.abandon(subscription.id):
             return False
-        to_failures = subscription_rows.retry_subscription(subscription)
-        if to_failures is not None:
-            _take_back(to_failures, actor)
+        # The retry topic's subscription ends first, so that no retry is stored without a
+        # reader.
+        retry_subscription = subscription_rows.retry_subscription(subscription)
+        if retry_subscription is not None:
+            _remove(retry_subscription, actor)
         if subscription.to_failures:
             reader_rows.close(subscription)
         reader_rows.delete(subscription)

@@ -1,7 +1,7 @@
-"""Topics with their tables: rows in state creating, then tables, then ready; and backwards.
+"""Topics with their tables: rows in state creating, then tables, then state ready.
 
-Whatever a crash leaves in between is finished or removed by `sweep`; tables of a deleted
-topic are dropped by `drop_deleted` when their days of grace are over.
+`sweep` finishes or removes what a crash left in between. `drop_deleted` drops the tables of
+a deleted topic after the days of grace.
 """
 
 from __future__ import annotations
@@ -25,9 +25,7 @@ UNFINISHED_AFTER_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class QueueState:
-    """A queue of a topic and its bounds; `low` and `head` are None while its node does not
-    answer.
-    """
+    """A queue and its bounds; `low` and `head` are None while its node is unreachable."""
 
     queue: QueueView
     low: int | None = None
@@ -36,7 +34,7 @@ class QueueState:
 
 @dataclass(frozen=True, slots=True)
 class TopicState:
-    """A topic and its queues in order of number."""
+    """A topic and its queues, in order of number."""
 
     topic: TopicView
     queues: tuple[QueueState, ...]
@@ -50,10 +48,10 @@ def create(
     node: str | None = None,
     settings: Mapping[str, Any] | None = None,
 ) -> TopicState:
-    """Make a topic with its tables; ready when this returns. Needs `manage`.
+    """Create a topic with its tables; ready when this returns. Needs `manage`.
 
-    Raises what `metadata.topics.topic_rows.plan_topic` raises; QueuesTaken and NodeUnavailable
-    after taking back what was made.
+    Raises what `metadata.topics.topic_rows.plan_topic` raises. QueuesTaken and
+    NodeUnavailable are raised after a rollback.
     """
     planned = topic_rows.plan_topic(
         name=name, queues=queues, node=node, settings=settings, actor=actor
@@ -62,14 +60,15 @@ def create(
         make_tables(planned.queues, topic=planned.name)
         ready = topic_rows.make_ready(planned.id)
     except CatmqError:
-        _take_back(planned, actor)
+        _roll_back(planned, actor)
         raise
-    return _state(ready)
+    return _read_state(ready)
 
 
 class QueuesTaken(Conflict):
-    """New `queues` have ids of earlier ones, whose messages are still there; their tables
-    are not touched.
+    """New `queues` have the ids of earlier queues whose messages are still on the nodes.
+
+    The tables of those are not touched.
     """
 
     def __init__(self, queues: Collection[int]) -> None:
@@ -84,43 +83,53 @@ class QueuesTaken(Conflict):
 
 
 def make_tables(queues: Sequence[QueueView], *, topic: str) -> None:
-    """Make the tables of a topic's queues; harmless where they exist. Raises QueuesTaken,
-    NodeUnavailable.
+    """Create the tables of queues, unless they exist and are empty.
+
+    Raises QueuesTaken and NodeUnavailable.
     """
-    used = []
-    for node_id, mine in sweeping.group_by_node(queues).items():
+    used_ids = []
+    for node_id, node_queues in sweeping.group_by_node(queues).items():
         node = node_pools.node(node_id)
-        with node.reading() as session:  # harmless to repeat, so nothing is in doubt
-            for queue in mine:
-                new = {"queue": queue.queue, "node_epoch": node.info.epoch}
+        # A repeat changes nothing, so a lost connection is not an unknown outcome.
+        with node.reading() as session:
+            for queue in node_queues:
+                columns = {"queue": queue.queue, "node_epoch": node.info.epoch}
                 comment = f"topic {topic}, queue number {queue.number}"
-                if not queue_sql.create_queue(session, **new, unused=True, comment=comment):
-                    used.append(queue.queue)
-    # Those that another process opened meanwhile may have messages by now.
-    if taken := topic_rows.queues_in_creation(used):
-        raise QueuesTaken(taken)
+                if not queue_sql.create_queue(
+                    session, **columns, unused=True, comment=comment
+                ):
+                    used_ids.append(queue.queue)
+    # A queue that another process has made ready meanwhile may hold messages rightly.
+    if taken_ids := topic_rows.queues_in_creation(used_ids):
+        raise QueuesTaken(taken_ids)
 
 
-def _take_back(topic: TopicView, actor: Actor) -> None:
+def _roll_back(topic: TopicView, actor: Actor) -> None:
+    """Remove an unfinished topic; a failure is left to the sweep."""
     with sweeping.log_failure(f"Removal of the unfinished topic {topic.name}"):
         if topic_rows.abandon(topic.id, actor):
             _drop(topic, actor)
 
 
 def describe(*, name: str, actor: Actor) -> TopicState:
-    """A topic and the bounds of its queues. Needs any right on it; raises NotFound
-    (topic_not_found).
+    """Return a topic and the bounds of its queues. Needs any right on it.
+
+    Raises NotFound(topic_not_found).
     """
-    return _state(topic_rows.find_topic(name=name, actor=actor))
+    return _read_state(topic_rows.find_topic(name=name, actor=actor))
 
 
-def _state(topic: TopicView) -> TopicState:
+def _read_state(topic: TopicView) -> TopicState:
     states = {queue.queue: QueueState(queue) for queue in topic.queues}
 
     def read(session: Session, queues: Sequence[QueueView]) -> None:
-        ids = [one.queue for one in queues]
-        for queue, at in reader_sql.read_positions(session, group_id=0, queues=ids).items():
-            states[queue] = replace(states[queue], low=at.low, head=at.head)
+        ids = [queue.queue for queue in queues]
+        for queue_id, position in reader_sql.read_positions(
+            session, group_id=0, queues=ids
+        ).items():
+            states[queue_id] = replace(
+                states[queue_id], low=position.low, head=position.head
+            )
 
     sweeping.query_nodes(
         sweeping.group_by_node(topic.queues), read, subject=f"Queues of topic {topic.name}"
@@ -129,29 +138,26 @@ def _state(topic: TopicView) -> TopicState:
 
 
 def delete(*, name: str, confirm: str | None, actor: Actor) -> None:
-    """Close a topic for good: its name is free at once, its tables go after three days.
-    Needs `manage`.
+    """Delete a topic: its name is free at once, its tables are dropped after three days.
 
-    Raises what `mark_deleted` of metadata raises. Metadata goes first here: a topic that is
-    gone from metadata cannot be sent to, and its rows in flight lie in tables that nobody
-    reads any more.
+    Needs `manage`. Raises what `mark_deleted` in metadata raises.
     """
+    # Metadata first: nothing can be sent to a topic that is gone there, and a message in
+    # flight is stored in a table that has no readers any more.
     topic_rows.mark_deleted(name=name, confirm=confirm, actor=actor)
 
 
 def sweep(older_than_s: float = UNFINISHED_AFTER_S) -> int:
-    """Take back the topics whose creation a crash left half done; return how many it looked
-    at.
-    """
+    """Remove topics whose creation a crash interrupted. Returns how many were checked."""
     return sweeping.run_each(
         topic_rows.iterate_unfinished(older_than_s),
-        act=lambda topic: _take_back(topic, job("topics")),
+        act=lambda topic: _roll_back(topic, job("topics")),
         name=lambda topic: f"Removal of the unfinished topic {topic.name}",
     )
 
 
 def drop_deleted(after_days: float = topic_rows.DROP_AFTER_DAYS) -> int:
-    """Drop the tables and rows of topics deleted long enough ago; return how many."""
+    """Drop tables and rows of topics deleted long enough ago. Returns how many."""
     return sweeping.run_each(
         topic_rows.iterate_due_for_drop(after_days),
         act=lambda topic: _drop(topic, job("topics")),
@@ -162,8 +168,8 @@ def drop_deleted(after_days: float = topic_rows.DROP_AFTER_DAYS) -> int:
 def _drop(topic: TopicView, actor: Actor) -> None:
     """Drop the tables, then the rows, of a topic that is deleted for good.
 
-    One that was never ready has no messages: if there are any, the table is not its own
-    (QueuesTaken).
+    Raises QueuesTaken for a topic that was never ready and has messages: the table belongs
+    to an earlier queue with the same id.
     """
     was_ready = topic.layout_version > 0
     for node_id, queues in sweeping.group_by_node(topic.queues).items():

@@ -1,12 +1,11 @@
-"""Audit of a live system, in two depths: the messages of topics, and metadata against nodes
-as a whole.
+"""Audit of a live system at two depths: the messages of topics, and metadata against nodes.
 
-`verify` proves that no message of a topic is missing, double or out of order. `check`
-compares tables, heads, positions and members of the whole installation, and `repair` mends
-what can be mended safely: nothing is ever deleted that may hold messages. Neither takes a
-lock or stops anybody, so everything that is seen is already past. What keeps a busy queue
-from looking wrong is the order of the reads, always the same idea: *what must be covered is
-read before what covers it*.
+`verify` proves that no message of a topic is missing, stored twice or out of order. `check`
+compares tables, heads, positions and members of the whole installation. `repair` mends a
+finding if that is safe: nothing is deleted that may hold messages. None of them takes a
+lock or blocks a sender, so everything they read may have changed since. The order of the
+reads keeps a busy queue from looking wrong. The idea is always the same: *what must be
+covered is read before what covers it*.
 
     a row below the head        head, then rows, then `low` and gaps (rows.py)
     a row below a batch         head, then batches; old ones have expired (batches.py)
@@ -18,8 +17,8 @@ read before what covers it*.
     an epoch of the node        node, then metadata
     a table or a head row       node, then metadata (contents.py)
 
-All of that holds at READ COMMITTED and on SQLite. What still looks wrong is looked at once
-more.
+All of this holds at READ COMMITTED and on SQLite. Whatever still looks wrong is read a
+second time before it is reported.
 """
 
 from messagestore.sweeping import Progress

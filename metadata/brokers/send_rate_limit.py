@@ -180,9 +180,9 @@ def share_limits(*, name: str) -> int:
                 name=name, text=json.dumps(demand) if demand else ""
             )
         reports = snapshot_acks.read_demands()
-        others = [_parse(text) for other, text in reports.items() if other != name]
+        other_demands = [_parse(text) for worker, text in reports.items() if worker != name]
         with _buckets.lock:
-            _buckets.divide(demand, others, monotonic())
+            _buckets.divide(demand, other_demands, monotonic())
     return _buckets.processes
 
 

@@ -1,3 +1,3 @@
-"""Ways to read and change metadata: clock, transactions, locks, changes, audit, rights,
-pages.
+"""How metadata is read and changed: transactions, row locks, the change log, rights, the
+audit log, the database's clock, leases, and pages of lists.
 """

@@ -1,4 +1,8 @@
-"""Access checks: rights are glob patterns over names."""
+"""Access checks. A right is a set of glob patterns over names of topics and groups.
+
+Parameters: `right` is one of RIGHTS, `name` the name of an object, `what` its kind (topic,
+group, node, key …), which appears in errors and selects the names that an owner owns.
+"""
 
 from __future__ import annotations
 
@@ -11,19 +15,19 @@ from metadata.errors import Forbidden, Invalid
 
 RIGHTS = ("produce", "consume", "browse", "manage", "admin")
 TRUSTED = ("command", "job")
-# what an owner may do with what is theirs
+# The rights of an owner on an owned topic or group.
 OWNED = ("manage", "produce", "consume", "browse")
-EVERYTHING = "*"  # the pattern, and the name of what no pattern of some names reaches
-# of users in the portal: names, states, figures, and messages without what they say
+# As a pattern: all names. As a name: an object that a right on some names does not include.
+EVERYTHING = "*"
+# The right of every portal user: names, states, figures, and messages without their bodies.
 LOOK = "look"
 
 
 def may(actor: Actor, right: str, name: str, *, what: str = "topic") -> bool:
-    """Return True if the actor has `right` on what is called `name`; `admin` includes every
-    other right.
+    """Return True if the actor has `right` on `name`. `admin` includes every other right.
 
-    Patterns speak of topics and groups alike; who owns the topic `orders` has no right on a
-    group `orders`.
+    A pattern matches topics and groups alike. Ownership does not: the owner of a topic
+    `orders` has no right on a group `orders`.
     """
     if actor.kind in TRUSTED:
         return True
@@ -34,8 +38,7 @@ def may(actor: Actor, right: str, name: str, *, what: str = "topic") -> bool:
 
 
 def matches(name: str, pattern: str) -> bool:
-    """Return True if a pattern reaches a name. Only `*` reaches everything: `?` means names
-    of one letter.
+    """Return True if a pattern matches a name. Only the pattern `*` matches EVERYTHING.
 
     >>> matches("team-a", "team-*"), matches("*", "*"), matches("*", "?"), matches("*", "[!a]*")
     (True, True, False, False)
@@ -44,15 +47,15 @@ def matches(name: str, pattern: str) -> bool:
 
 
 def may_everything(actor: Actor) -> bool:
+    """Return True if the actor has `admin` on everything."""
     return may(actor, "admin", EVERYTHING)
 
 
 def require_everything(actor: Actor, name: str, *, what: str) -> None:
-    """Raise Forbidden unless the actor has `admin` on everything, whatever `what` is
-    called.
+    """Raise Forbidden unless the actor has `admin` on everything.
 
-    A node holds every team's messages and a broker serves every team, so a right on some
-    names cannot do.
+    For nodes and brokers: these hold messages of all teams and serve all teams, so a right
+    on their name is not enough.
     """
     if not may_everything(actor):
         raise Forbidden(
@@ -61,8 +64,8 @@ def require_everything(actor: Actor, name: str, *, what: str) -> None:
 
 
 def require_ownership(actor: Actor, name: str, *, what: str = "topic") -> None:
-    """Raise Forbidden unless the actor may do all that owners of `name` may: nobody gives
-    away more.
+    """Raise Forbidden unless the actor has all rights of an owner of `name`. Else naming an
+    owner would grant rights that the actor does not have.
     """
     for right in OWNED:
         if not may(actor, right, name, what=what):
@@ -74,7 +77,7 @@ def require_ownership(actor: Actor, name: str, *, what: str = "topic") -> None:
 
 
 def require(actor: Actor, right: str, name: str, *, what: str = "topic") -> None:
-    """Raise Forbidden, naming right and resource; `what` is topic, group, node, key …"""
+    """Raise Forbidden, with right and object, unless the actor has the right."""
     if not may(actor, right, name, what=what):
         raise Forbidden(
             f"{actor.kind} {actor.name} lacks the right {right} on {what} {name}."
@@ -84,26 +87,27 @@ def require(actor: Actor, right: str, name: str, *, what: str = "topic") -> None
 def require_any(
     actor: Actor, rights: Sequence[str], name: str, *, what: str = "topic"
 ) -> None:
-    """Raise Forbidden, naming the rights and the resource, unless the actor has one of
-    them.
+    """Raise Forbidden, with rights and object, unless the actor has at least one of the
+    rights.
     """
     if not any(may(actor, right, name, what=what) for right in rights):
-        named = " or ".join(rights)
+        alternatives = " or ".join(rights)
         raise Forbidden(
-            f"{actor.kind} {actor.name} lacks the right {named} on {what} {name}."
+            f"{actor.kind} {actor.name} lacks the right {alternatives} on {what} {name}."
         )
 
 
 def require_failure_origin(
     actor: Actor, right: str, name: str, origin: tuple[str, str] | None
 ) -> None:
-    """Raise Forbidden unless a right on a failure topic's name also reaches its group or
-    topic (`origin`).
+    """Raise Forbidden if the actor has a right on a failure topic only because a pattern
+    happens to match its name.
 
-    The name is `<group>_<topic>_fail`, and says nothing of where the group ends: `pay_*` is
-    meant for what the team `pay_` has, and matches what the group `pay` failed at in any
-    topic, too. A right that gives the whole name is meant so. `origin` is None for all
-    other topics, which need nothing more.
+    The name is `<group>_<topic>_fail`, so it does not show where the group's name ends. The
+    pattern `pay_*`, meant for names of the team `pay_`, also matches the failure topics of
+    the group `pay`. So the actor needs the right on the group or the topic (`origin`), or
+    on the failure topic's exact name. `origin` is None for all other topics, which need no
+    further check.
     """
     if origin is None or name in (
         *actor.rights.get(right, ()),
@@ -120,26 +124,27 @@ def require_failure_origin(
 
 
 def require_grantable(actor: Actor, rights: Mapping[str, Sequence[str]]) -> None:
-    """Raise Forbidden unless the actor may give these rights away.
+    """Raise Forbidden unless the actor may grant or revoke these rights.
 
-    Whoever has `admin` on everything may give anything; others only the patterns that they
-    have `admin` on themselves, letter by letter: whether one pattern covers another is not
-    asked.
+    An actor with `admin` on everything may grant all. Others may grant only patterns that
+    are literally among their own `admin` patterns: it is not decided whether one pattern
+    includes another.
     """
-    own = actor.rights.get("admin", ())
+    admin_patterns = actor.rights.get("admin", ())
     if may_everything(actor):
         return
     for right, patterns in rights.items():
         for pattern in patterns:
-            if pattern not in own:
+            if pattern not in admin_patterns:
                 raise Forbidden(
                     f"{actor.kind} {actor.name} may not give the right {right} on "
                     f"{pattern} or take it: "
-                    f"its own admin patterns are {', '.join(own) or 'none'}."
+                    f"its own admin patterns are {', '.join(admin_patterns) or 'none'}."
                 )
 
 
 def may_grant(actor: Actor, rights: Mapping[str, Sequence[str]]) -> bool:
+    """Return True if the actor may grant these rights (see require_grantable)."""
     try:
         require_grantable(actor, rights)
     except Forbidden:
@@ -148,7 +153,7 @@ def may_grant(actor: Actor, rights: Mapping[str, Sequence[str]]) -> bool:
 
 
 def may_see(actor: Actor, name: str) -> bool:
-    """Return True if lists show `name` to the actor: any right will do."""
+    """Return True if lists show `name` to the actor, which needs any right on it."""
     return any(may(actor, right, name) for right in (*RIGHTS, LOOK))
 
 
@@ -159,15 +164,15 @@ def require_any_right(actor: Actor, group: str) -> None:
 
 
 def require_look(actor: Actor, topic: str, origin: tuple[str, str] | None) -> bool:
-    """Raise Forbidden unless the actor may look at a topic's messages; whether it may read
-    them whole.
+    """Return True if the actor may read a topic's messages with their bodies, False if only
+    without. Raises Forbidden if neither.
 
-    `origin`: as in `require_failed`.
+    `origin`: as in `require_failure_origin`.
     """
-    # users see the outside of all
-    looks = suppress(Forbidden) if LOOK in actor.rights else nullcontext()
+    # Portal users see messages without bodies anyway, so a refusal of the bodies is no error.
+    refusal = suppress(Forbidden) if LOOK in actor.rights else nullcontext()
     if may(actor, "browse", topic):
-        with looks:
+        with refusal:
             require_failure_origin(actor, "browse", topic, origin)
             return True
     if not may(actor, LOOK, topic):
@@ -176,7 +181,9 @@ def require_look(actor: Actor, topic: str, origin: tuple[str, str] | None) -> bo
 
 
 def check_rights(rights: dict[str, list[str]]) -> dict[str, list[str]]:
-    """`rights` if every right exists and has patterns; raises Invalid naming the field."""
+    """Return `rights`. Raises Invalid, which names the field, for an unknown right or one
+    without patterns.
+    """
     if not rights:
         raise Invalid.field("rights", f"give at least one of {', '.join(RIGHTS)}")
     for right, patterns in rights.items():
@@ -185,7 +192,7 @@ def check_rights(rights: dict[str, list[str]]) -> dict[str, list[str]]:
                 f"rights.{right}", f"is not a right; there are {', '.join(RIGHTS)}"
             )
         if not patterns or not all(
-            isinstance(one, str) and 0 < len(one) <= 210 for one in patterns
+            isinstance(pattern, str) and 0 < len(pattern) <= 210 for pattern in patterns
         ):
             raise Invalid.field(
                 f"rights.{right}", 'needs a list of name patterns such as ["orders*"]'

@@ -1,4 +1,6 @@
-"""The audit log: written in the transaction of the change itself."""
+"""The audit log. An entry is written in the transaction of its change, so neither can be
+without the other.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ from metadata.db.clock import database_now
 from metadata.db.prune import PruneRule
 from metadata.models import AuditLog
 
-SECRET = ("password", "digest", "api_key", "_encrypted")
+SECRETS = ("password", "digest", "api_key", "_encrypted")
 Values = Mapping[str, Any] | None
 
 
@@ -23,8 +25,8 @@ def record(
     before: Values = None,
     after: Values = None,
 ) -> None:
-    """Write who did what; `before` and `after` hold only what changed. Secrets are left
-    out.
+    """Write an entry: who changed which object. `before` and `after` have only the changed
+    values. Secrets are left out.
     """
     AuditLog.objects.create(
         at=database_now(),
@@ -34,18 +36,18 @@ def record(
         verb=verb,
         kind=kind,
         name=name,
-        before=_clean(before),
-        after=_clean(after),
+        before=_without_secrets(before),
+        after=_without_secrets(after),
     )
 
 
-def _clean(values: Values) -> dict[str, Any] | None:
+def _without_secrets(values: Values) -> dict[str, Any] | None:
     if values is None:
         return None
     return {
         key: value
         for key, value in values.items()
-        if not any(word in key for word in SECRET)
+        if not any(word in key for word in SECRETS)
     }
 
 

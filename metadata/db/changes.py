@@ -1,13 +1,15 @@
-"""Tells every broker what changed: the counter, and a log row per changed thing.
+"""The change log, from which brokers learn of changed metadata: a counter, and a row for
+each changed object.
 
-The counter's row stays locked until the transaction ends, so numbers become visible in
-order and a broker that has seen n misses nothing by asking for what is above n. (Rows with
-AUTO_INCREMENT ids become visible out of order: 13 % were missed.)
+The counter's row stays locked until the transaction ends, so the numbers become visible in
+order. A broker that has read up to n misses nothing if it asks for numbers above n. (Rows
+with AUTO_INCREMENT ids become visible out of order: 13 % were missed.)
 
-All changes of all groups pass that lock, so nobody may hold it for long. On MySQL / MariaDB
-the counter is raised in the very string that commits (catmq_site/mysql): while the process
-waited for an answer, or for its interpreter, a few changes a second were all that a busy
-broker could make. On SQLite whoever writes has the whole database anyway.
+All changes of all groups pass that lock, so no transaction may hold it for long. On MySQL
+and MariaDB the counter is raised by the same statement string that commits
+(catmq_site/mysql, `last_words`). As a statement of its own it allowed only a few changes a
+second, because a busy broker held the lock while it waited for the answer or for its
+interpreter. On SQLite a writer locks the whole database anyway.
 """
 
 from __future__ import annotations
@@ -20,40 +22,33 @@ from django.db.models import F
 from metadata.models import ChangeCounter, ChangeLog
 
 KINDS = ("node", "topic", "group", "subscription", "key")
-KEPT = 10_000  # numbers; a broker further behind loads everything
-PRUNE_EVERY = 500
+KEPT = 10_000  # numbers in the log; a broker that needs older ones loads everything
+PRUNE_EVERY = 500  # changes, on average
 
 
 def record_change(kind: str, *ids: int) -> None:
-    """Count one change of the rows `ids` of a kind, as the last act of a transaction.
+    """Record a change of the rows `ids` of a kind (KINDS). Must be the last statement of a
+    transaction, because it locks the row that all changes share.
 
-    A topic stands for its queues too.
+    A change of a queue is recorded as a change of its topic.
     """
     if kind not in KINDS:
         raise ValueError(f"{kind} is not one of {KINDS}")
     rows = sorted(set(ids))
     last_words = getattr(transaction.get_connection(), "last_words", None)
     if last_words is None:
-        _count(kind, rows)
+        ChangeCounter.objects.update(n=F("n") + 1)
+        n = ChangeCounter.objects.values_list("n", flat=True).get()
+        ChangeLog.objects.bulk_create([ChangeLog(n=n, kind=kind, row=row) for row in rows])
     else:
-        last_words.extend(_counting(kind, rows))
+        # The same without parameters. The values are ids and one of KINDS.
+        counter, log = ChangeCounter._meta.db_table, ChangeLog._meta.db_table
+        last_words.append(
+            f"UPDATE {counter} SET n = LAST_INSERT_ID(n + 1); SET @n = LAST_INSERT_ID()"  # noqa: S608
+        )
+        if rows:
+            values = ", ".join(f"(@n, '{kind}', {row:d})" for row in rows)
+            last_words.append(f"INSERT INTO {log} (n, kind, `row`) VALUES {values}")  # noqa: S608
     if random.randrange(PRUNE_EVERY) == 0:
         n = ChangeCounter.objects.values_list("n", flat=True).get()
         ChangeLog.objects.filter(n__lte=n - KEPT).delete()
-
-
-def _count(kind: str, rows: list[int]) -> None:
-    ChangeCounter.objects.update(n=F("n") + 1)
-    n = ChangeCounter.objects.values_list("n", flat=True).get()
-    ChangeLog.objects.bulk_create([ChangeLog(n=n, kind=kind, row=row) for row in rows])
-
-
-def _counting(kind: str, rows: list[int]) -> list[str]:
-    counter, log = ChangeCounter._meta.db_table, ChangeLog._meta.db_table
-    raise_it = f"UPDATE {counter} SET n = LAST_INSERT_ID(n + 1); SET @n = LAST_INSERT_ID()"  # noqa: S608
-    values = ", ".join(f"(@n, '{kind}', {row:d})" for row in rows)
-    return (
-        [raise_it, f"INSERT INTO {log} (n, kind, `row`) VALUES {values}"]  # noqa: S608
-        if rows
-        else [raise_it]
-    )

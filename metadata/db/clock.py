@@ -1,4 +1,6 @@
-"""The database's clock: all times in metadata are written and compared by it, in UTC."""
+"""The database's clock. All times in metadata are written and compared by it, in UTC,
+because the clocks of brokers differ.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +17,8 @@ from metadata.models import ChangeCounter
 
 
 class UtcNow(Func):
-    """The database's UTC time inside a statement. Django's Now() would give MySQL's session
-    time zone.
+    """The database's UTC time inside a query. Django's Now() returns MySQL's session time
+    zone.
     """
 
     arity = 0
@@ -36,8 +38,8 @@ class UtcNow(Func):
         )
 
 
-# In statements of text: loops ask every few moments, and to build a query set, or objects,
-# costs more.
+# For statements in plain SQL. Loops run them all the time, and to build a query set or
+# model objects costs more than the query.
 _NOW = {"mysql": "UTC_TIMESTAMP(6)", "sqlite": "STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'NOW')"}
 _LATER = {
     "mysql": "UTC_TIMESTAMP(6) + INTERVAL %s SECOND",
@@ -46,16 +48,16 @@ _LATER = {
 _SERVER = {"mysql": "CONCAT_WS(':', @@hostname, @@port, @@server_id)", "sqlite": "'sqlite'"}
 
 
+# [] or [time] inside one_moment(), None outside.
 _moment: ContextVar[list[datetime] | None] = ContextVar("moment", default=None)
 
 
 class DatabaseState(NamedTuple):
-    """A name that tells a database server from another, its time, and the version of the
-    metadata in it.
+    """Identity of the database server, its time, and the version of the metadata in it.
 
-    The name is host, port and server id: another machine after a failover has another one.
-    A file has none. The version is that of a snapshot: the incarnation of the metadata, and
-    the number of their last change.
+    `server` is host, port and server id, so that it differs after a failover. It is the
+    same for all SQLite files. `version` is the incarnation of the metadata and the number
+    of its last change, as in a snapshot.
     """
 
     server: str
@@ -65,7 +67,7 @@ class DatabaseState(NamedTuple):
 
 @contextmanager
 def one_moment() -> Iterator[None]:
-    """Let `database_now` tell the time of its first answer again: what a page shows is of
+    """Let all calls of database_now() in a block return the same time, so that a page shows
     one moment.
     """
     token = _moment.set([])
@@ -76,6 +78,7 @@ def one_moment() -> Iterator[None]:
 
 
 def database_now() -> datetime:
+    """Return the database's present time."""
     moment = _moment.get()
     if moment is None:
         return database_state().now
@@ -87,7 +90,8 @@ def database_now() -> datetime:
 def database_state() -> DatabaseState:
     """Return the state of the metadata database.
 
-    The statement reads a table: a database that still does sums may be unable to read.
+    The statement reads a table, because a database may still answer `SELECT 1` when it
+    cannot read its data.
     """
     connection = transaction.get_connection()
     server, table = _SERVER[connection.vendor], ChangeCounter._meta.db_table
@@ -98,38 +102,41 @@ def database_state() -> DatabaseState:
 
 
 def later_sql() -> str:
-    """Return the expression of the time so many seconds from now, which are a parameter."""
+    """Return the SQL expression for a later time. Its parameter is the number of seconds
+    from now.
+    """
     return _LATER[transaction.get_connection().vendor]
 
 
 def now_sql() -> str:
-    """Return the expression of the time in a statement of text; `utc` reads its value."""
+    """Return the SQL expression for the present time. to_utc() parses its value."""
     return _NOW[transaction.get_connection().vendor]
 
 
-def to_utc(told: datetime | str) -> datetime:
-    """Return a time as a statement of text gives it: SQLite has text, MySQL and MariaDB no
-    zone.
+def to_utc(value: datetime | str) -> datetime:
+    """Parse a time that a statement in plain SQL returned: text from SQLite, a datetime
+    without time zone from MySQL and MariaDB.
     """
-    return (datetime.fromisoformat(told) if isinstance(told, str) else told).replace(
+    return (datetime.fromisoformat(value) if isinstance(value, str) else value).replace(
         tzinfo=UTC
     )
 
 
 def as_parameter(time: datetime) -> Any:
-    """Return a time as a parameter of a statement of text."""
+    """Return a time in the form of a parameter of a statement in plain SQL."""
     return transaction.get_connection().ops.adapt_datetimefield_value(time)
 
 
 def ms(time: datetime) -> int:
-    """Milliseconds since 1970 UTC, as times are written in the API."""
+    """Return milliseconds since 1970 UTC, the form of times in the API."""
     return round(time.timestamp() * 1000)
 
 
 def age_ms(time: datetime, now: datetime) -> int:
-    """Return the age of a time, 0 if it was written after `now` was read."""
+    """Return the age of a time in ms, 0 if it was written after `now` was read."""
     return max(0, ms(now) - ms(time))
 
 
 def before(now: datetime, *, seconds: float) -> datetime:
+    """Return the time `seconds` before `now`."""
     return now - timedelta(seconds=seconds)

@@ -1,10 +1,12 @@
-"""Signed consumer ids: any broker checks one without asking metadata.
+"""Signed consumer ids, which any broker verifies without metadata.
 
-`<group>.<key>.<member>-<random>.<hmac>`, numbers in base 36, at most 100 ASCII characters;
-in broadcasting groups `<group>.<key>.<member>.<instance>-…`, so that pulls and commits find
-the instance's reader rows without metadata. The HMAC proves that a broker of this
-installation issued it to that key for that group; whether the member still exists is for
-metadata (heartbeat) and the node's reader row (pull, commit) to say.
+An id is `<group>.<key>.<member>-<random>.<hmac>`, with numbers in base 36, at most 100
+ASCII characters. In broadcasting groups it is `<group>.<key>.<member>.<instance>-…`, so
+that pulls and commits find the instance's reader rows without metadata.
+
+The HMAC proves that a broker of this installation issued the id to that API key for that
+group. It does not prove that the member still exists: heartbeats check that in metadata,
+pulls and commits in the node's reader row.
 """
 
 from __future__ import annotations
@@ -30,10 +32,10 @@ DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
 
 @dataclass(frozen=True, slots=True)
 class ConsumerId:
-    """A checked consumer id; `text` is the id itself.
+    """A verified consumer id. `text` is the id itself.
 
-    `key_id` is 0 for a consumer without an API key, `instance_id` (a BroadcastInstance) in
-    clustering groups.
+    `key_id` is 0 for a consumer without an API key. `instance_id` is a BroadcastInstance, 0
+    in other groups.
     """
 
     group_id: int
@@ -44,12 +46,12 @@ class ConsumerId:
 
     @property
     def instance(self) -> str:
-        """Name of this consumer's instance in its reader rows."""
+        """The name of this consumer's instance in its reader rows."""
         return reader_instance(self.instance_id)
 
 
 def reader_instance(instance_id: int) -> str:
-    """Return the name of an instance in reader rows: its id, '' for none.
+    """Return the name of an instance in reader rows: its id, '' for id 0.
 
     >>> reader_instance(7), reader_instance(0)
     ('7', '')
@@ -60,30 +62,26 @@ def reader_instance(instance_id: int) -> str:
 def issue(
     *, group_id: int, key_id: int | None, member_id: int, instance_id: int = 0
 ) -> str:
+    """Return a new signed id for a member."""
     numbers = [group_id, key_id or 0, member_id, *([instance_id] if instance_id else [])]
     body = f"{'.'.join(map(_base36, numbers))}-{secrets.token_hex(8)}"
     return f"{body}.{_mac(body, config.secret_key)}"
 
 
 def check(text: str) -> ConsumerId:
-    """The parts of an id that this installation signed; raises NotFound(consumer_not_found)
-    for any other.
+    """Return the parts of an id. Raises NotFound(consumer_not_found) unless this
+    installation signed it.
     """
     shape = SHAPE.fullmatch(text)
     body, _, mac = text.rpartition(".")
-    if shape is None or not _is_ours(body, mac):
+    # Former keys are accepted, too, so that the key can be changed while members read.
+    keys = (config.secret_key, *config.secret_key_fallbacks)
+    if shape is None or not any(hmac.compare_digest(mac, _mac(body, key)) for key in keys):
         raise NotFound("No such consumer: register first.", code=Code.CONSUMER_NOT_FOUND)
-    group_id, key_id, member_id, instance_id = (int(part, 36) for part in shape.groups("0"))
-    return ConsumerId(group_id, key_id, member_id, text, instance_id)
-
-
-def _is_ours(body: str, mac: str) -> bool:
-    """Return True if the secret key, or one that went before it, made a signature."""
-    if hmac.compare_digest(mac, _mac(body, config.secret_key)):
-        return True
-    return any(
-        hmac.compare_digest(mac, _mac(body, old)) for old in config.secret_key_fallbacks
+    group_id, key_id, member_id, instance_id = (
+        int(number, 36) for number in shape.groups("0")
     )
+    return ConsumerId(group_id, key_id, member_id, text, instance_id)
 
 
 def _mac(body: str, secret_key: str) -> str:
@@ -93,7 +91,9 @@ def _mac(body: str, secret_key: str) -> str:
 
 @functools.lru_cache(maxsize=16)
 def _key(secret_key: str) -> bytes:
-    """A key of its own, so that a signature made here is worth nothing anywhere else."""
+    """Derive a key for this purpose only, so that no other signed value passes as a
+    consumer id.
+    """
     return hmac.digest(secret_key.encode(), b"catmq consumer id", hashlib.sha256)
 
 

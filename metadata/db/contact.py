@@ -1,14 +1,19 @@
-"""The time when this broker last heard from the metadata database, and its promises since.
+"""Contact with the metadata database: when this broker last had an answer, and when it last
+promised to expire no member.
 
-A member whose heartbeat cannot be recorded may go on only while nobody can take its queues.
-So a broker that refuses a heartbeat promises something: from then on it expires nobody for
-a session timeout and a second. It also says for how long no process of it has heard from
-the database: it cannot have expired anybody in that time. A member that has both from every
-broker is as safe as if its heartbeat had been recorded (see docs/explanation/groups.md).
+A member whose heartbeat cannot be recorded may continue only while no broker can give its
+queues to another member. So a broker that refuses a heartbeat
 
-All processes of a broker must keep the promise that one of them gave, so the times lie in
-memory that the master makes before it forks; a process without a master has its own. Each
-is one cell of 64 bits, written whole.
+* promises to expire no member for a session timeout and a second from then on, and
+* reports for how long no process of it has had an answer from the database. It cannot have
+  expired a member in that time.
+
+A member that has both from every broker is as safe as if its heartbeat had been recorded
+(see docs/explanation/groups.md).
+
+All processes of a broker must keep the promise of any of them, so the times are in shared
+memory that the master creates before it forks. A process without a master has its own
+memory. Each time is a cell of 64 bits, which is written atomically.
 """
 
 from __future__ import annotations
@@ -18,45 +23,49 @@ import time
 
 SIZE = 3 * 8
 HEARD, RECORDED, PROMISED = range(3)
-# so long without an answer to any process of a broker, and the database counts as away
+# Time without an answer to any process of a broker after which the database counts as
+# away.
 SILENT_S = 1.5
 
 
 class Contact:
-    """Times of CLOCK_MONOTONIC, which all processes of a machine share."""
+    """Times in ns of CLOCK_MONOTONIC, which is the same for all processes of a machine."""
 
     def __init__(self) -> None:
         self.share(mmap.mmap(-1, SIZE))
 
     def share(self, memory: mmap.mmap) -> None:
-        """Share the times with the other workers of the broker; called before the first
+        """Use memory that the other workers of the broker share. Called before the first
         request.
         """
         self._cells = memoryview(memory).cast("q")
-        # An earlier life of this broker may have heard something until now.
+        # An earlier life of this broker may have expired members until a moment ago. So
+        # silence is counted from now.
         for cell in (HEARD, RECORDED):
             self._cells[cell] = self._cells[cell] or time.monotonic_ns()
 
     def heard(self) -> None:
+        """Note that the database answered."""
         self._cells[HEARD] = time.monotonic_ns()
 
     def recorded(self) -> None:
+        """Note that the database answered and recorded heartbeats."""
         self._cells[HEARD] = self._cells[RECORDED] = time.monotonic_ns()
 
     def promise(self) -> None:
-        """Nobody is to be expired for a session from now on."""
+        """Promise to expire no member for a session timeout from now on."""
         self._cells[PROMISED] = time.monotonic_ns()
 
     def silent_s(self) -> float:
-        """Seconds since the database last answered any process of this broker."""
+        """Return the seconds since the database last answered a process of this broker."""
         return self._since_s(HEARD)
 
     def unrecorded_s(self) -> float:
-        """Seconds since any process of this broker last recorded heartbeats."""
+        """Return the seconds since a process of this broker last recorded heartbeats."""
         return self._since_s(RECORDED)
 
     def promised_at_s(self) -> float:
-        """time.monotonic() of the last promise, 0 if there was none."""
+        """Return time.monotonic() of the last promise, 0 if there was none."""
         return self._cells[PROMISED] / 1e9
 
     def _since_s(self, cell: int) -> float:

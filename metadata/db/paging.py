@@ -1,8 +1,9 @@
-"""The one way to page through a list: by name, after a name."""
+"""Pages of API lists. A list is sorted by name, and a page begins after a name."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 from django.db.models import Model, QuerySet
@@ -19,7 +20,9 @@ MAX_LIMIT = 1000
 
 @dataclass(frozen=True, slots=True)
 class Page(Generic[V]):
-    """Some items in order of name; `next` is the name to ask after, None on the last page."""
+    """Items in order of name. `next` is the name after which the next page begins, None on
+    the last page.
+    """
 
     items: tuple[V, ...]
     next: str | None
@@ -27,8 +30,8 @@ class Page(Generic[V]):
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Part of a list that is wanted: names that contain `search`, at most `limit`, behind
-    `after`.
+    """A requested page: at most `limit` names that contain `search`, beginning after the
+    name `after`.
     """
 
     search: str = ""
@@ -39,28 +42,27 @@ class Window:
 def select_page(
     rows: QuerySet[M], *, window: Window, actor: Actor, right: str | None = None
 ) -> tuple[list[M], str | None]:
-    """The rows of a window on which the actor has `right` (None: any), and the name to go
-    on after.
+    """Return the rows of a window on which the actor has `right` (None: any right), and the
+    name after which the next page begins.
     """
     if not 1 <= window.limit <= MAX_LIMIT:
         raise Invalid.field("limit", f"must be 1 to {MAX_LIMIT}")
     if window.search:
         rows = rows.filter(name__icontains=window.search)
-    found: list[M] = []
+    is_visible = partial(may_see, actor) if right is None else partial(may, actor, right)
+    visible: list[M] = []
     after = window.after
     with reachable():
         while True:
             chunk = list(rows.filter(name__gt=after).order_by("name")[: window.limit + 1])
-            found += [row for row in chunk if _shown(actor, right, _name(row))]
-            if len(found) > window.limit:
-                return found[: window.limit], _name(found[window.limit - 1])
+            # Rights are patterns, which SQL cannot match, so rows are read until enough of
+            # them are visible.
+            visible += [row for row in chunk if is_visible(_name(row))]
+            if len(visible) > window.limit:
+                return visible[: window.limit], _name(visible[window.limit - 1])
             if len(chunk) <= window.limit:
-                return found, None
+                return visible, None
             after = _name(chunk[-1])
-
-
-def _shown(actor: Actor, right: str | None, name: str) -> bool:
-    return may_see(actor, name) if right is None else may(actor, right, name)
 
 
 def _name(row: Any) -> str:

@@ -1,4 +1,4 @@
-"""Deletes old rows in small steps, so that no statement locks or logs more than a few
+"""Deletion of old rows in small steps, so that no statement locks or logs more than a few
 hundred of them.
 """
 
@@ -14,16 +14,17 @@ from metadata.db.clock import before, database_now
 from metadata.db.transactions import reachable
 from metadata.grouping import chunks
 
-MOST = 500_000  # rows in one pass
+MAX_ROWS = 500_000  # of one pass
 READ = 20_000  # keys in one read
 AT_ONCE = 500  # rows in one statement
 
 
 @dataclass(frozen=True, slots=True, repr=False, eq=False)
 class PruneRule:
-    """Rows that are kept for `days`, by their time `at`; a call deletes up to `limit` older
-    ones, the oldest first, and returns their number. With `each`, only the latest
-    `most_each` rows of a value are kept at all.
+    """Rows are kept for `days`, counted from their column `at`. With `each`, at most the
+    latest `most_each` rows of each value of that column are kept.
+
+    A call deletes up to `limit` rows, oldest first, and returns their number.
     """
 
     rows: QuerySet[Any]
@@ -32,7 +33,7 @@ class PruneRule:
     each: str = ""
     most_each: int = 0
 
-    def __call__(self, *, days: float | None = None, limit: int = MOST) -> int:
+    def __call__(self, *, days: float | None = None, limit: int = MAX_ROWS) -> int:
         with reachable():
             since = before(
                 database_now(), seconds=(self.days if days is None else days) * 86_400
@@ -48,26 +49,29 @@ class PruneRule:
     def _surplus(self) -> Iterator[QuerySet[Any]]:
         """Yield the rows beyond the latest `most_each` of each value that has more."""
         sizes = self.rows.order_by().values(self.each).annotate(size=Count("pk"))
-        for one in sizes.filter(size__gt=self.most_each).values_list(self.each, flat=True):
-            rows = self.rows.filter(**{self.each: one}).order_by("pk")
-            for latest in rows.reverse().values_list("pk", flat=True)[
+        for value in sizes.filter(size__gt=self.most_each).values_list(
+            self.each, flat=True
+        ):
+            rows = self.rows.filter(**{self.each: value}).order_by("pk")
+            for newest_surplus in rows.reverse().values_list("pk", flat=True)[
                 self.most_each : self.most_each + 1
             ]:
-                yield rows.filter(pk__lte=latest)
+                yield rows.filter(pk__lte=newest_surplus)
 
 
 def delete_rows(rows: QuerySet[Any], *, limit: int) -> int:
-    """Delete up to `limit` of some rows, in their order; return how many went, without
-    those that went with them. A row that is not among them any more when its turn comes
-    stays."""
+    """Delete up to `limit` rows, in the order of the query set. Return their number, without
+    rows of other tables that were deleted with them.
+    """
     model = rows.model._meta.label
-    seen = count = 0
-    while seen < limit:
-        ids = list(rows.values_list("pk", flat=True)[: min(READ, limit - seen)])
-        for some in chunks(ids, AT_ONCE):
-            _, gone = rows.filter(pk__in=some).delete()
-            count += gone.get(model, 0)
+    read = count = 0
+    while read < limit:
+        ids = list(rows.values_list("pk", flat=True)[: min(READ, limit - read)])
+        for some_ids in chunks(ids, AT_ONCE):
+            # Filtered again: a row that was changed since the read may be needed now.
+            _, deleted = rows.filter(pk__in=some_ids).delete()
+            count += deleted.get(model, 0)
         if len(ids) < READ:
             break
-        seen += len(ids)
+        read += len(ids)
     return count

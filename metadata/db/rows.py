@@ -1,7 +1,7 @@
-"""Rows that have a name: found, locked, made, edited, and shown as frozen values.
+"""Helpers for rows with a name: find, lock, create, change and convert them to views.
 
-Locks on groups and topics are always the first statement of a transaction that touches
-them: groups by rising id, then topics by rising id, then anything else. On SQLite the
+Lock order: a transaction that changes groups or topics locks them with its first
+statements, groups by rising id, then topics by rising id, then anything else. On SQLite the
 transaction itself (BEGIN IMMEDIATE) is the lock.
 """
 
@@ -24,37 +24,39 @@ M = TypeVar("M", bound=Model)
 V = TypeVar("V")
 
 
-def select(statement: str, given: Sequence[object] = ()) -> list[tuple[Any, ...]]:
-    """Return the rows that a statement of text finds; `clock.utc` reads times.
+def select(statement: str, parameters: Sequence[object] = ()) -> list[tuple[Any, ...]]:
+    """Run a SELECT in plain SQL and return its rows. `clock.to_utc` parses times.
 
-    For loops that ask every few moments: to build a query set takes longer than to run it.
+    For loops that run all the time: to build a query set takes longer than the query.
     """
     with transaction.get_connection().cursor() as cursor:
-        cursor.execute(statement, given)
+        cursor.execute(statement, parameters)
         return list(cursor.fetchall())
 
 
-def placeholders(given: Sequence[object]) -> str:
-    """Return the places of parameters between the brackets of an IN."""
-    return ", ".join(["%s"] * len(given))
+def placeholders(parameters: Sequence[object]) -> str:
+    """Return the placeholders of an IN clause, such as `%s, %s`."""
+    return ", ".join(["%s"] * len(parameters))
 
 
-def update(statement: str, given: Sequence[object] = ()) -> int:
-    """Run an UPDATE of text, for the same callers; return the number of rows that it found."""
+def update(statement: str, parameters: Sequence[object] = ()) -> int:
+    """Run an UPDATE in plain SQL, for the same callers. Return the number of matched rows."""
     with transaction.get_connection().cursor() as cursor:
-        cursor.execute(statement, given)
+        cursor.execute(statement, parameters)
         return int(cursor.rowcount)
 
 
-def make_view(view: type[V], row: Model, **given: Any) -> V:
-    """Return a dataclass with the attributes of a row that have its fields' names, unless
-    they are `given`.
+def make_view(view: type[V], row: Model, **values: Any) -> V:
+    """Return an instance of the dataclass `view`. Each field has the row's attribute of the
+    same name, unless it is among `values`.
 
-    A field `x_ms` gets the time `x` in ms since 1970, and a field that is another row gets
-    that one's name.
+    A field `x_ms` gets the time `x` in ms since 1970. A foreign key becomes the name of its
+    row.
     """
     names = [field.name for field in fields(view)]  # type: ignore[arg-type]
-    return view(**given, **{name: _value(row, name) for name in names if name not in given})
+    return view(
+        **values, **{name: _value(row, name) for name in names if name not in values}
+    )
 
 
 def _value(row: Model, name: str) -> Any:
@@ -66,28 +68,29 @@ def _value(row: Model, name: str) -> Any:
 
 
 def find_by_name(rows: QuerySet[M], name: str, missing: Callable[[str], NotFound]) -> M:
-    """Return the row called `name`; raise `missing` of it. MariaDB finds other spellings,
-    too.
-    """
+    """Return the row called `name`. Raises missing(name) without one."""
     row = rows.filter(name=name).first()
+    # MariaDB may match another spelling, too.
     if row is None or row.name != name:  # type: ignore[attr-defined]
         raise missing(name)
     return row
 
 
-def create(rows: QuerySet[M], what: str, *, name: str, **values: Any) -> M:
-    """Return a new row. Raises Conflict(already_exists)."""
-    conflict = Conflict(f"{what} {name} exists already.", code=Code.ALREADY_EXISTS)
+def create(rows: QuerySet[M], label: str, *, name: str, **values: Any) -> M:
+    """Create a row. Raises Conflict(already_exists), whose text begins with the label, such
+    as "Topic".
+    """
+    conflict = Conflict(f"{label} {name} exists already.", code=Code.ALREADY_EXISTS)
     if rows.filter(name=name).exists():
         raise conflict
     try:
         return rows.create(name=name, **values)
-    except IntegrityError:
+    except IntegrityError:  # another transaction was first
         raise conflict from None
 
 
 def changed_values(row: Model, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what the row has now where `values` are others."""
+    """Return the present values of a row, for those of `values` that would change it."""
     return {key: getattr(row, key) for key in values if getattr(row, key) != values[key]}
 
 
@@ -101,8 +104,8 @@ def save_changes(
     name: str,
     also: Sequence[str] = (),
 ) -> None:
-    """Write those of `values` that differ from `before`, with the columns `also`, and the
-    audit row.
+    """Write the `values` of the columns in `before` (from changed_values()), and the audit
+    entry. `also` are other changed columns of the row, which are saved with them.
     """
     after = {key: values[key] for key in before}
     for key, value in after.items():
@@ -114,7 +117,7 @@ def save_changes(
 
 
 def lock_group_by_id(group_id: int) -> ConsumerGroup:
-    """The group's row, locked; raises NotFound(group_not_found)."""
+    """Lock and return a group's row. Raises NotFound(group_not_found)."""
     row = (
         ConsumerGroup.objects.select_for_update()
         .filter(pk=group_id, deleted_at__isnull=True)
@@ -126,7 +129,7 @@ def lock_group_by_id(group_id: int) -> ConsumerGroup:
 
 
 def lock_group(name: str) -> ConsumerGroup:
-    """The row of the group called `name`, locked; raises NotFound(group_not_found)."""
+    """Lock and return the group called `name`. Raises NotFound(group_not_found)."""
     return find_by_name(
         ConsumerGroup.objects.select_for_update().filter(deleted_at__isnull=True),
         name,
@@ -135,26 +138,28 @@ def lock_group(name: str) -> ConsumerGroup:
 
 
 def find_group(name: str) -> ConsumerGroup:
-    """The row of the group called `name`; raises NotFound(group_not_found)."""
+    """Return the group called `name`. Raises NotFound(group_not_found)."""
     return find_by_name(
         ConsumerGroup.objects.filter(deleted_at__isnull=True), name, no_group
     )
 
 
 def lock_topic(name: str) -> Topic:
-    """The row of the ready topic called `name`, locked; raises NotFound(topic_not_found)."""
+    """Lock and return the ready topic called `name`. Raises NotFound(topic_not_found)."""
     return find_by_name(
         Topic.objects.select_for_update().filter(state=Topic.State.READY), name, no_topic
     )
 
 
 def lock_node(name: str) -> DbNode:
-    """The row of the node called `name`, locked; raises NotFound(node_not_found)."""
+    """Lock and return the node called `name`. Raises NotFound(node_not_found)."""
     return find_by_name(DbNode.objects.select_for_update(), name, no_node)
 
 
 def origin_of(topic: Topic) -> tuple[str, str] | None:
-    """Group and topic whose failed messages a topic holds; None if it is no failure topic."""
+    """Return the names of the group and topic whose failed messages a topic holds. None if
+    it is no failure topic.
+    """
     if topic.failure_group is None or topic.failure_of is None:
         return None
     return topic.failure_group.name, topic.failure_of.name

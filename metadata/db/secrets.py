@@ -1,4 +1,6 @@
-"""Passwords at rest: Fernet, newest key first, so that keys can be rotated."""
+"""Encryption of passwords in the database: Fernet with several keys, so that keys can be
+rotated.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,7 @@ from metadata.config import config
 
 
 class Undecryptable(ValueError):
-    """None of CATMQ_ENCRYPTION_KEYS made this text."""
+    """The text was encrypted with none of CATMQ_ENCRYPTION_KEYS."""
 
 
 def _fernet() -> MultiFernet:
@@ -16,12 +18,12 @@ def _fernet() -> MultiFernet:
 
 
 def encrypt(text: str) -> str:
-    """`text` sealed with the newest key; '' stays ''."""
+    """Encrypt a text with the newest key. '' stays ''."""
     return _fernet().encrypt(text.encode()).decode() if text else ""
 
 
 def decrypt(text: str) -> str:
-    """Decrypt what was sealed; raises Undecryptable."""
+    """Decrypt a text with the key that fits. '' stays ''. Raises Undecryptable."""
     if not text:
         return ""
     try:

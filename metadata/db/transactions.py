@@ -1,9 +1,9 @@
-"""One way to change metadata: a transaction that is repeated when the database undid it.
+"""Metadata transactions, which are repeated if the database rolled them back.
 
-Every transaction that touches a group locks the group's row before anything else (several:
-rising ids) and decides on rows read after that; `changes.changed` comes last, because it
-locks the one row that all changes share. With that order deadlocks are rare, and a
-transaction that meets one was rolled back whole and is simply run again.
+Every transaction that changes a group locks the group's row before anything else (several
+groups by rising id), and decides on rows that it read after that. `changes.record_change`
+comes last, because it locks the row that all changes share. With that order deadlocks are
+rare. A transaction in a deadlock was rolled back whole, so it can be run again.
 """
 
 from __future__ import annotations
@@ -28,43 +28,45 @@ from metadata.outages import Outage
 P = ParamSpec("P")
 T = TypeVar("T")
 M = TypeVar("M", bound=Model)
-PAGE = 100  # rows that a sweep reads at once
+PAGE = 100  # rows that a sweep reads with one query
 log = logging.getLogger(__name__)
 
 _outage = Outage(log, "the metadata database")
 
 TRIES = 3
-# deadlock, lock wait timeout, record changed since read (MariaDB)
+# deadlock, lock wait timeout, record has changed since last read (MariaDB)
 ROLLED_BACK = {1213, 1205, 1020}
 
 
-class _Mine(threading.local):
-    # Most threads never ask the metadata, and to look at each alias for nothing costs as
-    # much as a small
-    # answer. On SQLite the backend is Django's own, which does not say that it connects.
+class _ThreadState(threading.local):
+    # Most threads never query the metadata, and a check of each database alias costs as
+    # much as a small request. Only our MySQL backend reports that it connects, so with
+    # SQLite every thread may have connected.
     has_connected = config.database is None
 
 
-_mine = _Mine()
+_thread_state = _ThreadState()
 
 
 def note_connection() -> None:
-    """Say that this thread has connected; the backend calls this."""
-    _mine.has_connected = True
+    """Note that this thread has connected to the database. Called by the MySQL backend."""
+    _thread_state.has_connected = True
 
 
 def release_connections() -> None:
-    """Give the connections of this thread back, at the end of a request."""
-    if _mine.has_connected:
+    """Close connections of this thread that are broken or too old. Called at the end of a
+    request.
+    """
+    if _thread_state.has_connected:
         close_old_connections()
 
 
 def transactional(work: Callable[P, T]) -> Callable[P, T]:
-    """Run `work` in one transaction on the metadata database, up to three times if it was
-    rolled back.
+    """Decorator: run `work` in a transaction on the metadata database, up to three times if
+    it was rolled back.
 
-    Inside another transaction it simply joins. Raises MetadataUnavailable when the database
-    is away.
+    Inside another transaction `work` becomes part of that. Raises MetadataUnavailable if
+    the database cannot be reached.
     """
 
     @functools.wraps(work)
@@ -72,88 +74,91 @@ def transactional(work: Callable[P, T]) -> Callable[P, T]:
         if transaction.get_connection().in_atomic_block:
             return work(*args, **kwargs)
         with reachable():
-            return _repeat(functools.partial(work, *args, **kwargs))
+            for attempt in range(1, TRIES + 1):
+                try:
+                    with transaction.atomic():
+                        return work(*args, **kwargs)
+                except OperationalError as error:
+                    if attempt == TRIES or not was_rolled_back(error):
+                        raise
+                    log.info(
+                        "metadata transaction rolled back, try %d follows: %s",
+                        attempt + 1,
+                        error,
+                    )
+                    # Random, so that two transactions do not meet in a deadlock again.
+                    time.sleep(random.uniform(0.005, 0.05) * attempt)
+        raise AssertionError("not reached")
 
     return run
 
 
-def _repeat(work: Callable[[], T]) -> T:
-    for attempt in range(1, TRIES + 1):
-        try:
-            with transaction.atomic():
-                return work()
-        except OperationalError as error:
-            if attempt == TRIES or not was_rolled_back(error):
-                raise
-            log.info(
-                "metadata transaction rolled back, try %d follows: %s", attempt + 1, error
-            )
-            time.sleep(random.uniform(0.005, 0.05) * attempt)
-    raise AssertionError("not reached")
-
-
 def was_rolled_back(error: OperationalError) -> bool:
-    """Return True if the database undid the transaction and repeating it is safe."""
+    """Return True if the database rolled back the whole transaction, so that it can be
+    repeated.
+    """
     code = error.args[0] if error.args else None
     return code in ROLLED_BACK
 
 
 def lacks_schema(error: Exception) -> bool:
+    """Return True if a table or column is missing: the database was not migrated."""
     code = error.args[0] if error.args else None
     return (
-        code in (1054, 1146)
+        code in (1054, 1146)  # unknown column, no such table
         or "no such table" in str(error)
         or "no such column" in str(error)
     )
 
 
-class _Asked:
-    """A wrapper of statements that notes that one was answered."""
+class _AnswerMonitor:
+    """Notes whether a statement was answered. An execute_wrapper of Django's database
+    instrumentation.
+    """
 
-    is_answered = False
+    has_answer = False
 
-    def __call__(self, execute: Callable[..., Any], *of: Any) -> Any:
-        """See Django's database instrumentation."""
-        result = execute(*of)
-        self.is_answered = True
+    def __call__(self, execute: Callable[..., Any], *arguments: Any) -> Any:
+        result = execute(*arguments)
+        self.has_answer = True
         return result
 
 
 @contextmanager
 def reachable() -> Iterator[None]:
-    """Turns "the metadata database is away" into MetadataUnavailable and throws the
-    connection away.
-
-    A cursor that is closed on a connection that broke meanwhile raises the driver's own
-    errors. A block that had nothing to ask has not heard from the database.
+    """Raise MetadataUnavailable from a block if the database cannot be reached, and close
+    the connection. A block that gets an answer counts as contact with the database.
     """
-    connection, asked = transaction.get_connection(), _Asked()
+    connection, monitor = transaction.get_connection(), _AnswerMonitor()
     driver = connection.Database
     try:
-        with connection.execute_wrapper(asked):
+        with connection.execute_wrapper(monitor):
             yield
-        if asked.is_answered:
+        if monitor.has_answer:
             contact.heard()
             _outage.ended()
     except (
         OperationalError,
         InterfaceError,
+        # The driver's own errors come from a cursor that is closed on a broken connection.
         driver.OperationalError,
         driver.InterfaceError,
     ) as error:
         if lacks_schema(error):
             raise  # not an outage: the database was not migrated
         if not transaction.get_connection().in_atomic_block:
-            # a broken connection would fail for ever where no request ends
+            # In loops no request ends, so a broken connection would never be closed.
             close_old_connections()
-        _outage.failed(error)  # its address is not for clients
+        # Only in the log: the error names the database's address, which is not for clients.
+        _outage.failed(error)
         raise MetadataUnavailable.no_answer() from error
 
 
 def read_in_pages(rows: QuerySet[M]) -> Iterator[list[M]]:
-    """All rows by rising id, PAGE at a time, each page read when it is wanted.
+    """Yield all rows by rising id in lists of at most PAGE, each read when it is needed.
 
-    For sweeps: rows that cannot be dealt with now are passed, and hide none behind them.
+    For sweeps: rows that cannot be handled now are passed over, so they do not keep later
+    rows from their turn.
     """
     after = 0
     while True:

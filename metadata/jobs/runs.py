@@ -5,7 +5,7 @@ is.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -94,12 +94,29 @@ class ScheduledJob:
     every_minutes: int
 
 
+@dataclass(frozen=True, slots=True)
+class BrokerLoop:
+    """A loop of the broker processes as the composition root announces it.
+
+    `every_s`: pause between two passes in seconds, 0 if a pass waits for an event. `lease`:
+    name of the lease whose holder makes the passes, "" if every process does. `per_node`:
+    there is a loop for each node.
+    """
+
+    name: str
+    purpose: str
+    every_s: float
+    lease: str
+    per_node: bool
+
+
 @dataclass(slots=True)
 class _Known:
-    """The jobs of this installation, and who is asked to run one now."""
+    """The background work of this installation, and the function that runs a job now."""
 
     jobs: Mapping[str, ScheduledJob]
     ask: Callable[[str], None] | None = None
+    list_loops: Callable[[], Sequence[BrokerLoop]] = tuple
 
 
 _known = _Known({})
@@ -112,6 +129,15 @@ def set_scheduled_jobs(
     root.
     """
     _known.jobs, _known.ask = jobs, run_now
+
+
+def set_broker_loops(list_loops: Callable[[], Sequence[BrokerLoop]]) -> None:
+    """Set the function that lists the loops of brokers; called once, by the composition root."""
+    _known.list_loops = list_loops
+
+
+def broker_loops() -> Sequence[BrokerLoop]:
+    return _known.list_loops()
 
 
 def scheduled_jobs() -> Mapping[str, ScheduledJob]:

@@ -1,19 +1,24 @@
-"""Keeps a slow metadata database from eating a broker's threads.
+"""Bulkhead: keeps a slow metadata database from occupying all threads of a broker.
 
-Heartbeats, registrations and acquires need metadata; sends and pulls do not. So only so
-many threads of a process are inside metadata calls at once, and after several calls in a
-row found the database away, further ones are refused at once. No call of a client is the
-probe: it would wait for as long as a call may take, and the client would learn nothing. In
-a broker a loop asks all the time (`look`), and its first answer lets calls through again. A
-process without that loop lets one call at a time through, a second after the last one
-ended. The second counts from the end because a call may take longer than that to fail.
+Heartbeats, registrations and acquires need metadata; sends and pulls do not. So only a few
+threads of a process are inside metadata calls at the same time. After FAILURES calls in a
+row that could not reach the database, the bulkhead is shut: further calls are refused at
+once.
 
-A storm of registrations must not hold up the hand-overs that it causes. So acquires have a
-pool of places of their own, and heartbeats need none: one thread records all of a process,
-and a release follows only on one that was just recorded. Nor must it feed itself: few calls
-are inside at once, a few more wait for a place, and each of those that are refused is told
-a time of its own to come back, one after the other as fast as calls have lately ended. All
-of them again at once would cost more than what they want.
+A shut bulkhead opens when the database answers again:
+
+* In a broker a loop asks the database all the time (check_database()), and its first
+  success opens the bulkhead. No call of a client is the probe, because it would wait for as
+  long as a call may take, and the client would learn nothing.
+* A process without that loop lets one call at a time through as a probe, PAUSE_S after the
+  last one ended. The pause counts from the end, because a call may take longer than that to
+  fail.
+
+Registrations may come in a storm. They must not hold up the hand-overs that they cause, so
+acquires have a pool of places of their own. Heartbeats need none: one thread records all
+heartbeats of a process. Refused calls must not keep the storm going, so each gets a time of
+its own to come back, spaced by the duration of recent calls. All refused calls at once
+would cost the database more than the work that they ask for.
 """
 
 from __future__ import annotations
@@ -29,19 +34,24 @@ from metadata.errors import Code, MetadataUnavailable
 from metadata.limits.concurrency import limiter
 
 PLACES = 4
-PATIENCE_S = 1.0  # longest wait for a place
-AGAIN_S = (1.0, 10.0)  # soonest and latest return of a call that found none
-CALLS = "calls"  # the pool of whatever has none of its own
-FAILURES = 2  # each of them may have taken the whole time limit
+PATIENCE_S = 1.0  # maximum wait for a place
+AGAIN_S = (1.0, 10.0)  # earliest and latest return of a call that found no place
+CALLS = "calls"  # the pool of all calls that have no pool of their own
+FAILURES = 2  # few, because each may have taken the whole time limit
 PAUSE_S = 1.0
-# a loop that did not look for so long has ended; one look may take several time limits
+# Time after its last check at which the loop counts as ended. One check may take several
+# time limits.
 WATCHED_S = 30.0
 
 
 class Bulkhead:
-    """Lets `places` threads into the usual pool, where eight times as many may wait for a
-    place, and twice as many into each other one; after `failures` in a row nobody until a
-    look succeeds, or where nobody looks only a probe, `pause_s` seconds after the last."""
+    """Limits concurrent metadata calls, and refuses calls while the database is away.
+
+    `places` threads may be inside the pool CALLS, where eight times as many may wait for a
+    place, and twice as many in each other pool. The bulkhead is shut after `failures`
+    failed calls in a row. Without a loop that checks the database, a probe is admitted
+    `pause_s` seconds after the last one.
+    """
 
     def __init__(
         self,
@@ -57,71 +67,69 @@ class Bulkhead:
             pause_s,
             patience_s,
         )
-        self._changed = threading.Condition()
+        self._changed = threading.Condition()  # of a lock that its owner may take again
         self._inside: Counter[str | None] = Counter()
         self._waiting = 0
         self._return_times = ReturnTimes(places)
-        self._failed = 0
+        self._failed = 0  # failed calls in a row
         self._probing = False
         self._next_probe = 0.0
         self._watched_until = float("-inf")
 
-    def look(self, ask: Callable[[], object]) -> bool:
-        """Ask the database, and let calls through if it answers; return True then. One pass
-        of a loop.
+    def check_database(self, ask: Callable[[], object]) -> bool:
+        """Call `ask` on the database, and open the bulkhead if it answers. Return False if
+        it does not. One pass of a loop.
         """
         with self._changed:
             self._watched_until = time.monotonic() + WATCHED_S
         try:
             ask()
+            answered = True
         except MetadataUnavailable:
-            self._looked(failed=True)
-            return False
-        self._looked(failed=False)
-        return True
+            answered = False
+        with self._changed:
+            self._watched_until = time.monotonic() + WATCHED_S
+            self._failed = 0 if answered else self._failed + 1
+            self._changed.notify_all()
+        return answered
 
-    def end_looks(self) -> None:
+    def end_checks(self) -> None:
+        """Let calls be the probe again, because the loop has ended."""
         with self._changed:
             self._watched_until = float("-inf")
 
-    def _looked(self, *, failed: bool) -> None:
-        with self._changed:
-            self._watched_until = time.monotonic() + WATCHED_S
-            self._failed = self._failed + 1 if failed else 0
-            self._changed.notify_all()
-
     @property
     def watched(self) -> bool:
+        """True while a loop of this process checks the database."""
         return time.monotonic() < self._watched_until
 
     def check(self) -> None:
-        """Raise MetadataUnavailable if a call would be refused now; for callers that queue
-        up for one.
+        """Raise MetadataUnavailable if a call would be refused now. For callers that wait
+        in a queue of their own before the call.
         """
         with self._changed:
-            self._refuse_if_shut()
+            if self._is_refused():
+                raise MetadataUnavailable.no_answer()
 
-    def later(self) -> MetadataUnavailable:
-        """The refusal of a call that was not tried because this process has too much to do;
-        with its turn.
+    def busy_error(self) -> MetadataUnavailable:
+        """Return the error for a call that was not tried because this process is too busy,
+        with the time to come back.
         """
         with self._changed:
-            return self._full()
-
-    def _full(self) -> MetadataUnavailable:
-        what = "Too many calls wait for the metadata database."
-        return MetadataUnavailable(
-            what, code=Code.BUSY, retry_after_ms=self._return_times.next_ms()
-        )
+            return MetadataUnavailable(
+                "Too many calls wait for the metadata database.",
+                code=Code.BUSY,
+                retry_after_ms=self._return_times.next_ms(),
+            )
 
     @contextmanager
     def permit(self, pool: str | None = CALLS) -> Iterator[None]:
-        """One metadata call; raises MetadataUnavailable without making it when closed, or
-        its pool is full.
+        """Hold a place of a pool during one metadata call. Pool None is never full.
 
-        Pool None is never full.
+        Raises MetadataUnavailable before the call if the bulkhead is shut or the pool is
+        full.
         """
-        probe = self._enter(pool)
+        is_probe = self._enter(pool)
         begun = time.monotonic()
         failed = False
         try:
@@ -130,39 +138,39 @@ class Bulkhead:
             failed = True
             raise
         finally:
-            self._leave(pool, probe=probe, failed=failed, took_s=time.monotonic() - begun)
+            self._leave(
+                pool, is_probe=is_probe, failed=failed, took_s=time.monotonic() - begun
+            )
 
     def _is_full(self, pool: str | None) -> bool:
         if pool is None:
             return False
         return self._inside[pool] >= (self._places if pool == CALLS else 2 * self._places)
 
-    def _shut(self) -> bool:
+    def _is_shut(self) -> bool:
         return self._failed >= self._failures
 
     def _is_refused(self) -> bool:
-        return self._shut() and (
+        return self._is_shut() and (
             self.watched or self._probing or time.monotonic() < self._next_probe
         )
 
-    def _refuse_if_shut(self) -> None:
-        if self._is_refused():
-            raise MetadataUnavailable.no_answer()
-
     def _enter(self, pool: str | None) -> bool:
-        """Take a place; whether this call is the probe."""
+        """Take a place. Return True if this call is the probe."""
         if pool == CALLS and self._is_full(pool):
             self._await_place()
         with self._changed:
-            self._refuse_if_shut()
+            self.check()
             if self._is_full(pool):
-                raise self._full()
+                raise self.busy_error()
             self._inside[pool] += 1
-            self._probing = self._probing or self._shut()
-            return self._shut()
+            self._probing = self._probing or self._is_shut()
+            return self._is_shut()
 
     def _await_place(self) -> None:
-        """Return when there is one, or calls are refused, or there will be none in time."""
+        """Wait until a place is free, calls are refused, or the patience is over. Return at
+        once if too many wait already.
+        """
         with limiter.aside(), self._changed:
             if self._waiting >= 8 * self._places:
                 return
@@ -174,41 +182,46 @@ class Bulkhead:
             finally:
                 self._waiting -= 1
 
-    def _leave(self, pool: str | None, *, probe: bool, failed: bool, took_s: float) -> None:
+    def _leave(
+        self, pool: str | None, *, is_probe: bool, failed: bool, took_s: float
+    ) -> None:
         with self._changed:
             self._inside[pool] -= 1
             self._failed = self._failed + 1 if failed else 0
-            if probe:
+            if is_probe:
                 self._probing = False
-            if self._shut():
+            if self._is_shut():
                 self._next_probe = time.monotonic() + self._pause_s
+                # All waiting calls are refused now instead of waiting in vain.
                 self._changed.notify_all()
             elif pool == CALLS:
-                self._return_times.ended(took_s)
+                self._return_times.record_call(took_s)
                 self._changed.notify()
 
 
 class ReturnTimes:
-    """Times at which refused calls shall come back, in a bulkhead of so many places. Not
+    """Times at which refused calls shall come back, for a bulkhead with so many places. Not
     safe for threads.
     """
 
     def __init__(self, places: int) -> None:
         self._places = places
-        self._call_s = 0.05  # how long a call takes, of late
-        self._next = 0.0  # time.monotonic() of the latest turn that was given
+        self._call_s = 0.05  # moving average of the duration of a call
+        self._next = 0.0  # time.monotonic() of the latest time that was assigned
 
-    def ended(self, took_s: float) -> None:
+    def record_call(self, took_s: float) -> None:
         self._call_s += (took_s - self._call_s) / 16
 
     def next_ms(self) -> int:
-        """In how many ms the next one may come: after the one before, but not late for
-        ever.
+        """Return in how many ms the next refused call may come back.
+
+        Each comes after the one before, at the rate at which calls end.
         """
-        soonest_s, latest_s = AGAIN_S
+        earliest_s, latest_s = AGAIN_S
         now = time.monotonic()
-        self._next = max(now + soonest_s, self._next + self._call_s / self._places)
+        self._next = max(now + earliest_s, self._next + self._call_s / self._places)
         if self._next > now + latest_s:
+            # Too many were refused for distinct times within the limit: spread the rest.
             self._next = now + random.uniform(latest_s / 2, latest_s)
         return int((self._next - now) * 1000)
 

@@ -1,19 +1,21 @@
-"""Calls that come while one runs are done together by the next.
+"""Coalescer: calls that arrive while another one runs are done together by the next.
 
-The first caller acts at once, for itself. Who comes meanwhile waits; then the first of
-those acts for all that wait and fit. A lone caller pays for one lock. Each waits for an
-event of its own: hundreds that wake for every batch would only fight for the interpreter.
+The first caller becomes the leader: it acts at once, for itself. Callers that arrive
+meanwhile wait. Then the first of them becomes the leader, and acts for all that wait and
+fit into its batch. A lone caller pays for one lock. Each caller waits for an event of its
+own, because hundreds that wake up for every batch would only compete for the interpreter.
 
-The caller acts in its own frame, so that the way from a request to the database stays
-short:
+The leader acts in its own frame, so that the call stack from a request to the database
+stays short:
 
     with coalescer.turn(item) as turn:
-        if turn.items:  # nobody else acted for it
+        if turn.items:  # no other caller acted for it
             turn.results = act(turn.items)
     return turn.result
 
-`PacedCoalescer` is for calls that must also be paced and counted, and led by a loop where
-there is one (`serve`), so that no caller is held up by a database that does not answer.
+`PacedCoalescer` also limits how often batches begin and how many callers may wait. A loop
+may be its leader (`serve`), so that no caller is held up by a database that does not
+answer.
 """
 
 from __future__ import annotations
@@ -29,24 +31,24 @@ from typing import Generic, TypeVar, cast
 from metadata.errors import CatmqError, Code, MetadataUnavailable
 from metadata.limits.concurrency import limiter
 
-CHECK_S = 0.2  # how often one that waits checks whether that is in vain
+CHECK_S = 0.2  # interval at which a waiting caller calls `check`
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
 class Turn(Generic[Item, Result]):
-    """A caller's turn. Inside, `items` are those to act for, its own first; none if another
-    caller did.
+    """A caller's turn, a context manager.
 
-    `results` is set to what came of each item, in order. `result` is the caller's own: None
-    if `results` was not set, or if several items failed together with an error after which
-    each is to be tried alone.
+    Inside, `items` are those to act for, the caller's own first, or none if another caller
+    acted for it. The caller sets `results`, one for each item in order. `result` is the
+    caller's own result. It is None if `results` was not set, or if several items failed
+    together with an error after which each must be tried alone.
     """
 
     __slots__ = (
+        "_batch",
         "_coalescer",
-        "_together",
         "error",
         "event",
         "item",
@@ -57,22 +59,21 @@ class Turn(Generic[Item, Result]):
 
     def __init__(self, item: Item, coalescer: Coalescer[Item, Result] | None) -> None:
         self.item = item
-        self.event: threading.Event | None = None  # it waits for it
+        self.event: threading.Event | None = None  # set when the turn leads or has ended
         self.leads = False
         self.error: BaseException | None = None
         self.result: Result | None = None
         self.results: Sequence[Result] | None = None
         self._coalescer = coalescer
-        self._together: list[Turn[Item, Result]] = [self]
+        self._batch: list[Turn[Item, Result]] = [self]
 
     @property
     def items(self) -> list[Item]:
-        """Items to act for."""
-        return [one.item for one in self._together]
+        return [turn.item for turn in self._batch]
 
     def __enter__(self) -> Turn[Item, Result]:
         if self._coalescer is not None:
-            self._together = self._coalescer.line_up(self)
+            self._batch = self._coalescer.line_up(self)
             if self.error is not None:
                 raise self.error
         return self
@@ -83,22 +84,25 @@ class Turn(Generic[Item, Result]):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> bool:
-        together = self._together
-        self._together = []  # else a circle: its item would wait for the garbage collector
-        if self._coalescer is not None and together:
-            return self._coalescer.end(together, self.results, error)
-        if self.results is not None and together:
+        batch = self._batch
+        # The batch contains this turn. The cycle would keep its item until the next garbage
+        # collection.
+        self._batch = []
+        if self._coalescer is not None and batch:
+            return self._coalescer.end(batch, self.results, error)
+        if self.results is not None and batch:
             (self.result,) = self.results
         return False
 
 
 class Coalescer(Generic[Item, Result]):
-    """Lets one caller at a time act for all that wait; what it raises, each of them raises.
+    """Lets one caller at a time act for all callers that wait. An error that it raises is
+    raised by each of them.
 
-    `take` says how many of the waiting items fit into a batch that begins with the first
-    one; at least that. A caller waits at most `limit_s` for its turn to begin, and
-    `end_limit_s` more for its end; `check(item)` ends the former wait sooner by what it
-    raises. After an error of `apart_after` each of several items is to be tried alone.
+    `take` returns how many of the waiting items fit into a batch, which has at least one. A
+    caller waits at most `limit_s` for its turn to begin, and `end_limit_s` more for its
+    end. `check(item)` may raise an error that ends the wait for the begin sooner. After an
+    error of the types `apart_after`, each of several items must be tried alone.
     """
 
     end_limit_s = 0.0
@@ -118,36 +122,37 @@ class Coalescer(Generic[Item, Result]):
             apart_after,
         )
         self._guard = threading.Lock()
-        self._leading = False
+        self._has_leader = False
         self._waiting: list[Turn[Item, Result]] = []
 
     def turn(self, item: Item, *, alone: bool = False) -> Turn[Item, Result]:
-        """Return a caller's turn, to be entered and left; `alone`: at once, beside what
-        others do.
+        """Return a caller's turn, to be used in a `with` statement. `alone`: it begins at
+        once and takes no other items.
 
-        Entering raises what was raised for it by another caller, what `check` raised,
-        `not_begun` or
-        `not_ended`.
+        Entering raises the error of the caller that acted for it, what `check` raised,
+        `not_begun` or `not_ended`.
         """
         return Turn(item, None if alone else self)
 
     def waiting(self) -> int:
-        """Number of callers that wait for the next batch."""
+        """Return the number of callers that wait for the next batch."""
         return len(self._waiting)
 
     def not_begun(self) -> CatmqError:
-        """Error of a caller whose turn did not begin in time."""
+        """Return the error of a caller whose turn did not begin in time."""
         return MetadataUnavailable(
             "The metadata database is slow to answer.", retry_after_ms=1000
         )
 
     def not_ended(self) -> CatmqError:
-        """Error of a caller whose turn did not end in time: it may be written or not."""
+        """Return the error of a caller whose turn did not end in time: the outcome is
+        unknown.
+        """
         return self.not_begun()
 
     def line_up(self, turn: Turn[Item, Result]) -> list[Turn[Item, Result]]:
-        """Wait, and return the turns that this one acts for, itself first; none if another
-        acted for it.
+        """Wait for the turn. Return the turns that this one acts for, itself first, or none
+        if another caller acted for it.
         """
         with self._guard:
             self._join(turn)
@@ -156,67 +161,71 @@ class Coalescer(Generic[Item, Result]):
                 self._wait(turn, turn.event)
             if not turn.leads:
                 return []
-        return self._gather([turn])
+        return self._collect_batch([turn])
 
     def end(
         self,
-        together: Sequence[Turn[Item, Result]],
+        batch: Sequence[Turn[Item, Result]],
         results: Sequence[Result] | None,
         error: BaseException | None,
     ) -> bool:
-        """Tell turns what came of them, and hand over; return True if the error is not to
-        be raised.
+        """Give each turn its result or error, and choose the next leader. Return True if
+        the leader itself must not raise the error, because each item is tried alone.
         """
-        apart = len(together) > 1 and isinstance(error, self._apart_after)
+        apart = len(batch) > 1 and isinstance(error, self._apart_after)
         try:
             if error is None and results is not None:
-                for one, result in zip(together, results, strict=True):
-                    one.result = result
+                for turn, result in zip(batch, results, strict=True):
+                    turn.result = result
             elif error is not None and not apart:
-                for one in together:
-                    one.error = self._for_another(error)
+                for turn in batch:
+                    turn.error = self._copy_error(error)
         finally:
+            # In any case, or all later callers would wait until their limit.
             with self._guard:
                 self._hand_over()
-            for one in together:
-                if one.event is not None:
-                    one.event.set()
+            for turn in batch:
+                if turn.event is not None:
+                    turn.event.set()
         return apart
 
-    def _for_another(self, error: BaseException) -> BaseException:
-        """Return an error of its own for another thread: threads must not share a
-        traceback.
+    def _copy_error(self, error: BaseException) -> BaseException:
+        """Return a copy of the leader's error for another thread, because threads must not
+        share a traceback.
         """
-        # the thread that acted is ended; the others are not
+        # SystemExit and the like end the leader's thread only.
         if not isinstance(error, Exception):
             return self.not_ended()
-        other = copy.copy(error)
-        other.__cause__ = error
-        return other
+        copied = copy.copy(error)
+        copied.__cause__ = error
+        return copied
 
     def _join(self, turn: Turn[Item, Result]) -> None:
-        """Lead, or wait behind who leads. The caller holds the guard."""
-        if self._leading:
+        """Become the leader, or wait for the present one. The caller holds the guard."""
+        if self._has_leader:
             self._await_turn(turn)
-        self._leading = True
+        self._has_leader = True
 
     def _await_turn(self, turn: Turn[Item, Result]) -> None:
         turn.event = threading.Event()
         self._waiting.append(turn)
 
     def _wait(self, turn: Turn[Item, Result], event: threading.Event) -> None:
-        refusal = self._begun(turn, event)
+        refusal = self._await_begin(turn, event)
         if refusal is None:
             return
         with self._guard:
+            # Only a turn that no leader has taken can be given up without effect.
             if turn in self._waiting:
                 self._waiting.remove(turn)
                 raise refusal
         if not event.wait(self.end_limit_s):
             raise self.not_ended() if self.end_limit_s else refusal
 
-    def _begun(self, turn: Turn[Item, Result], event: threading.Event) -> CatmqError | None:
-        """Return None once the event is set; else the reason not to wait any longer."""
+    def _await_begin(
+        self, turn: Turn[Item, Result], event: threading.Event
+    ) -> CatmqError | None:
+        """Return None once the event is set, or the error that ends the wait."""
         end = time.monotonic() + self._limit_s
         while not event.wait(max(0.0, min(CHECK_S, end - time.monotonic()))):
             if time.monotonic() >= end:
@@ -228,32 +237,32 @@ class Coalescer(Generic[Item, Result]):
                 return error
         return None
 
-    def _gather(self, first: list[Turn[Item, Result]]) -> list[Turn[Item, Result]]:
+    def _collect_batch(self, first: list[Turn[Item, Result]]) -> list[Turn[Item, Result]]:
         with self._guard:
             if not self._waiting:
                 return first
             turns = [*first, *self._waiting]
-            count = max(1, self._take([one.item for one in turns]))
+            count = max(1, self._take([turn.item for turn in turns]))
             self._waiting = turns[count:]
             return turns[:count]
 
     def _hand_over(self) -> None:
-        """Let the first that waits lead on. The caller holds the guard."""
-        self._leading = bool(self._waiting)
+        """Make the first waiting turn the leader. The caller holds the guard."""
+        self._has_leader = bool(self._waiting)
         if self._waiting:
-            following = self._waiting.pop(0)
-            following.leads = True
-            if following.event is not None:
-                following.event.set()
+            leader = self._waiting.pop(0)
+            leader.leads = True
+            if leader.event is not None:
+                leader.event.set()
 
 
 class PacedCoalescer(Coalescer[Item, Result]):
-    """Batches of at most `most` that begin every `every_s` seconds, or sooner when half of
-    the places are taken; more callers than `places` are refused. Nobody waits longer than
-    `limit_s`.
+    """Batches of at most `most` items. One begins every `every_s` seconds, or sooner when
+    half of the places are taken. More callers than `places` are refused. None waits longer
+    than `limit_s`.
 
-    `write` takes a batch and gives a result for each, in order; what it raises, each of
-    them raises.
+    `write` gets a batch and returns a result for each item, in order. An error that it
+    raises is raised by each caller of the batch.
     """
 
     def __init__(
@@ -268,22 +277,22 @@ class PacedCoalescer(Coalescer[Item, Result]):
     ) -> None:
         super().__init__(take=lambda _: most, check=lambda _: check(), limit_s=limit_s)
         self._write, self._every_s, self._places = write, every_s, places
-        self._hurry = threading.Event()
-        self._arrived = threading.Event()
+        self._half_full = threading.Event()  # ends the pause between two batches
+        self._arrived = threading.Event()  # wakes the loop
         self._inside = 0
-        self._served = False  # a loop leads
+        self._served = False  # a loop is the leader
         self._began = float("-inf")
         self._writing_since: float | None = None
 
     def submit(self, item: Item) -> Result:
-        """Return the result of `item`, once its batch was written.
+        """Wait until a batch with `item` was written, and return its result.
 
-        Raises what `write` or `check` raised, and MetadataUnavailable: no place is free, or
-        it is slow.
+        Raises what `write` or `check` raised, and MetadataUnavailable if no place is free
+        or the database is slow.
         """
         with self._guard:
             if self._inside >= self._places:
-                # At different times, or all that are refused now would come together again.
+                # Random, or all that are refused now would come back at the same time.
                 again_ms = random.randint(500, 1500)
                 raise MetadataUnavailable(
                     "Too many calls wait for the metadata database.",
@@ -301,41 +310,42 @@ class PacedCoalescer(Coalescer[Item, Result]):
                 self._inside -= 1
 
     def serve(self, wait_s: float) -> None:
-        """Write what waits, or comes within `wait_s`: one pass of a loop. From now on no
-        caller leads.
+        """Write the waiting items, or those that arrive within `wait_s`. One pass of a
+        loop. From now on no caller becomes the leader.
         """
         self._served = True
         if not self._arrived.wait(wait_s):
             return
         with self._guard:
             self._arrived.clear()
-            if self._leading or not self._waiting:
+            # A caller that became the leader before the loop began may still act.
+            if self._has_leader or not self._waiting:
                 return
-            self._leading = True
-        batch, results = self._gather([]), None
+            self._has_leader = True
+        batch, results = self._collect_batch([]), None
         error: BaseException | None = None
         try:
-            results = self._write([one.item for one in batch]) if batch else ()
+            results = self._write([turn.item for turn in batch]) if batch else ()
         except BaseException as failure:
-            error = failure  # they raise it
+            error = failure  # raised by the callers, not by the loop
             if not isinstance(failure, Exception):
                 raise
         finally:
             self.end(batch, results, error)
 
     def wake(self) -> None:
-        """End the wait that the loop is in, as if something had come."""
+        """End the wait of the loop in serve(), as if an item had arrived."""
         self._arrived.set()
 
     def end_service(self) -> None:
-        """Let callers lead again: the loop has ended."""
+        """Let callers become the leader again, because the loop has ended."""
         with self._guard:
             self._served = False
-            if not self._leading:
+            if not self._has_leader:
                 self._hand_over()
 
     def stuck_s(self) -> float:
-        """Return for how many seconds the batch under way has been."""
+        """Return for how many seconds the present batch has been written, 0 without one."""
         since = self._writing_since
         return 0.0 if since is None else time.monotonic() - since
 
@@ -349,25 +359,24 @@ class PacedCoalescer(Coalescer[Item, Result]):
         super()._await_turn(turn)
         self._arrived.set()
         if len(self._waiting) * 2 >= self._places:
-            self._hurry.set()
+            self._half_full.set()
 
-    def _gather(self, first: list[Turn[Item, Result]]) -> list[Turn[Item, Result]]:
-        """Return the next batch, after the pause that is still due since the last one
-        began.
-        """
+    def _collect_batch(self, first: list[Turn[Item, Result]]) -> list[Turn[Item, Result]]:
+        """Return the next batch, after the rest of the pause since the last one began."""
         pause_s = self._began + self._every_s - time.monotonic()
         if pause_s > 0:
             with limiter.aside():
-                self._hurry.wait(pause_s)
-        self._hurry.clear()
+                self._half_full.wait(pause_s)
+        self._half_full.clear()
         self._began = self._writing_since = time.monotonic()
-        return super()._gather(first)
+        return super()._collect_batch(first)
 
     def _hand_over(self) -> None:
         self._writing_since = None
         if not self._served:
             super()._hand_over()
         else:
-            self._leading = False
+            # The loop is the next leader: it only has to wake up.
+            self._has_leader = False
             if self._waiting:
                 self._arrived.set()

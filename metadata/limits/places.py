@@ -1,5 +1,5 @@
-"""Places for work that only so many may do at once in a process, and only so many of them
-for one.
+"""Places: a limit on concurrent work of a kind in a process, and on each caller's part of
+it.
 """
 
 from __future__ import annotations
@@ -11,10 +11,11 @@ from contextlib import contextmanager
 
 
 class Places:
-    """`most` places of which one asker gets `most_of_one`; nobody waits for one.
+    """`most` places, of which one caller may have `most_of_one`. Without a free place a
+    caller is refused at once.
 
-    An asker may belong to wider ones, such as its API key and its address: each of these
-    gets `most_shared` (all places, unless it is given).
+    A caller may also count against shared identities, such as its API key and its address.
+    All callers of one of these have at most `most_shared` places together (by default all).
     """
 
     def __init__(
@@ -26,35 +27,39 @@ class Places:
         self._taken: Counter[Hashable] = Counter()
         self._total = 0
 
-    def take(self, who: Hashable, shared: Sequence[Hashable] = ()) -> bool:
-        """Take a place, if one is free for this asker and the wider ones; whether it was."""
+    def take(self, caller: Hashable, shared: Sequence[Hashable] = ()) -> bool:
+        """Take a place for a caller. Return False if none is free for it or for one of its
+        `shared` identities.
+        """
         with self._guard:
-            if self._total >= self._most or self._taken[who] >= self._most_of_one:
+            if self._total >= self._most or self._taken[caller] >= self._most_of_one:
                 return False
-            if any(self._taken[wider] >= self._most_shared for wider in shared):
+            if any(self._taken[identity] >= self._most_shared for identity in shared):
                 return False
             self._total += 1
-            self._taken.update((who, *shared))
+            self._taken.update((caller, *shared))
             return True
 
-    def has_its_share(self, who: Hashable) -> bool:
-        return self._taken[who] >= self._most_of_one
+    def holds_full_share(self, caller: Hashable) -> bool:
+        """Return True if a caller has all the places that one caller may have."""
+        return self._taken[caller] >= self._most_of_one
 
-    def give_back(self, who: Hashable, shared: Sequence[Hashable] = ()) -> None:
+    def give_back(self, caller: Hashable, shared: Sequence[Hashable] = ()) -> None:
         """Give back a place that was taken with the same arguments."""
         with self._guard:
             self._total -= 1
-            for asker in (who, *shared):
-                self._taken[asker] -= 1
-                if not self._taken[asker]:
-                    del self._taken[asker]
+            for identity in (caller, *shared):
+                self._taken[identity] -= 1
+                # Without this, the memory would grow with every address ever seen.
+                if not self._taken[identity]:
+                    del self._taken[identity]
 
     @contextmanager
-    def place(self, who: Hashable, shared: Sequence[Hashable] = ()) -> Iterator[bool]:
-        """Hold a place for the length of a block, which learns whether it got one."""
-        taken = self.take(who, shared)
+    def place(self, caller: Hashable, shared: Sequence[Hashable] = ()) -> Iterator[bool]:
+        """Hold a place during a block. Yields False if none was free."""
+        has_place = self.take(caller, shared)
         try:
-            yield taken
+            yield has_place
         finally:
-            if taken:
-                self.give_back(who, shared)
+            if has_place:
+                self.give_back(caller, shared)

@@ -18,7 +18,7 @@ from metadata.jobs.pipeline import PURGE, SPARK
 from metadata.jobs.runs import RunFacts, is_silent
 from metadata.listing.pages import ListLayout, ListPage, ListQuery, select_page
 from metadata.listing.topic_lists import check_look
-from metadata.models import Alarm, AuditLog, ConsumerGroup, JobRun, Report, Topic
+from metadata.models import Alarm, AuditLog, ConsumerGroup, JobRun, Lease, Report, Topic
 
 AUDIT = ListLayout(
     search_in=("name", "actor_name", "verb", "kind"),
@@ -210,6 +210,14 @@ def last_runs(*, actor: Actor) -> dict[str, RunRow]:
             row.name: _run(row, now_ms)
             for row in JobRun.objects.filter(pk__in=list(latest))
         }
+
+
+def lease_holders(*, actor: Actor) -> dict[str, str]:
+    """Return the process that holds each lease now, as host:pid, by the lease's name."""
+    check_look(actor)
+    with reachable():
+        leases = Lease.objects.filter(expires_at__gt=database_now())
+        return dict(leases.values_list("name", "holder"))
 
 
 def _run(row: JobRun, now_ms: int) -> RunRow:

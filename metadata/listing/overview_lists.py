@@ -114,9 +114,9 @@ def _growth(row: GroupRow) -> tuple[float, int]:
     """By how much a group falls behind in a second, 0 if it does not; and how far it is
     behind.
     """
-    if row.progress is None or row.progress.said.state != "falls_behind":
+    if row.progress is None or row.progress.trend.state != "falls_behind":
         return 0.0, row.lag or 0
-    return row.progress.said.per_s or 0.0, row.lag or 0
+    return row.progress.trend.per_s or 0.0, row.lag or 0
 
 
 def _first(names: Iterable[str], quiet: Collection[str]) -> tuple[str, ...]:
@@ -126,7 +126,7 @@ def _first(names: Iterable[str], quiet: Collection[str]) -> tuple[str, ...]:
 def _stalled(rows: Iterable[GroupRow]) -> Iterator[str]:
     """Groups that have members and unread messages, and handle none."""
     return (
-        one.name for one in rows if one.progress and one.progress.said.state == "stalled"
+        one.name for one in rows if one.progress and one.progress.trend.state == "stalled"
     )
 
 

@@ -1,10 +1,10 @@
-"""Queues of each member, read for many members at once, and remembered while its group's
-generation stands.
+"""Queues of each member, read for many members at once and cached per generation of the
+group.
 
-Every change of who owns or may read a queue raises the generation of its group in the same
-transaction. So what was read at a generation or later holds at that generation, and a
-heartbeat in quiet times needs no look at the queues. It is believed for KNOWN_S all the
-same, which would end what a change by hand began.
+Every change of a queue's owner, or of what a group reads, raises the generation of the
+group in the same transaction. So queues that were read at a generation are valid as
+long as it lasts, and a heartbeat without changes needs no query of queues. An entry
+still expires after MAX_AGE_S, in case somebody changed rows by hand.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ from dataclasses import dataclass
 from metadata.models import ConsumerGroupTopic, QueueOffset
 
 MAX_AGE_S = 15.0
-MAX_MEMBERS = 20_000  # members; more than one process can serve
+MAX_MEMBERS = 20_000  # more than one process can serve
 
-_COLUMNS = (  # no more: a topic's layout alone is 6 KB
+# Only these columns: the layout of a topic alone has 6 KB.
+_COLUMNS = (
     "queue_id",
     "epoch",
     "owner_id",
@@ -36,17 +37,17 @@ _COLUMNS = (  # no more: a topic's layout alone is 6 KB
 
 @dataclass(frozen=True, slots=True)
 class OwnedQueue:
-    """A queue whose owner the member is; one that is `leaving` was revoked at
-    `target_generation`.
+    """A queue that a member owns.
 
-    `stopped`: it owns the queue, but reads nothing for now.
+    `leaving`: the queue was revoked at `target_generation`, and the member must release
+    it. `stopped`: it is paused, so the member owns it but gets no messages.
+    `origin_topic`: for a queue of a retry topic, the topic whose messages failed.
     """
 
     topic: str
     queue: int
     epoch: int
     stopped: bool
-    # of a failure topic's queue: the topic whose messages failed
     origin_topic: str | None = None
     leaving: bool = False
     target_generation: int = 0
@@ -54,109 +55,122 @@ class OwnedQueue:
 
 @dataclass(frozen=True, slots=True)
 class PausedQueues:
-    """Stops by operators, as (group, topic) and (group, queue) pairs; a stopped group is
-    told apart.
+    """Topics and queues that operators paused, as (group id, topic id) and (group id,
+    queue id).
     """
 
     topics: set[tuple[int, int]]
     queues: set[tuple[int, int]]
 
-    def cover(self, group_id: int, topic_id: int, queue: int) -> bool:
+    def covers(self, group_id: int, topic_id: int, queue: int) -> bool:
         return (group_id, topic_id) in self.topics or (group_id, queue) in self.queues
 
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """A member as its row names it now, read together with its group's generation."""
+    """A member's row, read together with the generation of its group."""
 
     member_id: int
-    text: str
+    consumer_id: str
     group_id: int
     generation: int
 
 
 @dataclass(frozen=True, slots=True)
-class _Known:
+class _Entry:
     generation: int
     read_at: float  # time.monotonic()
-    held: tuple[OwnedQueue, ...]
+    queues: tuple[OwnedQueue, ...]
 
 
 class AssignmentCache:
-    """Queues that members own; safe for threads, which at worst read the same twice."""
+    """Cache of the queues that members own. Thread-safe: at worst two threads read the
+    same rows.
+    """
 
     def __init__(self) -> None:
-        self._known: dict[str, _Known] = {}
+        self._entries: dict[str, _Entry] = {}
 
-    def of(self, owners: Sequence[Owner]) -> dict[str, tuple[OwnedQueue, ...]]:
-        """Consumer id → the queues it owns, at its owner's generation or later."""
+    def owned_queues(self, owners: Sequence[Owner]) -> dict[str, tuple[OwnedQueue, ...]]:
+        """Return the queues of each owner by consumer id, as of its generation or a later
+        one.
+        """
         now = time.monotonic()
-        found: dict[str, tuple[OwnedQueue, ...]] = {}
-        unknown = []
-        for one in owners:
-            known = self._known.get(one.text)
+        queues_of: dict[str, tuple[OwnedQueue, ...]] = {}
+        uncached = []
+        for owner in owners:
+            entry = self._entries.get(owner.consumer_id)
             if (
-                known
-                and known.generation == one.generation
-                and now - known.read_at < MAX_AGE_S
+                entry
+                and entry.generation == owner.generation
+                and now - entry.read_at < MAX_AGE_S
             ):
-                found[one.text] = known.held
+                queues_of[owner.consumer_id] = entry.queues
             else:
-                unknown.append(one)
-        if unknown:
-            read = read_owned_queues(unknown)
-            if len(self._known) + len(read) > MAX_MEMBERS:
-                self._known = {}
-            for one in unknown:
-                self._known[one.text] = _Known(one.generation, now, read[one.text])
-            found |= read
-        return found
+                uncached.append(owner)
+        if uncached:
+            queues_read = read_owned_queues(uncached)
+            if len(self._entries) + len(queues_read) > MAX_MEMBERS:
+                self._entries = {}
+            for owner in uncached:
+                self._entries[owner.consumer_id] = _Entry(
+                    owner.generation, now, queues_read[owner.consumer_id]
+                )
+            queues_of |= queues_read
+        return queues_of
 
 
 def read_owned_queues(owners: Sequence[Owner]) -> dict[str, tuple[OwnedQueue, ...]]:
-    """Consumer id → the queues it owns now. One that was replaced meanwhile owns nothing."""
-    stops = read_paused_queues(sorted({one.group_id for one in owners}))
+    """Read the queues that members own now, by consumer id.
+
+    A consumer that was replaced meanwhile owns nothing.
+    """
+    paused = read_paused_queues(sorted({member.group_id for member in owners}))
     rows = QueueOffset.objects.filter(
-        owner_id__in=sorted({one.member_id for one in owners})
+        owner_id__in=sorted({member.member_id for member in owners})
     )
-    found: dict[str, list[OwnedQueue]] = {one.text: [] for one in owners}
+    queues_of: dict[str, list[OwnedQueue]] = {member.consumer_id: [] for member in owners}
     for row in rows.order_by("queue_id").values_list(*_COLUMNS):
         (
             queue,
             epoch,
             owner,
             target,
-            ordered,
-            text,
+            target_generation,
+            consumer_id,
             topic_id,
             topic,
             group_id,
-            stopped,
-            origin,
-            of,
+            group_stopped,
+            origin_id,
+            origin_name,
         ) = row
-        held = OwnedQueue(
+        owned_queue = OwnedQueue(
             topic=topic,
             queue=queue,
             epoch=epoch,
-            stopped=stopped
-            or stops.cover(group_id, topic_id, queue)
-            or (origin is not None and stops.cover(group_id, origin, queue)),
+            stopped=group_stopped
+            or paused.covers(group_id, topic_id, queue)
+            or (origin_id is not None and paused.covers(group_id, origin_id, queue)),
             leaving=target != owner,
-            target_generation=ordered,
-            origin_topic=of,
+            target_generation=target_generation,
+            origin_topic=origin_name,
         )
-        found.get(text, []).append(held)
-    return {text: tuple(held) for text, held in found.items()}
+        # The row may name the consumer id of a successor, which is not among the owners.
+        queues_of.get(consumer_id, []).append(owned_queue)
+    return {
+        consumer_id: tuple(owned_queue) for consumer_id, owned_queue in queues_of.items()
+    }
 
 
 def read_paused_queues(groups: Sequence[int]) -> PausedQueues:
-    stops = PausedQueues(set(), set())
+    """Read the topics and queues that are paused in some groups."""
+    paused = PausedQueues(set(), set())
     rows = ConsumerGroupTopic.objects.filter(group_id__in=groups)
-    for group_id, topic_id, stopped, some in rows.values_list(
+    for group_id, topic_id, stopped, queues in rows.values_list(
         "group_id", "topic_id", "stopped", "stopped_queues"
     ):
         if stopped:
-            stops.topics.add((group_id, topic_id))
-        stops.queues.update((group_id, queue) for queue in some)
-    return stops
+            paused.topics.add((group_id, topic_id))
+        paused.queues.update((group_id, queue) for queue in queues)
+    return paused

@@ -1,15 +1,19 @@
-"""Instances of broadcasting groups: named readers, each of which reads every queue at
-positions of its own.
+"""Instances of broadcasting groups: named readers that each read every queue, at positions
+of their own.
 
-Nothing is handed over in such a group: a member owns every queue that the group's ready
-subscriptions read, for the instance it names, and the rows of QueueOffset say only which
-queues those are. A queue's epoch for an instance is the row's, where the subscription
-began, plus the instance's own, which rises whenever the instance changes hands. Its
-positions are the reader rows on the nodes that carry its id; they outlive its membership,
-until it has not been seen for a week (messagestore.consume.broadcast_positions).
+No queue changes owner in such a group. A member owns every queue that the ready
+subscriptions of the group read, for the instance it names; the rows of QueueOffset say
+only which queues these are. The epoch of a queue for an instance is the epoch of that
+row, where the subscription began, plus the epoch of the instance, which rises whenever
+another process takes the instance over.
 
-An instance that is to be forgotten gives up its name first, under the group's lock: whoever
-comes under that name later is another instance and finds no half of its positions.
+The positions of an instance are the reader rows on the nodes that carry its id
+(messagestore.consume.broadcast_positions). They outlive its membership, until it has
+not been seen for a week.
+
+Before an instance is deleted, it loses its name, under the lock of the group. A process
+that comes back under that name gets a new instance, and never a half deleted set of
+positions.
 """
 
 from __future__ import annotations
@@ -34,15 +38,15 @@ from metadata.models import (
 )
 
 KEPT_DAYS = 7.0
-MAX_INSTANCES = 1_000  # of a group: each has a reader row for every queue
+MAX_INSTANCES = 1_000  # per group: each has a reader row in every queue
 MAX_DELETED = 200  # instances in one pass
-# stands in the name of an instance that gave its own up; no name that users give has it
+# Part of the name of an instance that lost its own; names from users cannot contain it.
 RELEASED_MARK = "~"
 
 
 @dataclass(frozen=True, slots=True)
 class BroadcastQueue:
-    """A queue that a group reads; `base_epoch` is where its subscription's epochs begin."""
+    """A queue that a group reads; `base_epoch` is the first epoch of its subscription."""
 
     group_id: int
     topic_id: int
@@ -54,7 +58,7 @@ class BroadcastQueue:
 
 @dataclass(frozen=True, slots=True)
 class ReleasedInstance:
-    """An instance that has given up its name; `reader` is how reader rows call it."""
+    """An instance that lost its name; `reader` is the key of its reader rows."""
 
     id: int
     group_id: int
@@ -62,36 +66,39 @@ class ReleasedInstance:
 
 
 def claim_instance(*, group: ConsumerGroup, name: str, now: datetime) -> int:
-    """The id of the instance, held by somebody new: its epoch rises. The caller holds the
-    group's lock.
+    """Return the id of the instance with this name for a new holder, and raise its epoch.
 
-    Raises Conflict (in_use) if the group has as many instances as there may be.
+    The instance is created if there is none. The caller holds the lock of the group.
+    Raises Conflict(in_use) if the group has the maximum number of instances.
     """
-    known = BroadcastInstance.objects.filter(group=group)
-    row = known.filter(name=name).first()
+    instances = BroadcastInstance.objects.filter(group=group)
+    row = instances.filter(name=name).first()
     if row is None:
-        if known.count() >= MAX_INSTANCES:
+        if instances.count() >= MAX_INSTANCES:
             raise Conflict(
                 f"Group {group.name} has {MAX_INSTANCES} instances, the maximum. Let each "
                 "consumer keep "
                 f"its instance_id. Instances not seen for {KEPT_DAYS:.0f} days are deleted."
             )
-        row = known.create(group=group, name=name, last_seen=now)
+        row = instances.create(group=group, name=name, last_seen=now)
     BroadcastInstance.objects.filter(pk=row.pk).update(epoch=F("epoch") + 1, last_seen=now)
     return row.pk
 
 
-def record_last_seen(*, group: ConsumerGroup, seen: Mapping[str, datetime]) -> None:
-    """Note when instances, by name, were last seen as members. The caller holds the group's
-    lock.
+def record_last_seen(
+    *, group: ConsumerGroup, last_seen_by_name: Mapping[str, datetime]
+) -> None:
+    """Store when instances, by name, were last seen as members.
+
+    The caller holds the lock of the group.
     """
-    for name, last_seen in sorted(seen.items()):
+    for name, last_seen in sorted(last_seen_by_name.items()):
         BroadcastInstance.objects.filter(group=group, name=name).update(last_seen=last_seen)
 
 
 @bulkhead.permit()
 def raise_epoch(*, instance_id: int, epoch: int) -> None:
-    """Raise the epoch of an instance that is at `epoch`, so that what was granted before is
+    """Raise the epoch of an instance that is at `epoch`, so that former grants become
     void.
     """
     with reachable():
@@ -100,13 +107,13 @@ def raise_epoch(*, instance_id: int, epoch: int) -> None:
         )
 
 
-def read_epochs(texts: Collection[str]) -> dict[str, int]:
-    """Consumer id → the epoch of the instance that it holds now.
-
-    One statement, so a consumer that is being replaced is never told its successor's epoch.
-    """
+def read_epochs(consumer_ids: Collection[str]) -> dict[str, int]:
+    """Return the epoch of the instance that each consumer holds now, by consumer id."""
+    # One statement, so that a consumer that is being replaced never gets the epoch of its
+    # successor.
     rows = BroadcastInstance.objects.filter(
-        group__members__consumer_id__in=sorted(texts), group__members__instance_id=F("name")
+        group__members__consumer_id__in=sorted(consumer_ids),
+        group__members__instance_id=F("name"),
     )
     return dict(rows.order_by().values_list("group__members__consumer_id", "epoch"))
 
@@ -114,8 +121,11 @@ def read_epochs(texts: Collection[str]) -> dict[str, int]:
 def read_queues(
     groups: Collection[int], queues: Collection[int] | None = None
 ) -> list[BroadcastQueue]:
-    """List what some broadcasting groups read, or which of `queues` they do, by queue:
-    topic and subscription ready, queue not retired."""
+    """Return the queues that broadcasting groups read, ordered by queue id; only `queues`
+    if given.
+
+    Topic and subscription must be ready, and the queue not retired.
+    """
     rows = QueueOffset.objects.filter(
         group__in=sorted(groups),
         group__mode=ConsumerGroup.Mode.BROADCASTING,
@@ -138,15 +148,17 @@ def read_queues(
 
 
 def list_instances(group_id: int) -> dict[int, tuple[str, int]]:
-    """Instance id → (name, epoch) of those a broadcasting group knows."""
-    rows = _named().filter(group=group_id).order_by("name")
+    """Return (name, epoch) of each instance of a broadcasting group, by instance id."""
+    rows = _active_instances().filter(group=group_id).order_by("name")
     return {
         pk: (name, epoch) for pk, name, epoch in rows.values_list("pk", "name", "epoch")
     }
 
 
 def reader_names(group_id: int) -> list[str]:
-    """Names of a group's instances in reader rows: '' alone unless the group broadcasts."""
+    """Return the readers of a group as reader rows name them: only '' unless the group
+    broadcasts.
+    """
     return reader_names_by_group([group_id])[group_id]
 
 
@@ -159,8 +171,9 @@ def is_share_group(group_id: int) -> bool:
 
 
 def reader_names_by_group(groups: Collection[int]) -> dict[int, list[str]]:
-    """The same of some groups, in two statements. Raises ConsumerGroup.DoesNotExist for one
-    that is gone.
+    """Return the same for several groups, by group id, with two queries.
+
+    Raises ConsumerGroup.DoesNotExist if one of them was deleted.
     """
     with reachable():
         modes = dict(
@@ -168,60 +181,68 @@ def reader_names_by_group(groups: Collection[int]) -> dict[int, list[str]]:
         )
         if len(modes) < len(set(groups)):
             raise ConsumerGroup.DoesNotExist
-        shared = ConsumerGroup.Mode.BROADCASTING
-        named = _named().filter(group__in=groups, group__mode=shared).order_by("name")
-        found = {
-            group: [] if mode == shared else [reader_instance(0)]
+        broadcasting = ConsumerGroup.Mode.BROADCASTING
+        instances = (
+            _active_instances()
+            .filter(group__in=groups, group__mode=broadcasting)
+            .order_by("name")
+        )
+        readers = {
+            group: [] if mode == broadcasting else [reader_instance(0)]
             for group, mode in modes.items()
         }
-        for group, instance in named.values_list("group_id", "pk"):
-            found[group].append(reader_instance(instance))
-    return found
+        for group, instance in instances.values_list("group_id", "pk"):
+            readers[group].append(reader_instance(instance))
+    return readers
 
 
 def release_names(*, after_days: float = KEPT_DAYS) -> list[ReleasedInstance]:
-    """Take the names of instances that are due to be forgotten; all that have none. One
-    bounded pass.
+    """Take the names of instances that are due for deletion. Return all instances without
+    a name.
 
-    Due is one that nobody has held for so long, and every one of a deleted group.
+    Due are those that no member has held for `after_days`, and all of deleted groups.
+    One call handles at most MAX_DELETED instances.
     """
     with reachable():
-        limit = before(database_now(), seconds=after_days * 86_400)
-        due = _named().filter(_is_due(limit)).order_by("pk")
-        candidates = list(due.values_list("pk", "group_id")[:MAX_DELETED])
+        unseen_since = before(database_now(), seconds=after_days * 86_400)
+        expired = _active_instances().filter(_is_due(unseen_since)).order_by("pk")
+        candidates = list(expired.values_list("pk", "group_id")[:MAX_DELETED])
     for instance_id, group_id in candidates:
-        _part(instance_id=instance_id, group_id=group_id, limit=limit)
+        _release_name(instance_id=instance_id, group_id=group_id, unseen_since=unseen_since)
     with reachable():
         rows = BroadcastInstance.objects.filter(name__contains=RELEASED_MARK).order_by("pk")
-        found = rows.values_list("pk", "group_id")[:MAX_DELETED]
+        released = rows.values_list("pk", "group_id")[:MAX_DELETED]
         return [
-            ReleasedInstance(pk, group_id, reader_instance(pk)) for pk, group_id in found
+            ReleasedInstance(pk, group_id, reader_instance(pk)) for pk, group_id in released
         ]
 
 
-def _named() -> QuerySet[BroadcastInstance]:
+def _active_instances() -> QuerySet[BroadcastInstance]:
     return BroadcastInstance.objects.exclude(name__contains=RELEASED_MARK)
 
 
-def _is_due(limit: datetime) -> Q:
+def _is_due(unseen_since: datetime) -> Q:
+    """Return the condition for instances that are due for deletion."""
     held = ConsumerGroupConsumer.objects.filter(
         group=OuterRef("group"), instance_id=OuterRef("name")
     )
-    return Q(group__deleted_at__isnull=False) | Q(~Exists(held), last_seen__lt=limit)
+    return Q(group__deleted_at__isnull=False) | Q(~Exists(held), last_seen__lt=unseen_since)
 
 
 @transactional
-def _part(*, instance_id: int, group_id: int, limit: datetime) -> None:
-    """Take the instance's name if it is still due, judged under the group's lock."""
+def _release_name(*, instance_id: int, group_id: int, unseen_since: datetime) -> None:
+    """Take the instance's name if it is still due for deletion, checked under the group's
+    lock.
+    """
     ConsumerGroup.objects.select_for_update().filter(pk=group_id).first()
-    row = _named().filter(_is_due(limit), pk=instance_id).first()
+    row = _active_instances().filter(_is_due(unseen_since), pk=instance_id).first()
     if row is not None:
         row.name = f"{row.name}{RELEASED_MARK}{row.pk}"
         row.save(update_fields=("name",))
 
 
 def delete_instance(instance_id: int) -> None:
-    """Remove an instance that has given up its name, once its reader rows are gone."""
+    """Delete an instance that has lost its name, after its reader rows were deleted."""
     with reachable():
         BroadcastInstance.objects.filter(
             pk=instance_id, name__contains=RELEASED_MARK

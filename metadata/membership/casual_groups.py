@@ -1,20 +1,21 @@
-"""Casual groups: made by a command that somebody ran for a look, so nobody misses a
-consumer in them.
+"""Casual groups: groups that `catmq consume` created for a look at a topic.
+
+A casual group raises no "no consumer" alarm while it has no members.
 """
 
 from __future__ import annotations
 
 from metadata.models import ConsumerGroup
 
-TOOL = "catmq-cli/"  # how the command names itself when it registers
+TOOL_SDK_PREFIX = "catmq-cli/"  # the `sdk` of the command line tool
 
 
 def is_command_line_tool(sdk: str) -> bool:
-    """Return True if a member is such a command, as it says of itself."""
-    return sdk.startswith(TOOL)
+    """Return True if a member is the command line tool, by its `sdk`."""
+    return sdk.startswith(TOOL_SDK_PREFIX)
 
 
 def enable_no_consumer_alarm(group: ConsumerGroup) -> None:
-    """Make a casual group one whose lack of consumers is an alarm."""
+    """Make the group an ordinary one, which raises an alarm while it has no consumer."""
     if group.casual:
         ConsumerGroup.objects.filter(pk=group.pk).update(casual=False)

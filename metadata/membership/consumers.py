@@ -1,13 +1,14 @@
-"""Members of groups: register, heartbeat, leave. expiry.py ends silent ones.
+"""Members of groups: register and leave. heartbeats.py answers their heartbeats, expiry.py
+removes silent ones.
 
-A member is one identity in a group: its instance_id, else its name. The row of an identity
-stays when another incarnation takes it over, so the new process inherits the queues at
-once, each under epoch + 1, and the old one is told `replaced`. A row that is gone means
-`expired`.
+A member is one identity in a group: its instance_id, or its name without one. When
+another process (incarnation) registers under the same identity, the row stays and the
+new process inherits the queues at once, each under epoch + 1. The former process is
+refused as `replaced`. A consumer id without a row is refused as `expired`.
 
 In a broadcasting group the identity is an instance that owns every queue
-(broadcast_instances.py). A join or leave there matters to other members only if the group
-limits how many members are active.
+(broadcast_instances.py). A join or leave there matters to other members only if the
+group limits how many members are active.
 """
 
 from __future__ import annotations
@@ -68,14 +69,14 @@ __all__ = [
 log = logging.getLogger(__name__)
 
 MAX_HEARTBEAT_INTERVAL_MS = 3_000
-# earlier processes of an identity that are remembered, so that none of them comes back
+# Earlier processes of an identity that are remembered, so that none of them comes back.
 MAX_REPLACED = 16
 
 
 @dataclass(frozen=True, slots=True)
 class Registered:
-    """A registration's answer; `heartbeat_interval_ms` is how often the member must be
-    heard.
+    """Result of a registration. The member must send a heartbeat every
+    `heartbeat_interval_ms`.
     """
 
     consumer_id: str
@@ -85,6 +86,8 @@ class Registered:
 
 @dataclass(frozen=True, slots=True)
 class _Applicant:
+    """The process that registers."""
+
     name: str
     incarnation: str
     instance_id: str
@@ -115,18 +118,18 @@ def register(
     address: str,
     actor: Actor,
 ) -> Registered:
-    """Make the process a member of the group and rebalance it. Needs `consume` on the
-    group.
+    """Make the process a member of the group and rebalance the group. Needs `consume` on
+    the group.
 
-    `incarnation` is a UUID made at the process's start: the same one again gets the same
-    answer, another one replaces the earlier process of that identity. Raises Invalid,
-    NotFound(group_not_found), Gone(replaced) for a process that was replaced itself,
-    MetadataUnavailable.
+    `incarnation` is a UUID that the process made at its start. A repeat with the same
+    one gets the same result; another one replaces the earlier process of that identity.
+    Raises Invalid, NotFound(group_not_found), Gone(replaced) for a process that was
+    itself replaced, and MetadataUnavailable.
     """
     access.require(actor, "consume", group, what="group")
     applicant = _Applicant(
         name=check_spelling("consumer", name),
-        incarnation=_uuid(incarnation),
+        incarnation=_parse_incarnation(incarnation),
         instance_id=check_spelling("instance", instance_id, field="instance_id")
         if instance_id
         else "",
@@ -134,8 +137,10 @@ def register(
         address=address[:100],
         key_id=actor.key_id,
     )
-    group_id, registered, marked = _registered(group=group, applicant=applicant)
-    if marked:
+    group_id, registered, needs_rebalance = _register_in_group(
+        group=group, applicant=applicant
+    )
+    if needs_rebalance:
         rebalance_now(group_id)
     return registered
 
@@ -144,28 +149,29 @@ def register(
 def check_settings(
     *, group: str, asked: Mapping[str, object], instance_id: str | None
 ) -> int:
-    """The id of the group, if a consumer that asks for these settings (None: any) may
-    register in it.
+    """Return the id of the group if a consumer that asks for these settings may register
+    in it.
 
-    Raises Conflict(group_settings_differ), which names both values, Invalid when a
-    broadcasting group gets no instance_id, NotFound(group_not_found), MetadataUnavailable.
+    A setting of None accepts any value. Raises Conflict(group_settings_differ), which
+    names both values, Invalid if a broadcasting group gets no instance_id,
+    NotFound(group_not_found), and MetadataUnavailable.
     """
     with reachable():
-        row = find_group(group)
-    for setting, wanted in asked.items():
-        has = getattr(row, setting)
-        if wanted is not None and wanted != has:
+        group_row = find_group(group)
+    for setting, expected in asked.items():
+        actual = getattr(group_row, setting)
+        if expected is not None and expected != actual:
             raise Conflict(
-                f"Group {group} has {setting} {has}, this consumer asks for {wanted}: "
-                f"let it ask for {has} or for none, or use another group.",
+                f"Group {group} has {setting} {actual}, this consumer asks for {expected}: "
+                f"let it ask for {actual} or for none, or use another group.",
                 code=Code.GROUP_SETTINGS_DIFFER,
             )
-    check_instance_id(group=group, mode=row.mode, instance_id=instance_id)
-    return row.pk
+    check_instance_id(group=group, mode=group_row.mode, instance_id=instance_id)
+    return group_row.pk
 
 
 def check_instance_id(*, group: str, mode: str | None, instance_id: str | None) -> None:
-    """Raise Invalid unless the instance_id is given where the mode needs one."""
+    """Raise Invalid if the mode needs an instance_id and there is none."""
     if mode == ConsumerGroup.Mode.BROADCASTING and not instance_id:
         raise Invalid.field(
             "instance_id",
@@ -174,7 +180,8 @@ def check_instance_id(*, group: str, mode: str | None, instance_id: str | None) 
         )
 
 
-def _uuid(text: str) -> str:
+def _parse_incarnation(text: str) -> str:
+    """Return the canonical form of a UUID. Raises Invalid."""
     try:
         return str(UUID(text))
     except ValueError:
@@ -184,8 +191,10 @@ def _uuid(text: str) -> str:
 
 
 def rebalance_now(group_id: int) -> None:
-    """Run the rebalance whose mark was just committed; if it cannot, the sweep over
-    pending() will.
+    """Run the rebalance whose mark was just committed.
+
+    If it fails, the mark stays, and the sweep over pending_groups() runs the rebalance
+    later.
     """
     try:
         rebalance.rebalance_if_due(group_id)
@@ -196,23 +205,33 @@ def rebalance_now(group_id: int) -> None:
 
 
 @transactional
-def _registered(*, group: str, applicant: _Applicant) -> tuple[int, Registered, bool]:
-    """(group id, answer, whether the group is marked for a rebalance)."""
-    row = lock_group(group)
-    check_instance_id(group=group, mode=row.mode, instance_id=applicant.instance_id)
+def _register_in_group(
+    *, group: str, applicant: _Applicant
+) -> tuple[int, Registered, bool]:
+    """Return the group id, the result, and True if the group is due for a rebalance."""
+    group_row = lock_group(group)
+    check_instance_id(group=group, mode=group_row.mode, instance_id=applicant.instance_id)
     member = (
-        row.members.select_related("process").filter(identity=applicant.identity).first()
+        group_row.members.select_related("process")
+        .filter(identity=applicant.identity)
+        .first()
     )
     if member is None:
-        text, marked = _joined(row, applicant)
+        consumer_id, needs_rebalance = _add_member(group_row, applicant)
     else:
-        text, marked = _returned(row, member, applicant)
-    interval_ms = min(MAX_HEARTBEAT_INTERVAL_MS, row.session_timeout_ms // 3)
-    return row.pk, Registered(text, row.session_timeout_ms, interval_ms), marked
+        consumer_id, needs_rebalance = _register_again(group_row, member, applicant)
+    interval_ms = min(MAX_HEARTBEAT_INTERVAL_MS, group_row.session_timeout_ms // 3)
+    return (
+        group_row.pk,
+        Registered(consumer_id, group_row.session_timeout_ms, interval_ms),
+        needs_rebalance,
+    )
 
 
-def _joined(group: ConsumerGroup, applicant: _Applicant) -> tuple[str, bool]:
-    """The consumer id of a new member, and whether the group was marked."""
+def _add_member(group: ConsumerGroup, applicant: _Applicant) -> tuple[str, bool]:
+    """Return the consumer id of a new member, and True if the group is due for a
+    rebalance.
+    """
     now = database_now()
     process = Consumer.objects.create(**applicant.process)
     member = ConsumerGroupConsumer.objects.create(
@@ -220,59 +239,69 @@ def _joined(group: ConsumerGroup, applicant: _Applicant) -> tuple[str, bool]:
         process=process,
         identity=applicant.identity,
         instance_id=applicant.instance_id,
-        consumer_id=token_hex(16),  # until the row has the id that the real one contains
+        # A placeholder: the real consumer id contains the id of this row.
+        consumer_id=token_hex(16),
         joined_at=now,
     )
     if not casual_groups.is_command_line_tool(applicant.sdk):
         casual_groups.enable_no_consumer_alarm(group)
-    text = _issue(group, member, applicant, now)
+    consumer_id = _issue_consumer_id(group, member, applicant, now)
     Heartbeat.objects.create(membership=member, last_seen=now)
     log.info("group %s: %s joined", group.name, applicant.identity)
-    return text, _mark(group, f"{applicant.identity} joined")
+    return consumer_id, _request_rebalance(group, f"{applicant.identity} joined")
 
 
-def _mark(group: ConsumerGroup, cause: str) -> bool:
-    """Mark the group for a rebalance, if who comes and goes concerns the others."""
+def _request_rebalance(group: ConsumerGroup, cause: str) -> bool:
+    """Mark the group for a rebalance if a join or leave affects other members.
+
+    Return True if it was marked.
+    """
     if group.mode == ConsumerGroup.Mode.SHARE:
-        record_change("group", group.pk)  # how many there are decides how much each gets
+        # Nobody owns queues in a share group. But brokers divide the messages by the
+        # number of members, which they read from the snapshot.
+        record_change("group", group.pk)
         return False
-    concerns = (
+    affects_others = (
         group.mode == ConsumerGroup.Mode.CLUSTERING or group.max_active_members is not None
     )
-    if concerns:
+    if affects_others:
         rebalance.mark_due(group.pk, cause)
-    return concerns
+    return affects_others
 
 
-def _issue(
+def _issue_consumer_id(
     group: ConsumerGroup,
     member: ConsumerGroupConsumer,
     applicant: _Applicant,
     now: datetime,
 ) -> str:
-    """A new consumer id for the member; from now on its earlier one is worth nothing."""
-    broadcasts = group.mode == ConsumerGroup.Mode.BROADCASTING
+    """Give the member a new consumer id and return it. Its former id becomes invalid."""
+    is_broadcasting = group.mode == ConsumerGroup.Mode.BROADCASTING
     instance_id = (
         broadcast_instances.claim_instance(group=group, name=member.instance_id, now=now)
-        if broadcasts
+        if is_broadcasting
         else 0
     )
-    text = consumer_ids.issue(
+    consumer_id = consumer_ids.issue(
         group_id=group.pk,
         key_id=applicant.key_id,
         member_id=member.pk,
         instance_id=instance_id,
     )
-    member.consumer_id = text
+    member.consumer_id = consumer_id
     member.save(update_fields=("consumer_id",))
-    return text
+    return consumer_id
 
 
-def _returned(
+def _register_again(
     group: ConsumerGroup, member: ConsumerGroupConsumer, applicant: _Applicant
 ) -> tuple[str, bool]:
-    """The consumer id of an identity that is there already, and whether the group was
-    marked: the same process again, or its successor."""
+    """Register an identity that is a member already: the same process again, or its
+    successor.
+
+    Return the consumer id, and True if the group is due for a rebalance. Raises
+    Gone(replaced).
+    """
     if applicant.incarnation in member.replaced_incarnations:
         raise replaced_error()
     now = database_now()
@@ -280,39 +309,45 @@ def _returned(
     same_key = member.process.key_id == applicant.key_id
     if member.process.incarnation == applicant.incarnation and same_key:
         return member.consumer_id, False
-    moved = bool(group.allow_addresses or group.deny_addresses)
-    moved = moved and member.process.address != applicant.address
-    text = _replace(group, member, applicant, now)
-    return text, moved and _mark(
+    # Only address limits make the new address matter to the assignment.
+    address_changed = bool(group.allow_addresses or group.deny_addresses)
+    address_changed = address_changed and member.process.address != applicant.address
+    consumer_id = _replace_process(group, member, applicant, now)
+    return consumer_id, address_changed and _request_rebalance(
         group, f"{applicant.identity} came back at another address"
     )
 
 
-def _replace(
+def _replace_process(
     group: ConsumerGroup,
     member: ConsumerGroupConsumer,
     applicant: _Applicant,
     now: datetime,
 ) -> str:
-    """The successor's consumer id. It inherits the queues under epoch + 1; what was leaving
-    goes at once.
+    """Return the consumer id of the process that takes over an identity.
+
+    It inherits the queues under epoch + 1. Queues that were leaving go to their targets
+    at once.
     """
     if member.process.incarnation != applicant.incarnation:
-        earlier = [*member.replaced_incarnations, member.process.incarnation]
-        member.replaced_incarnations = earlier[-MAX_REPLACED:]
+        replaced = [*member.replaced_incarnations, member.process.incarnation]
+        member.replaced_incarnations = replaced[-MAX_REPLACED:]
     Consumer.objects.filter(pk=member.process_id).update(**applicant.process)
-    # of the process before
+    # The report describes the former process.
     Heartbeat.objects.filter(pk=member.pk).update(report="", reported_at=None)
     member.generation = 0
     member.instance_id = applicant.instance_id
     member.save(update_fields=("replaced_incarnations", "generation", "instance_id"))
-    owned = QueueOffset.objects.filter(group=group, owner=member)
-    handed = sum(rebalance.hand_over(row) for row in owned if row.target_id != member.pk)
+    # The former process is fenced by the higher epochs, so it need not release anything.
+    owned_rows = QueueOffset.objects.filter(group=group, owner=member)
+    handed_over = sum(
+        rebalance.hand_over(row) for row in owned_rows if row.target_id != member.pk
+    )
     QueueOffset.objects.filter(group=group, owner=member).update(epoch=F("epoch") + 1)
     if group.mode == ConsumerGroup.Mode.SHARE:
         ended_share_members.note_ended(group.pk, [member.consumer_id])
-    text = _issue(group, member, applicant, now)
-    if handed:
+    text = _issue_consumer_id(group, member, applicant, now)
+    if handed_over:
         rebalance.raise_generation(group.pk)
         record_change("group", group.pk)
     log.info("group %s: %s registered again", group.name, applicant.identity)
@@ -321,17 +356,18 @@ def _replace(
 
 @bulkhead.permit()
 def leave(*, consumer: ConsumerId, actor: Actor) -> None:
-    """End a membership and give its queues to the others at once; one that has ended
-    already is fine.
+    """End a membership and give its queues to other members at once.
+
+    Does nothing if the membership has ended already.
     """
     group_id = consumer.group_id
-    if _left(consumer=consumer, actor=actor):
+    if _remove_leaving_member(consumer=consumer, actor=actor):
         rebalance_now(group_id)
 
 
 @transactional
-def _left(*, consumer: ConsumerId, actor: Actor) -> bool:
-    """Remove a member that leaves; return True if the group is marked for a rebalance."""
+def _remove_leaving_member(*, consumer: ConsumerId, actor: Actor) -> bool:
+    """Remove a member that leaves. Return True if the group is due for a rebalance."""
     try:
         group = lock_group_by_id(consumer.group_id)
     except NotFound:
@@ -345,11 +381,16 @@ def _left(*, consumer: ConsumerId, actor: Actor) -> bool:
 
 
 def drop_members(group: ConsumerGroup, members: Mapping[int, datetime], cause: str) -> bool:
-    """Remove memberships, last heard at the given times, and free their queues; whether the
-    group was marked. The caller holds the group's lock."""
+    """Remove memberships and free their queues. The caller holds the group's lock.
+
+    `members` maps member ids to the time when each was last heard. Return True if the
+    group is due for a rebalance.
+    """
     ids = sorted(members)
     Heartbeat.objects.filter(pk__in=ids).delete()
     for member, last_seen in sorted(members.items()):
+        # The pause of a queue began when its owner was last heard, or earlier if the
+        # queue was leaving already.
         QueueOffset.objects.filter(group=group, owner=member).update(
             owner=None,
             idle_since=Least(Coalesce("idle_since", Value(last_seen)), Value(last_seen)),
@@ -357,9 +398,10 @@ def drop_members(group: ConsumerGroup, members: Mapping[int, datetime], cause: s
     QueueOffset.objects.filter(group=group, target__in=ids).update(target=None)
     rows = ConsumerGroupConsumer.objects.filter(pk__in=ids)
     if group.mode == ConsumerGroup.Mode.BROADCASTING:
-        held = rows.values_list("instance_id", "pk")
+        instance_members = rows.values_list("instance_id", "pk")
         broadcast_instances.record_last_seen(
-            group=group, seen={name: members[member] for name, member in held}
+            group=group,
+            last_seen_by_name={name: members[member] for name, member in instance_members},
         )
     if group.mode == ConsumerGroup.Mode.SHARE:
         ended_share_members.note_ended(
@@ -368,4 +410,4 @@ def drop_members(group: ConsumerGroup, members: Mapping[int, datetime], cause: s
     processes = list(rows.values_list("process_id", flat=True))
     rows.delete()
     Consumer.objects.filter(pk__in=processes).delete()
-    return _mark(group, cause)
+    return _request_rebalance(group, cause)

@@ -1,7 +1,7 @@
-"""Members of share groups that ended, for whoever frees the runs that they leased.
+"""Members of share groups that ended, so that their leases can be released early.
 
-A list in the memory of the process that ended them. What a crash loses of it costs time
-only: the leases run out.
+The list is in the memory of the process that removed the members. If it is lost in a
+crash, the leases run out by themselves, which only takes longer.
 """
 
 from __future__ import annotations
@@ -10,19 +10,23 @@ from collections import deque
 
 from django.db import transaction
 
-MOST = 10_000
+MAX_MEMBERS = 10_000
 
-_ended: deque[tuple[int, str]] = deque(maxlen=MOST)
+_ended: deque[tuple[int, str]] = deque(maxlen=MAX_MEMBERS)
 
 
 def note_ended(group_id: int, consumer_ids: list[str]) -> None:
-    """Note that consumers of a group end with the transaction under way."""
-    transaction.on_commit(lambda: _ended.extend((group_id, one) for one in consumer_ids))
+    """Add the consumers to the list when the current transaction commits."""
+    transaction.on_commit(
+        lambda: _ended.extend((group_id, consumer_id) for consumer_id in consumer_ids)
+    )
 
 
 def take_ended() -> list[tuple[int, str]]:
-    """(group, consumer id) of those that ended since the last call."""
-    found = []
+    """Return and remove (group id, consumer id) of the members that ended since the last
+    call.
+    """
+    ended = []
     while _ended:
-        found.append(_ended.popleft())
-    return found
+        ended.append(_ended.popleft())
+    return ended

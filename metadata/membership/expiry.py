@@ -1,4 +1,11 @@
-"""Expiry of members: who was silent for longer than the session timeout leaves the group."""
+"""Expiry of members: a member that is silent for longer than the session timeout is
+removed.
+
+A loop of one broker calls expire_silent_members() every second. All brokers call
+observe_database(), because each may take over that loop. How long silence must last,
+and why an outage of the database delays expiry, is in
+metadata.rules.membership.liveness.
+"""
 
 from __future__ import annotations
 
@@ -22,103 +29,114 @@ from metadata.rules.membership import liveness
 
 log = logging.getLogger(__name__)
 
-_SILENT = (
-    "SELECT member.id, last_seen, session_timeout_ms, group_id"  # noqa: S608 - no value of anybody's
+_SELECT_SILENT = (
+    "SELECT member.id, last_seen, session_timeout_ms, group_id"  # noqa: S608 - table names only
     f" FROM {Heartbeat._meta.db_table} JOIN {ConsumerGroupConsumer._meta.db_table} member"
     f" ON member.id = membership_id JOIN {ConsumerGroup._meta.db_table} in_group ON "
     "in_group.id = group_id"
     " WHERE last_seen < %s"
 )
-PASS_S = 1.0  # of expiring, but for the last group
+PASS_S = 1.0  # longest pass; a group that was begun is finished
 
 _guard = OutageGuard()  # of this process
 
 
 def observe_database() -> tuple[str, int]:
-    """Look at the database's clock; return the version of the metadata, which comes with
-    it.
+    """Note that the metadata database answers, and return the version of the metadata.
 
-    Every process that may ever expire members looks several times a second. Raises
-    MetadataUnavailable, and then this process expires nobody for a full session timeout.
+    The version comes with the same query. Every process that may expire members calls
+    this several times a second. Raises MetadataUnavailable; then this process expires
+    no member for a full session timeout.
     """
     return _guard.look().look.version
 
 
 def expire_silent_members(*, guard: OutageGuard | None = None) -> int:
-    """Expire members that were silent for session timeout + 1 s, and rebalance their
-    groups; how many.
+    """Expire members that were silent for the session timeout + 1 s, and rebalance their
+    groups.
 
-    One pass of about a second, to be made every second; the rest is left to the next one,
-    and a group that fails keeps none of the others waiting. After an outage of the
-    database, and for the first time in a process, nobody expires for a full session timeout
-    (rules.liveness).
+    Return the number of expired members. One pass takes about a second; the next pass
+    does the rest. A group that fails does not delay the others. After an outage of the
+    database, and after the start of the process, no member expires for a full session
+    timeout.
     """
-    watcher = guard or _guard
-    watch = watcher.look()
+    outage_guard = guard or _guard
+    watch = outage_guard.look()
     with reachable():
-        by_group = grouped(
+        silent_by_group = grouped(
             (group_id, member) for member, group_id in _find_silent_members(watch)
         )
-    # what fails must not be first in every pass
-    groups = random.sample(list(by_group), len(by_group))
-    end, count = time.monotonic() + PASS_S, 0
+    # In random order: a group that always fails must not use up every pass.
+    group_ids = random.sample(list(silent_by_group), len(silent_by_group))
+    deadline, expired_count = time.monotonic() + PASS_S, 0
     failure = None
-    for group_id in groups:
+    for group_id in group_ids:
         try:
-            # Looking on, a long pass is no outage; and what was silent before one proves
-            # nothing after it.
+            # The clock is observed before each group, so a long pass does not count as an
+            # outage. If there was one, the silence seen before it proves nothing.
             if (
-                time.monotonic() > end
-                or watcher.look().steady_since_s != watch.steady_since_s
+                time.monotonic() > deadline
+                or outage_guard.look().steady_since_s != watch.steady_since_s
             ):
                 break
-            if dead := _expire_in_group(group_id=group_id, members=by_group[group_id]):
-                count += dead
+            if expired := _expire_in_group(
+                group_id=group_id, members=silent_by_group[group_id]
+            ):
+                expired_count += expired
                 rebalance_now(group_id)
         except MetadataUnavailable as error:
             failure = error
     if failure is not None:
         raise failure
-    return count
+    return expired_count
 
 
 def _find_silent_members(watch: liveness.Watch) -> list[tuple[int, int]]:
-    """(member, group) of those that seem dead."""
-    # Nobody is dead sooner, and few are this silent.
-    since = before(watch.look.now, seconds=MIN_SESSION_TIMEOUT_MS / 1000 + liveness.GRACE_S)
-    rows = select(_SILENT, [as_parameter(since)])
-    groups = {member: group_id for member, _, _, group_id in rows}
-    dead = liveness.find_expired(
+    """Return (member id, group id) of the members whose silence exceeds their session
+    timeout.
+    """
+    # The query keeps to the shortest possible timeout, so it returns few rows; the exact
+    # timeout of each group is checked below.
+    silent_since = before(
+        watch.look.now, seconds=MIN_SESSION_TIMEOUT_MS / 1000 + liveness.GRACE_S
+    )
+    rows = select(_SELECT_SILENT, [as_parameter(silent_since)])
+    group_of = {member: group_id for member, _, _, group_id in rows}
+    expired = liveness.find_expired(
         watch, [(member, to_utc(seen), timeout_ms) for member, seen, timeout_ms, _ in rows]
     )
-    return [(member, groups[member]) for member in dead]
+    return [(member, group_of[member]) for member in expired]
 
 
 @transactional
 def _expire_in_group(*, group_id: int, members: Sequence[int]) -> int:
-    """Drop those of `members` that are still silent, judged again under the group's lock;
-    return how many.
+    """Remove those of `members` that are still silent under the group's lock. Return their
+    number.
     """
     try:
         group = lock_group_by_id(group_id)
     except NotFound:
         return 0
     now = database_now()
-    # now: if the commit is lost, nobody may say that nothing was heard since before this
+    # Noted before the commit: if the answer to the commit is lost, this process must not
+    # claim that it heard nothing since an earlier time.
     contact.heard()
+    # The row locks wait for heartbeats that are being recorded at this moment.
     rows = Heartbeat.objects.select_for_update().filter(
         pk__in=sorted(members), membership__group=group
     )
-    dead = {
+    expired = {
         row.pk: row.last_seen
         for row in rows.order_by("pk")
         if liveness.is_overdue(
             last_seen=row.last_seen, now=now, session_timeout_ms=group.session_timeout_ms
         )
     }
-    if dead:
-        names = group.members.filter(pk__in=sorted(dead)).values_list("identity", flat=True)
-        drop_members(group, dead, f"{', '.join(names)} expired")
+    if expired:
+        names = group.members.filter(pk__in=sorted(expired)).values_list(
+            "identity", flat=True
+        )
+        drop_members(group, expired, f"{', '.join(names)} expired")
         casual_groups.enable_no_consumer_alarm(group)
-        log.warning("group %s: %d members expired", group.name, len(dead))
-    return len(dead)
+        log.warning("group %s: %d members expired", group.name, len(expired))
+    return len(expired)

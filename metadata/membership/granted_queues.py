@@ -1,10 +1,10 @@
-"""Queues that were just granted, for the loop that tells their nodes
-(messagestore.consume.node_owners).
+"""Queues that were just granted, for the loop that writes their owners to the nodes.
 
-A new owner normally hears of its queue from metadata and then acquires it on the node. If
-metadata goes away in between, the node must know already: its row is what the owner is then
-told by. Only what this process granted is noted, and only while its loop runs: more would
-be lost with the process anyway.
+That loop is messagestore.consume.node_owners. A new owner normally learns of its queue
+from a heartbeat and then acquires it on the node. If metadata becomes unavailable in
+between, the node must know the owner already, because the owner is then answered from
+the node's row. Only grants of this process are noted, and only while the loop runs: a
+crash would lose them anyway.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ from django.db import transaction
 
 from metadata.models import QueueOffset
 
-MOST = 1_000  # that wait for the loop; a rebalance of more leaves the first to their owners
+# Grants that wait for the loop. If there are more, the oldest are dropped; their owners
+# acquire them as usual.
+MAX_GRANTS = 1_000
 
 
 class Grant(NamedTuple):
@@ -30,38 +32,40 @@ class Grant(NamedTuple):
     owner: str
 
 
-_waiting: deque[Grant] = deque(maxlen=MOST)
-_arrived = threading.Event()
-_served = False
+_waiting: deque[Grant] = deque(maxlen=MAX_GRANTS)
+_granted = threading.Event()
+_loop_runs = False
 
 
 def note(group_id: int, queues: Collection[int]) -> None:
-    """Note the owners of some queues as they are once the transaction under way commits."""
-    if not _served or not queues:
+    """Note the owners of the queues when the current transaction commits."""
+    if not _loop_runs or not queues:
         return
     rows = QueueOffset.objects.filter(group=group_id, queue__in=queues, owner__isnull=False)
-    found = [
+    grants = [
         Grant(group_id, *row)
         for row in rows.values_list("queue_id", "epoch", "owner__consumer_id")
     ]
-    transaction.on_commit(lambda: _offer(found))
+    transaction.on_commit(lambda: _add_grants(grants))
 
 
-def _offer(grants: list[Grant]) -> None:
+def _add_grants(grants: list[Grant]) -> None:
     _waiting.extend(grants)
-    _arrived.set()
+    _granted.set()
 
 
 def take(wait_s: float) -> list[Grant]:
-    """Return what was granted since the last call, or is within `wait_s`. For one loop:
-    with its first call this process begins to note."""
-    global _served
-    _served = True
-    _arrived.wait(wait_s)
-    _arrived.clear()
+    """Return the grants since the last call, or wait up to `wait_s` seconds for one.
+
+    Only one loop calls this. Noting begins with its first call.
+    """
+    global _loop_runs
+    _loop_runs = True
+    _granted.wait(wait_s)
+    _granted.clear()
     return [_waiting.popleft() for _ in range(len(_waiting))]
 
 
 def wake() -> None:
-    """End the wait that the loop is in: it is to stop."""
-    _arrived.set()
+    """End the wait of the loop, so that it can stop."""
+    _granted.set()

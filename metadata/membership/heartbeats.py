@@ -1,18 +1,19 @@
-"""Heartbeats: recorded first, then answered with what to own and what to give up.
+"""Heartbeats: recorded in batches, then answered with the queues to own and to give up.
 
-One UPDATE records all heartbeats that wait in this process (combining.py), in a broker by a
-loop. The same thread reads for all of them: first the groups' generations, then the queues
-where a generation is new (assignment_cache.py). In that order an answer may carry newer
-queues than its generation, which costs a member one more heartbeat, but never older ones,
-which could make a release count that was never ordered. Releases are guarded updates of
-their own, and so that no other kind of call can hold a hand-over up, neither they nor the
-recording take a place at the bulkhead.
+One UPDATE records all heartbeats that wait in this process. In a broker a loop does
+that. The same thread then reads the answers: first the generations of the groups, then
+the queues of groups whose generation is new (assignment_cache.py). In that order an
+answer may hold queues newer than its generation, which costs the member one more
+heartbeat. Older queues would be an error: the member's next heartbeat could count as a
+release that was never ordered.
 
-One that cannot be recorded is refused within moments, with a promise that lets its member
-go on (contact.py).
+Releases are guarded updates under the group's lock. Neither they nor the recording take
+a place at the bulkhead, so no other kind of call can delay a hand-over.
 
-A member of a broadcasting group owns every queue that the group reads (broadcast_instances.py),
-unless the group's limits make it stand by.
+A heartbeat that cannot be recorded is refused within moments, with a promise that its
+member may go on (metadata.db.contact). A member of a broadcasting group owns every
+queue that the group reads (broadcast_instances.py), unless the limits of the group make
+it stand by.
 """
 
 from __future__ import annotations
@@ -47,24 +48,22 @@ from metadata.membership.assignment_cache import (
 from metadata.models import ConsumerGroup, ConsumerGroupConsumer, Heartbeat, QueueOffset
 from metadata.rules.membership.process_report import ProcessReport, pack
 
-# At most five UPDATEs a second and process; a lone heartbeat is not delayed. The wait costs
-# a member at
-# most a tenth of the shortest session timeout (2 s).
+# At most five UPDATEs a second in each process; a lone heartbeat is not delayed. The wait
+# costs a member at most a tenth of the shortest session timeout (2 s).
 EVERY_S = 0.2
-MOST = 500  # ids in one UPDATE
+MAX_BATCH = 500  # ids in one UPDATE
 SERVE_S = 0.25  # longest pass of the loop that records them
 
-_Owned = Callable[[Sequence[Owner]], dict[str, tuple[OwnedQueue, ...]]]
+_ReadOwned = Callable[[Sequence[Owner]], dict[str, tuple[OwnedQueue, ...]]]
 
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatAnswer:
-    """The group's generation, the queues to own, and the queues to stop, commit and leave
-    out of `owned`.
+    """The generation of the group, the queues to own, and the queues to give up.
 
-    A queue to own is to be acquired under its epoch.
-
-    Among the last is also whatever the member says it holds and does not own.
+    The member acquires each `assigned` queue on its node under the given epoch. It
+    stops reading and commits each `revoked` queue, and leaves it out of `owned` in its
+    next heartbeat. `revoked` also has queues that the member reports but does not own.
     """
 
     generation: int
@@ -74,18 +73,22 @@ class HeartbeatAnswer:
 
 @dataclass(frozen=True, slots=True)
 class _Beat:
+    """A heartbeat that waits to be recorded; `generation` is the one the member has
+    applied.
+    """
+
     consumer: ConsumerId
     generation: int
     report: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class _Seen:
-    """State that was read for one recorded heartbeat; `gone` says why there is none.
+class _MemberState:
+    """What was read about the member of a recorded heartbeat. `gone`: the error if it is
+    no member.
 
-    `instance_epoch` is that of the instance which a member of a broadcasting group holds;
-    one that
-    `stands_by` may not own what is in `held`.
+    `instance_epoch` is the epoch of the instance that a member of a broadcasting group
+    holds. A member that `stands_by` must not own the queues in `held`.
     """
 
     generation: int = 0
@@ -102,67 +105,76 @@ def heartbeat(
     owned: Sequence[tuple[int, int]],
     report: ProcessReport | None = None,
 ) -> HeartbeatAnswer:
-    """Record that the member lives, and tell it what to own and what to give up.
+    """Record that the member is alive, and return the queues it shall own and give up.
 
     `generation` is the one the member has applied, `owned` the (queue, epoch) pairs it
-    holds: a queue that was revoked at or before that generation and is not among them
-    counts as released. The lease of the member runs from the moment it sent this. A
-    `report` is kept in place of the one before. Raises Gone(expired | replaced),
-    Unrecorded, and MetadataUnavailable when a release may or may not be done.
+    reports. A queue that was revoked at or before that generation and is not in `owned`
+    counts as released. The session of the member runs from the moment it sent the
+    heartbeat. A `report` replaces the former one. Raises Gone(expired | replaced),
+    Unrecorded, and MetadataUnavailable if a release may or may not have been done.
     """
-    seen = _still_there(
-        _recorded(_Beat(consumer, generation, pack(report) if report else ""))
+    state = _require_member(
+        _record_in_batch(_Beat(consumer, generation, pack(report) if report else ""))
     )
-    holds = {queue for queue, _ in owned}
-    if seen.stands_by:
-        return _told_to_stand_by(consumer, seen, owned)
-    if any(_released(one, generation, holds) for one in seen.held):
-        seen = _still_there(_release(consumer=consumer, generation=generation, holds=holds))
-    return _answer(seen, holds)
+    reported_queues = {queue for queue, _ in owned}
+    if state.stands_by:
+        return _answer_standby(consumer, state, owned)
+    if any(_is_released(held, generation, reported_queues) for held in state.held):
+        state = _require_member(
+            _release(
+                consumer=consumer, generation=generation, reported_queues=reported_queues
+            )
+        )
+    return _answer(state, reported_queues)
 
 
 @bulkhead.permit()
 def assignment(*, consumer: ConsumerId) -> HeartbeatAnswer:
-    """Return what a heartbeat of a member that holds nothing would be told, without
-    recording one.
+    """Return the answer to a heartbeat of a member that owns nothing, without recording
+    one.
 
     Raises Gone(expired | replaced), MetadataUnavailable.
     """
     with reachable():
-        (seen,) = _read(
-            [_Beat(consumer, 0)], _members([consumer.member_id]), _assignments.of
+        (state,) = _read_states(
+            [_Beat(consumer, 0)],
+            _find_members([consumer.member_id]),
+            _assignments.owned_queues,
         )
-    seen = _still_there(seen)
+    state = _require_member(state)
     return (
-        HeartbeatAnswer(seen.generation, (), ()) if seen.stands_by else _answer(seen, set())
+        HeartbeatAnswer(state.generation, (), ())
+        if state.stands_by
+        else _answer(state, set())
     )
 
 
-def _answer(seen: _Seen, holds: set[int]) -> HeartbeatAnswer:
-    leaving = {one.queue for one in seen.held if one.leaving}
-    foreign = holds - {one.queue for one in seen.held}
+def _answer(state: _MemberState, reported_queues: set[int]) -> HeartbeatAnswer:
+    leaving = {queue.queue for queue in state.held if queue.leaving}
+    foreign = reported_queues - {queue.queue for queue in state.held}
     return HeartbeatAnswer(
-        generation=seen.generation,
-        assigned=tuple(one for one in seen.held if not one.leaving),
+        generation=state.generation,
+        assigned=tuple(queue for queue in state.held if not queue.leaving),
         revoked=tuple(sorted(leaving | foreign)),
     )
 
 
-def _recorded(beat: _Beat) -> _Seen:
-    """Return what was read for a recorded heartbeat. Raises Unrecorded, or
-    MetadataUnavailable(busy).
+def _record_in_batch(beat: _Beat) -> _MemberState:
+    """Record the heartbeat and return the state of its member.
+
+    Raises Unrecorded, or MetadataUnavailable(busy).
     """
     try:
-        # here, because waiting for one's turn in a batch that is refused would hold a
-        # thread, too
-        _check()
+        # Checked before the batch, too: waiting for a batch that is refused would occupy
+        # a thread.
+        _check_recordable()
         return _coalescer.submit(beat)
     except MetadataUnavailable as error:
-        raise _unrecorded(error) from error
+        raise _refusal(error) from error
 
 
-def _check() -> None:
-    """Raise MetadataUnavailable if heartbeats cannot be recorded now, or not soon."""
+def _check_recordable() -> None:
+    """Raise MetadataUnavailable if heartbeats cannot be recorded now or soon."""
     bulkhead.check()
     if not bulkhead.watched:
         return
@@ -172,12 +184,13 @@ def _check() -> None:
         )
 
 
-def _unrecorded(error: MetadataUnavailable) -> MetadataUnavailable:
-    """The refusal of a heartbeat: a promise, unless this process alone is in trouble, or
-    has too much to do.
+def _refusal(error: MetadataUnavailable) -> MetadataUnavailable:
+    """Return the error for a heartbeat that could not be recorded.
 
-    Then others would expire the member, so it has to come again, and find another process
-    or broker.
+    If the database is unavailable, that is Unrecorded: a promise that the member is not
+    expired. If only this process is in trouble or overloaded, other brokers would still
+    expire the member. Then the error is `busy`, so that the member tries another
+    process or broker.
     """
     if error.code == Code.BUSY or contact.unrecorded_s() <= SILENT_S:
         return MetadataUnavailable(
@@ -189,148 +202,185 @@ def _unrecorded(error: MetadataUnavailable) -> MetadataUnavailable:
     return refusal
 
 
-def _still_there(seen: _Seen) -> _Seen:
-    """The same; raises Gone. The error is made anew, because one batch may hold a member
-    twice.
-    """
-    if seen.gone is not None:
-        raise Gone(seen.gone.detail, code=seen.gone.code)
-    return seen
+def _require_member(state: _MemberState) -> _MemberState:
+    """Return the state. Raises Gone if the consumer is no member."""
+    if state.gone is not None:
+        # A new exception for each caller, because a batch may hold one member twice and
+        # share its state.
+        raise Gone(state.gone.detail, code=state.gone.code)
+    return state
 
 
-def _told_to_stand_by(
-    consumer: ConsumerId, seen: _Seen, owned: Sequence[tuple[int, int]]
+def _answer_standby(
+    consumer: ConsumerId, state: _MemberState, owned: Sequence[tuple[int, int]]
 ) -> HeartbeatAnswer:
-    """Nothing to own. What the member was granted before is void from now on: should it
-    become active again, it gets its queues under a new epoch, as a member never takes the
-    same (queue, epoch) twice."""
-    if {(one.queue, one.epoch) for one in seen.held} & set(owned):
+    """Return an answer without queues to own.
+
+    The epochs that were granted before become void. A member never acquires the same
+    (queue, epoch) twice, so if it becomes active again it needs new epochs.
+    """
+    if {(held.queue, held.epoch) for held in state.held} & set(owned):
         broadcast_instances.raise_epoch(
-            instance_id=consumer.instance_id, epoch=seen.instance_epoch
+            instance_id=consumer.instance_id, epoch=state.instance_epoch
         )
     return HeartbeatAnswer(
-        seen.generation, (), tuple(sorted({queue for queue, _ in owned}))
+        state.generation, (), tuple(sorted({queue for queue, _ in owned}))
     )
 
 
-def _released(one: OwnedQueue, generation: int, holds: set[int]) -> bool:
-    return one.leaving and one.target_generation <= generation and one.queue not in holds
+def _is_released(queue: OwnedQueue, generation: int, reported_queues: set[int]) -> bool:
+    """Return True if the member was told to give the queue up and no longer reports it."""
+    return (
+        queue.leaving
+        and queue.target_generation <= generation
+        and queue.queue not in reported_queues
+    )
 
 
 @bulkhead.permit(None)
-def _record(beats: Sequence[_Beat]) -> list[_Seen]:
-    """Record a batch of heartbeats and read the answers; in the order of `beats`."""
+def _record(beats: Sequence[_Beat]) -> list[_MemberState]:
+    """Record a batch of heartbeats and read the states of the members, in the order of
+    `beats`.
+    """
     ids = sorted({beat.consumer.member_id for beat in beats})
     with reachable():
-        members = _members(ids)
+        members = _find_members(ids)
         valid = [beat for beat in beats if _is_valid(beat, members)]
         alive = sorted({beat.consumer.member_id for beat in valid})
         values = {"last_seen": UtcNow(), **_reports(valid)}
         if Heartbeat.objects.filter(pk__in=alive).update(**values) < len(alive):
-            members = _members(ids)  # somebody expired meanwhile
+            members = _find_members(ids)  # a member expired meanwhile
         contact.recorded()
-        return _read(beats, members, _assignments.of)
+        return _read_states(beats, members, _assignments.owned_queues)
 
 
 def _reports(beats: Iterable[_Beat]) -> dict[str, Any]:
-    """Return the columns that the UPDATE of the heartbeats sets where some of them bring a
+    """Return the report columns for the UPDATE of a batch, {} if no heartbeat brings a
     report.
     """
-    told = {beat.consumer.member_id: beat.report for beat in beats if beat.report}
-    if not told:
+    reports = {beat.consumer.member_id: beat.report for beat in beats if beat.report}
+    if not reports:
         return {}
-    cases = [When(pk=member, then=Value(text)) for member, text in sorted(told.items())]
+    cases = [When(pk=member, then=Value(text)) for member, text in sorted(reports.items())]
     return {
         "report": Case(*cases, default=F("report")),
         "reported_at": Case(
-            When(pk__in=sorted(told), then=UtcNow()), default=F("reported_at")
+            When(pk__in=sorted(reports), then=UtcNow()), default=F("reported_at")
         ),
     }
 
 
 def _is_valid(beat: _Beat, members: Mapping[int, ConsumerGroupConsumer]) -> bool:
+    """Return True if the consumer id is the current one of its member."""
     member = members.get(beat.consumer.member_id)
     return member is not None and member.consumer_id == beat.consumer.text
 
 
-def _members(ids: list[int]) -> dict[int, ConsumerGroupConsumer]:
-    """Member id → a membership that can be recorded: an expired one has no heartbeat row."""
+def _find_members(ids: list[int]) -> dict[int, ConsumerGroupConsumer]:
+    """Return memberships by member id. An expired member has no heartbeat row and is left
+    out.
+    """
     rows = ConsumerGroupConsumer.objects.filter(pk__in=ids, heartbeat__isnull=False)
     return {row.pk: row for row in rows.select_related("group")}
 
 
-def _read(
-    beats: Sequence[_Beat], members: Mapping[int, ConsumerGroupConsumer], owned: _Owned
-) -> list[_Seen]:
-    """Return what each member must know; also note which generation a member says it has
-    applied.
+def _read_states(
+    beats: Sequence[_Beat], members: Mapping[int, ConsumerGroupConsumer], owned: _ReadOwned
+) -> list[_MemberState]:
+    """Return the state of the member of each heartbeat, and store the generations they
+    report.
+
+    `owned` reads the queues of owners, from the cache or from the database.
     """
     owners = [
         Owner(row.pk, row.consumer_id, row.group_id, row.group.generation)
         for row in members.values()
         if row.group.mode == ConsumerGroup.Mode.CLUSTERING
     ]
-    found = {text: _Seen(held=held) for text, held in owned(owners).items()} | _broadcast(
-        members.values()
-    )
-    _note_generations(beats, members)
-    return [_seen(beat, members.get(beat.consumer.member_id), found) for beat in beats]
+    states = {
+        consumer_id: _MemberState(held=held) for consumer_id, held in owned(owners).items()
+    } | _read_broadcast_states(members.values())
+    _write_generations(beats, members)
+    return [
+        _state_of_beat(beat, members.get(beat.consumer.member_id), states) for beat in beats
+    ]
 
 
-def _broadcast(members: Iterable[ConsumerGroupConsumer]) -> dict[str, _Seen]:
-    """Consumer id → what it owns, or would if it did not stand by, of members of
-    broadcasting groups.
+def _read_broadcast_states(
+    members: Iterable[ConsumerGroupConsumer],
+) -> dict[str, _MemberState]:
+    """Return the state of each member of a broadcasting group, by consumer id.
+
+    `held` has the queues it owns, or would own if it did not stand by.
     """
-    mine = [one for one in members if one.group.mode == ConsumerGroup.Mode.BROADCASTING]
-    if not mine:
+    broadcast_members = [
+        member for member in members if member.group.mode == ConsumerGroup.Mode.BROADCASTING
+    ]
+    if not broadcast_members:
         return {}
-    stops = read_paused_queues(sorted({one.group_id for one in mine}))
-    waiting = _standing_by(mine)
-    epochs = broadcast_instances.read_epochs([one.consumer_id for one in mine])
-    reads = grouped(
-        (read.group_id, read)
-        for read in broadcast_instances.read_queues({one.group_id for one in mine})
+    paused = read_paused_queues(sorted({member.group_id for member in broadcast_members}))
+    standby_ids = _find_standby_members(broadcast_members)
+    epochs = broadcast_instances.read_epochs(
+        [member.consumer_id for member in broadcast_members]
+    )
+    queues_of_group = grouped(
+        (queue.group_id, queue)
+        for queue in broadcast_instances.read_queues(
+            {member.group_id for member in broadcast_members}
+        )
     )
     return {
-        one.consumer_id: _Seen(
-            held=tuple(_held(read, epoch, stops) for read in reads.get(one.group_id, ())),
+        member.consumer_id: _MemberState(
+            held=tuple(
+                _broadcast_queue(queue, epoch, paused)
+                for queue in queues_of_group.get(member.group_id, ())
+            ),
             instance_epoch=epoch,
-            stands_by=one.pk in waiting,
+            stands_by=member.pk in standby_ids,
         )
-        for one in mine
-        if (epoch := epochs.get(one.consumer_id)) is not None
+        for member in broadcast_members
+        if (epoch := epochs.get(member.consumer_id)) is not None
     }
 
 
-def _held(
-    read: broadcast_instances.BroadcastQueue, instance_epoch: int, stops: PausedQueues
+def _broadcast_queue(
+    queue: broadcast_instances.BroadcastQueue, instance_epoch: int, paused: PausedQueues
 ) -> OwnedQueue:
     return OwnedQueue(
-        topic=read.topic,
-        queue=read.queue,
-        epoch=read.base_epoch + instance_epoch,
-        stopped=read.group_stopped or stops.cover(read.group_id, read.topic_id, read.queue),
+        topic=queue.topic,
+        queue=queue.queue,
+        epoch=queue.base_epoch + instance_epoch,
+        stopped=queue.group_stopped
+        or paused.covers(queue.group_id, queue.topic_id, queue.queue),
     )
 
 
-def _standing_by(members: Iterable[ConsumerGroupConsumer]) -> set[int]:
-    """Those members of broadcasting groups that the limits of their groups leave out."""
-    limited = {one.group_id: one.group for one in members if _has_limits(one.group)}
-    active = {pk for group in limited.values() for pk in rebalance.active_members(group)}
-    return {one.pk for one in members if one.group_id in limited and one.pk not in active}
+def _find_standby_members(members: Iterable[ConsumerGroupConsumer]) -> set[int]:
+    """Return the ids of members of broadcasting groups that the limits of their groups
+    exclude.
+    """
+    limited_groups = {
+        member.group_id: member.group for member in members if _has_limits(member.group)
+    }
+    active = {
+        pk for group in limited_groups.values() for pk in rebalance.active_members(group)
+    }
+    return {
+        member.pk
+        for member in members
+        if member.group_id in limited_groups and member.pk not in active
+    }
 
 
 def _has_limits(group: ConsumerGroup) -> bool:
     return bool(group.allow_addresses or group.deny_addresses or group.max_active_members)
 
 
-def _note_generations(
+def _write_generations(
     beats: Sequence[_Beat], members: Mapping[int, ConsumerGroupConsumer]
 ) -> None:
-    """Write the applied generation of members that moved on, in one UPDATE: right after
-    many groups were rebalanced, one for each would hold up everybody's answer. So would a
-    row that somebody has locked: it is left to the next heartbeat."""
-    moved: dict[int, list[int]] = {}
+    """Store the generation that each member has applied, in one UPDATE."""
+    members_at: dict[int, list[int]] = {}
     for beat in beats:
         row = members.get(beat.consumer.member_id)
         if (
@@ -338,33 +388,44 @@ def _note_generations(
             and row.consumer_id == beat.consumer.text
             and row.generation < beat.generation
         ):
-            moved.setdefault(min(beat.generation, row.group.generation), []).append(row.pk)
-    if moved:
-        reached = Case(
+            members_at.setdefault(min(beat.generation, row.group.generation), []).append(
+                row.pk
+            )
+    # One UPDATE for all of them: right after many groups were rebalanced, one for each
+    # generation would delay every answer of the batch.
+    if members_at:
+        applied_generation = Case(
             *(
                 When(pk__in=ids, then=generation)
-                for generation, ids in sorted(moved.items())
+                for generation, ids in sorted(members_at.items())
             )
         )
         rows = ConsumerGroupConsumer.objects.filter(
-            pk__in=sorted(pk for ids in moved.values() for pk in ids)
+            pk__in=sorted(pk for ids in members_at.values() for pk in ids)
         )
         with transaction.atomic():
-            free = list(
+            # A locked row would delay the batch, too; it is left to the next heartbeat of
+            # its member.
+            unlocked_ids = list(
                 rows.select_for_update(skip_locked=True).values_list("pk", flat=True)
             )
-            rows.filter(pk__in=free, generation__lt=reached).update(generation=reached)
+            rows.filter(pk__in=unlocked_ids, generation__lt=applied_generation).update(
+                generation=applied_generation
+            )
 
 
-def _seen(
-    beat: _Beat, member: ConsumerGroupConsumer | None, found: dict[str, _Seen]
-) -> _Seen:
+def _state_of_beat(
+    beat: _Beat, member: ConsumerGroupConsumer | None, states: dict[str, _MemberState]
+) -> _MemberState:
+    """Return the state for one heartbeat, or one with `gone` if the member expired or was
+    replaced.
+    """
     if member is None:
-        return _Seen(gone=expired_error())
+        return _MemberState(gone=expired_error())
     if member.consumer_id != beat.consumer.text:
-        return _Seen(gone=replaced_error())
+        return _MemberState(gone=replaced_error())
     return replace(
-        found.get(beat.consumer.text, _Seen()), generation=member.group.generation
+        states.get(beat.consumer.text, _MemberState()), generation=member.group.generation
     )
 
 
@@ -380,9 +441,13 @@ def replaced_error() -> Gone:
 
 @bulkhead.permit(None)
 @transactional
-def _release(*, consumer: ConsumerId, generation: int, holds: set[int]) -> _Seen:
-    """Hand over what the member let go of, judged by rows read under the group's lock; what
-    it holds now.
+def _release(
+    *, consumer: ConsumerId, generation: int, reported_queues: set[int]
+) -> _MemberState:
+    """Hand over the queues that the member released, and return its state afterwards.
+
+    Whether a queue was released is judged again by rows that are read under the group's
+    lock.
     """
     group = lock_group_by_id(consumer.group_id)
     rows = QueueOffset.objects.filter(
@@ -392,46 +457,52 @@ def _release(*, consumer: ConsumerId, generation: int, holds: set[int]) -> _Seen
         target_generation__lte=generation,
     )
     leaving = [
-        row for row in rows if row.target_id != row.owner_id and row.queue_id not in holds
+        row
+        for row in rows
+        if row.target_id != row.owner_id and row.queue_id not in reported_queues
     ]
     if sum(rebalance.hand_over(row) for row in leaving):
         rebalance.raise_generation(group.pk)
         granted_queues.note(group.pk, [row.queue_id for row in leaving])
         record_change("group", group.pk)
-    # Not through what is remembered: until this is committed nobody else may see it.
-    return _read(
-        [_Beat(consumer, generation)], _members([consumer.member_id]), read_owned_queues
+    # Read without the cache: other threads must not see this state before it is
+    # committed.
+    return _read_states(
+        [_Beat(consumer, generation)],
+        _find_members([consumer.member_id]),
+        read_owned_queues,
     )[0]
 
 
-def _new_coalescer() -> PacedCoalescer[_Beat, _Seen]:
-    """Of the threads that are not for long polls half may wait for their heartbeat to be
-    recorded: a database that is frozen must leave the others for sends and pulls. Who finds
-    no place tries again soon."""
+def _new_coalescer() -> PacedCoalescer[_Beat, _MemberState]:
+    """Return the coalescer that batches heartbeats."""
     return PacedCoalescer(
         _record,
         every_s=EVERY_S,
-        most=MOST,
+        most=MAX_BATCH,
+        # Half of the threads that are not for long polls may wait for a heartbeat to be
+        # recorded. If the database hangs, the others are left for sends and pulls; a
+        # member that finds no place tries again soon.
         places=max(8, (config.threads - config.max_waiters) // 2),
         limit_s=config.metadata_timeout_ms / 1000 + 0.5,
-        check=_check,
+        check=_check_recordable,
     )
 
 
 def serve() -> None:
-    """Record the heartbeats that come: one pass of a loop, see PacedCoalescer.serve."""
+    """Record waiting heartbeats: one pass of the loop (PacedCoalescer.serve)."""
     _coalescer.serve(SERVE_S)
 
 
 def wake() -> None:
-    """End the wait that the loop is in: it is to stop."""
+    """End the wait of the loop, so that it can stop."""
     _coalescer.wake()
 
 
 def end_service() -> None:
-    """The loop has ended: from now on the threads of requests record them."""
+    """Note that the loop has ended. From now on the threads of requests record heartbeats."""
     _coalescer.end_service()
 
 
 _coalescer = _new_coalescer()
-_assignments = AssignmentCache()  # as this process read them
+_assignments = AssignmentCache()

@@ -1,9 +1,8 @@
-"""Heartbeats of Java clients that tell nothing new: noted in memory, and written down
-together.
+"""Heartbeats of Java clients without news: noted in memory and written in batches.
 
-Such a client asks all the time for what it knows already. Its groups' generations tell
-whether anything changed, so that it lives is all that there is to write: one UPDATE a
-second for all clients of a process.
+Java clients keep polling with the version that they have. While the generations of
+their groups stand still, only the heartbeat has to be written: one UPDATE a second for
+all clients of a process.
 """
 
 from __future__ import annotations
@@ -20,94 +19,104 @@ from metadata.membership import java_members
 from metadata.models import ConsumerGroupConsumer, Heartbeat
 
 FLUSH_S = 1.0
-MOST_ROWS = 500  # of one statement
-MOST_NEW = 20_000
-_MEMBERS, _BEATS = ConsumerGroupConsumer._meta.db_table, Heartbeat._meta.db_table
+MAX_ROWS = 500  # per statement
+MAX_TO_CHECK = 20_000
+_MEMBERS, _BEATS = (
+    ConsumerGroupConsumer._meta.db_table,
+    Heartbeat._meta.db_table,
+)
 _COLUMNS = "id, java_version, java_polled_at"
 
-_guard = threading.Lock()
-# that lived since the last flush → version that it has
-_members: dict[int, int | None] = {}
-_clients: set[int] = set()  # that asked for news, and of which this is to be written down
-_new: set[int] = set()  # members that are to be looked at in full
+_lock = threading.Lock()
+# Members that sent a heartbeat since the last flush → the version that each has, None if
+# unknown.
+_alive: dict[int, int | None] = {}
+_polled: set[int] = set()  # clients (java_id) whose poll is to be written
+_to_check: set[int] = set()  # members whose next poll needs a full check
 
 
 def note(members: Mapping[int, int | None]) -> None:
-    """Note that members live, with the version that each of them has, if it is known."""
-    with _guard:
-        _members.update(members)
+    """Note heartbeats of members, with the version that each has, None if unknown."""
+    with _lock:
+        _alive.update(members)
 
 
 def note_poll(java_id: int) -> None:
-    """Note that a client asked for news; the first time it is written down at once."""
+    """Note that a client polled. Its first poll is written at once."""
     if java_members.note_poll(java_id):
-        with _guard:
-            _clients.add(java_id)
+        with _lock:
+            _polled.add(java_id)
 
 
 def note_present(members: Iterable[int]) -> None:
-    """Note that members were looked at in full, and are there."""
-    with _guard:
-        _new.difference_update(members)
+    """Note that the full check of these members found them alive."""
+    with _lock:
+        _to_check.difference_update(members)
 
 
 def require_full_check(members: Iterable[int]) -> None:
-    """Note that members are to be looked at in full."""
-    with _guard:
-        if len(_new) >= MOST_NEW:
-            _new.clear()
-        _new.update(members)
+    """Note that the next poll of these members needs a full check."""
+    with _lock:
+        if len(_to_check) >= MAX_TO_CHECK:
+            _to_check.clear()
+        _to_check.update(members)
 
 
 def needs_full_check(members: Iterable[int]) -> bool:
-    """Return True if one of these members is to be looked at in full."""
-    with _guard:
-        return not _new.isdisjoint(members)
+    """Return True if the next poll of one of these members needs a full check."""
+    with _lock:
+        return not _to_check.isdisjoint(members)
 
 
 def flush() -> None:
-    """Write down what was noted. Raises MetadataUnavailable, and then it is left for the
-    next flush.
+    """Write the noted heartbeats and polls.
+
+    Raises MetadataUnavailable, and keeps them for the next flush.
     """
-    with _guard:
-        members, clients = dict(_members), sorted(_clients)
-        _members.clear()
-        _clients.clear()
+    with _lock:
+        alive, polled = dict(_alive), sorted(_polled)
+        _alive.clear()
+        _polled.clear()
     try:
         with reachable():
-            for some in chunks(clients, MOST_ROWS):
-                # One without a time is to join its groups anew, and a time would hide that.
-                mine = f"java_id IN ({placeholders(some)}) AND java_polled_at IS NOT NULL"
-                statement = (
-                    f"UPDATE {_MEMBERS} SET java_polled_at = {now_sql()} WHERE {mine}"  # noqa: S608
+            for java_ids in chunks(polled, MAX_ROWS):
+                # A membership without a time must rejoin (java_members.require_rejoin); a
+                # new time would hide that.
+                condition = (
+                    f"java_id IN ({placeholders(java_ids)}) AND java_polled_at IS NOT NULL"
                 )
-                update(statement, some)
-            for ids in chunks(sorted(members), MOST_ROWS):
-                _record({one: members[one] for one in ids})
+                statement = (
+                    f"UPDATE {_MEMBERS} SET java_polled_at = {now_sql()} WHERE {condition}"  # noqa: S608
+                )
+                update(statement, java_ids)
+            for ids in chunks(sorted(alive), MAX_ROWS):
+                _write_heartbeats({member_id: alive[member_id] for member_id in ids})
     except Exception:
-        with _guard:
-            _members.update(members)
-            _clients.update(clients)
+        with _lock:
+            _alive.update(alive)
+            _polled.update(polled)
         raise
 
 
-def _record(members: Mapping[int, int | None]) -> None:
-    """Record that members live. Those that do not, or whose client is told something or
-    polls no more, are looked at in full."""
+def _write_heartbeats(members: Mapping[int, int | None]) -> None:
+    """Write the heartbeats of members whose state has not changed.
+
+    Members that are gone, have a newer answer, or stopped polling need a full check.
+    """
     ids = sorted(members)
-    there = (
+    source = (
         f"{_MEMBERS} JOIN {_BEATS} ON membership_id = id WHERE id IN ({placeholders(ids)})"
     )
-    statement = f"SELECT {_COLUMNS}, {now_sql()} FROM {there}"  # noqa: S608
-    same = [
+    statement = f"SELECT {_COLUMNS}, {now_sql()} FROM {source}"  # noqa: S608
+    unchanged = [
         pk
         for pk, version, polled_at, now in select(statement, ids)
         if members[pk] in (None, version)
         and polled_at is not None
         and to_utc(polled_at) > before(to_utc(now), seconds=java_members.SILENT_S)
     ]
-    if same:
-        mine = f"membership_id IN ({placeholders(same)})"
-        update(f"UPDATE {_BEATS} SET last_seen = {now_sql()} WHERE {mine}", same)  # noqa: S608
+    if unchanged:
+        condition = f"membership_id IN ({placeholders(unchanged)})"
+        update(f"UPDATE {_BEATS} SET last_seen = {now_sql()} WHERE {condition}", unchanged)  # noqa: S608
     contact.recorded()
-    require_full_check(members.keys() - set(same))
+    require_full_check(members.keys() - set(unchanged))

@@ -1,11 +1,10 @@
-"""Members that are Java clients: which memberships a client has, and what each was told
-last.
+"""Memberships of Java clients, and the last answer that each client got.
 
-A Java client calls itself by a number that a broker gave it, in all its groups. The number
-holds the time at which it was made, so a client that has not joined a group yet needs no
-row. To such a client a group is known by versions: it says which one it has, and gets
-whatever is newer. So each membership keeps the version of what its client was told, as
-`LastAnswer`; who owns what is kept where it is for all members.
+A Java client identifies itself in all its groups by one number that a broker gave it.
+The number contains the time at which it was made, so a client that has not joined a
+group yet needs no row. A Java client knows a group by versions: it sends the version it
+has, and gets whatever is newer. So each membership stores the last answer with its
+version. Owners of queues are stored as for all other members.
 """
 
 from __future__ import annotations
@@ -23,20 +22,26 @@ from metadata.db.transactions import reachable
 from metadata.membership.heartbeats import expired_error
 from metadata.models import ConsumerGroupConsumer
 
-RANDOM_BITS = 20  # of a number; the time in ms since 1970 stands above them
-# how long a client may take to join its first group: it asks twice, waits 10 s each time
-YOUNG_S = 25.0
-# heartbeats of a client that asked for no assignment for so long do not count
+RANDOM_BITS = 20  # low bits of a number; above them is the time in ms since 1970
+# How long a client may take to join its first group: it asks twice and waits 10 s each
+# time.
+JOIN_S = 25.0
+# Heartbeats of a client that has not polled for its assignment for this time do not
+# count.
 SILENT_S = 60.0
-NOTE_S = 15.0  # the time of its last question is not written more often
-KNOWN_S = 15.0  # for which memberships that were read are believed
-MOST_KNOWN = 20_000  # clients; more than one process can serve
+POLL_WRITE_S = 15.0  # the time of the last poll is written at most this often
+CACHE_S = 15.0  # how long cached memberships are valid
+MAX_CLIENTS = 20_000  # more than one process can serve
 
 
 @dataclass(frozen=True, slots=True)
 class LastAnswer:
-    """Contents of the last answer with news: the `generation` of the group, digests of the
-    queues to own and of everything about them, and the versions of both."""
+    """The last answer that contained news for a client. Stored as JSON in the membership.
+
+    `generation` is that of the group. `queues` is a digest of the owned queues,
+    `content` one of the whole answer. `rb_version` and `meta_version` are the versions
+    of the two parts.
+    """
 
     generation: int = 0
     queues: str = ""
@@ -47,35 +52,41 @@ class LastAnswer:
 
 @dataclass(frozen=True, slots=True)
 class JavaMember:
-    """A membership of a Java client; `version` is that of what it was `told`."""
+    """A membership of a Java client; `version` counts its answers (`last_answer`)."""
 
     java_id: int
     consumer: ConsumerId
     group: str
     version: int
-    told: LastAnswer = field(default_factory=LastAnswer)
+    last_answer: LastAnswer = field(default_factory=LastAnswer)
     session_timeout_ms: int = 15_000
     broadcasts: bool = False
 
     @property
-    def was_told(self) -> bool:
-        """True if its client was given a version: they begin above the time of its number."""
+    def has_answer(self) -> bool:
+        """Return True if the client has got an answer: versions begin at the time in its
+        number.
+        """
         return self.version > self.java_id >> RANDOM_BITS
 
 
 @dataclass(frozen=True, slots=True)
-class _Known:
+class _CachedMembers:
     at: float  # time.monotonic()
     members: tuple[JavaMember, ...]
 
     def is_valid(self, versions: Mapping[str, int] | None) -> bool:
-        """Return True for a client that has these versions, if they are not too old."""
-        same = versions == {one.group: one.version for one in self.members}
-        return same and time.monotonic() - self.at < KNOWN_S
+        """Return True if the entry is recent and the client has these versions of its
+        groups.
+        """
+        same_versions = versions == {
+            member.group: member.version for member in self.members
+        }
+        return same_versions and time.monotonic() - self.at < CACHE_S
 
 
-_known: dict[int, _Known] = {}  # by client, as this process read them
-_polled: dict[int, float] = {}  # client → time.monotonic() of the last note of its poll
+_cache: dict[int, _CachedMembers] = {}  # by java_id
+_polled: dict[int, float] = {}  # java_id → time.monotonic() when its poll was last written
 
 
 def new_java_id() -> int:
@@ -85,136 +96,141 @@ def new_java_id() -> int:
 
 
 def incarnation_of_client(java_id: int) -> str:
-    """Return the number as the incarnation of a process, so that a repeat of its
-    registration is known.
+    """Return the number as the incarnation of a process, so that a repeated registration
+    is recognized.
     """
     return str(UUID(int=java_id & (1 << 128) - 1))
 
 
 def is_young(java_id: int) -> bool:
-    """Return True if a number was given so recently that its client may be on the way to
-    its first group.
+    """Return True if the number is so recent that its client may still be joining its
+    first group.
     """
     with reachable():
         age_ms = ms(database_now()) - (java_id >> RANDOM_BITS)
-    return abs(age_ms) < YOUNG_S * 1000
+    return abs(age_ms) < JOIN_S * 1000
 
 
 def link_client(*, consumer: ConsumerId, java_id: int) -> None:
-    """Note that a membership is that of a client; one that it has already stays as it is.
+    """Mark a membership as one of a Java client. Does nothing if it is marked already.
 
-    Its versions begin at the time of the client's number. A client that registers anew may
-    have versions of its former number in hand, and must find the new ones above them.
+    Its versions begin at the time in the client's number. A client that registers again
+    may still hold versions of its former number, and must find the new ones above them.
     """
     forget_client(java_id)
     base = java_id >> RANDOM_BITS
-    told = asdict(LastAnswer(rb_version=base, meta_version=base))
+    answer = asdict(LastAnswer(rb_version=base, meta_version=base))
     with reachable():
         rows = _rows().filter(pk=consumer.member_id, consumer_id=consumer.text)
         rows.exclude(java_id=java_id).update(
-            java_id=java_id, java_version=base, java_told=told, java_polled_at=UtcNow()
+            java_id=java_id, java_version=base, java_told=answer, java_polled_at=UtcNow()
         )
 
 
 def memberships_of_client(
     java_id: int, *, versions: Mapping[str, int] | None = None
 ) -> list[JavaMember]:
-    """Return the memberships of a client, by group.
+    """Return the memberships of a client, by group name.
 
-    Who says that it has the `versions` that this process knows is not looked up: a
-    heartbeat tells whether a membership has ended, and a guarded update whether another
-    broker told something newer.
+    If the client has the same `versions` as the cache, the cached memberships are
+    returned without a query. A heartbeat finds out whether a membership has ended, and
+    the guarded update of record_answer() whether another broker gave a newer answer.
     """
-    known = _known.get(java_id)
-    if known and known.is_valid(versions):
-        return list(known.members)
+    cached = _cache.get(java_id)
+    if cached and cached.is_valid(versions):
+        return list(cached.members)
     with reachable():
         rows = (
             _rows().filter(java_id=java_id).select_related("group").order_by("group__name")
         )
-        found = [_member(row) for row in rows]
-    if len(_known) >= MOST_KNOWN:
-        _known.clear()
-    _known[java_id] = _Known(time.monotonic(), tuple(found))
-    return found
+        members = [_to_member(row) for row in rows]
+    if len(_cache) >= MAX_CLIENTS:
+        _cache.clear()
+    _cache[java_id] = _CachedMembers(time.monotonic(), tuple(members))
+    return members
 
 
 def forget_client(java_id: int) -> None:
-    """Look a client up again next time."""
-    _known.pop(java_id, None)
+    """Remove a client from the cache, so that its memberships are read again."""
+    _cache.pop(java_id, None)
 
 
 def heartbeating_members(java_id: int) -> tuple[list[ConsumerId], bool]:
-    """Return the memberships of a client for which a heartbeat counts, and whether it has
-    any at all.
+    """Return the memberships of a client whose heartbeat counts, and whether it has any
+    membership.
 
-    Raises Gone for a client that is to join its groups anew.
+    Raises Gone if the client has to join its groups again.
     """
     with reachable():
         rows = list(
             _rows().filter(java_id=java_id).values_list("consumer_id", "java_polled_at")
         )
-        asked_after = before(database_now(), seconds=SILENT_S) if rows else None
-    if any(at is None for _, at in rows):
+        polled_after = before(database_now(), seconds=SILENT_S) if rows else None
+    # require_rejoin() clears the time of the last poll.
+    if any(polled_at is None for _, polled_at in rows):
         raise expired_error()
-    alive = [
-        check(text)
-        for text, at in rows
-        if at is not None and asked_after is not None and at > asked_after
+    polling = [
+        check(consumer_id)
+        for consumer_id, polled_at in rows
+        if polled_at is not None and polled_after is not None and polled_at > polled_after
     ]
-    return alive, bool(rows)
+    return polling, bool(rows)
 
 
 def find_consumer(member_id: int) -> ConsumerId | None:
-    """Return the consumer id of a Java client's membership, None if there is none of that
-    number.
-    """
+    """Return the consumer id of a Java client's membership, None if this is none."""
     with reachable():
         rows = (
             _rows()
             .filter(pk=member_id, java_id__isnull=False)
             .values_list("consumer_id", flat=True)
         )
-        text = rows.first()
-    return None if text is None else check(text)
+        consumer_id = rows.first()
+    return None if consumer_id is None else check(consumer_id)
 
 
 def find_consumers(member_ids: Collection[int]) -> list[ConsumerId]:
-    """Return the consumer ids of the memberships of Java clients among these, with one
-    statement.
+    """Return the consumer ids of those of the memberships that are of Java clients, with
+    one query.
     """
     if not member_ids:
         return []
     with reachable():
         rows = _rows().filter(pk__in=member_ids, java_id__isnull=False)
-        return [check(text) for text in rows.values_list("consumer_id", flat=True)]
+        return [
+            check(consumer_id) for consumer_id in rows.values_list("consumer_id", flat=True)
+        ]
 
 
 def note_poll(java_id: int) -> bool:
-    """Note that a client asked now; True if that is to be written down. The first time it
-    is done here.
+    """Note that a client polled now. Return True if the caller has to write it to the
+    database.
+
+    The first poll that this process sees is written here at once.
     """
-    now, noted_at = time.monotonic(), _polled.get(java_id)
-    if noted_at is not None and now - noted_at < NOTE_S:
+    now, written_at = time.monotonic(), _polled.get(java_id)
+    if written_at is not None and now - written_at < POLL_WRITE_S:
         return False
-    if noted_at is None:
-        if len(_polled) >= MOST_KNOWN:
+    if written_at is None:
+        if len(_polled) >= MAX_CLIENTS:
             _polled.clear()
         with reachable():
             _rows().filter(java_id=java_id).update(java_polled_at=UtcNow())
     _polled[java_id] = now
-    return noted_at is not None
+    return written_at is not None
 
 
 def has_polled(java_id: int) -> bool:
-    """Return True if this process has noted that a client asks for news, so that noting it
-    again is a matter of memory."""
+    """Return True if this process has seen a poll of the client, so that the next note
+    needs no query.
+    """
     return java_id in _polled
 
 
 def require_rejoin(java_id: int) -> None:
-    """Note that a client lacks one of its memberships: its heartbeats tell it to join all
-    its groups anew.
+    """Make the next heartbeat of a client fail, so that it joins all its groups again.
+
+    Called when the client lacks one of its memberships.
     """
     forget_client(java_id)
     _polled.pop(java_id, None)
@@ -222,32 +238,40 @@ def require_rejoin(java_id: int) -> None:
         _rows().filter(java_id=java_id).update(java_polled_at=None)
 
 
-def record_answer(*, member: JavaMember, told: LastAnswer) -> bool:
-    """Note what a client is told next, under the next version; False if another broker was
-    quicker.
+def record_answer(*, member: JavaMember, answer: LastAnswer) -> bool:
+    """Store the next answer to a client, under the next version.
+
+    Return False if another broker stored an answer meanwhile.
     """
     forget_client(member.java_id)
     with reachable():
-        mine = _rows().filter(
+        unchanged_row = _rows().filter(
             pk=member.consumer.member_id,
             consumer_id=member.consumer.text,
             java_version=member.version,
         )
-        return int(mine.update(java_version=member.version + 1, java_told=asdict(told))) > 0
+        return (
+            int(
+                unchanged_row.update(
+                    java_version=member.version + 1, java_told=asdict(answer)
+                )
+            )
+            > 0
+        )
 
 
 def _rows() -> Any:
     return ConsumerGroupConsumer.objects.all()
 
 
-def _member(row: ConsumerGroupConsumer) -> JavaMember:
-    told: Mapping[str, Any] = row.java_told or {}
+def _to_member(row: ConsumerGroupConsumer) -> JavaMember:
+    columns: Mapping[str, Any] = row.java_told or {}
     return JavaMember(
         java_id=row.java_id or 0,
         consumer=check(row.consumer_id),
         group=row.group.name,
         version=row.java_version,
-        told=LastAnswer(**told),
+        last_answer=LastAnswer(**columns),
         session_timeout_ms=row.group.session_timeout_ms,
         broadcasts=row.group.mode == row.group.Mode.BROADCASTING,
     )

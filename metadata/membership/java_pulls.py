@@ -1,13 +1,13 @@
-"""Pulls of Java clients: when each queue was pulled last and how far, and clients told to
-start again.
+"""Pulls of Java clients: when each queue was last pulled, and clients that must restart
+queues.
 
-A client may have lost the threads that pull and not know it: CatMQ's lose them after two
-failed pulls. Pulls come to all processes of all brokers, so each notes them in memory and
-writes them down in batches. A queue is watched once its owner has pulled it. Telling the
-owner to start again ends that, so one that cannot pull a queue is told so once, and one
-that loses its threads again is told again.
+A Java client can lose the threads that pull without noticing: CatMQ's client loses them
+after two failed pulls. Pulls arrive at all processes of all brokers, so each process
+notes them in memory and writes them in batches. A queue is watched from the first pull
+of its owner on. An order to restart it ends the watch. So an owner that cannot pull a
+queue is told only once, and one that loses its threads again is told again.
 
-In broadcasting groups a queue has no owner, so nothing is noted.
+In broadcasting groups queues have no owner, so nothing is noted.
 """
 
 from __future__ import annotations
@@ -26,80 +26,89 @@ from metadata.membership import java_members
 from metadata.models import ConsumerGroupConsumer, QueueOffset
 
 FLUSH_S = 15.0
-# without a pull; they pull every 9 s at most, and those that wait as long as we let them
+# Clients pull every 9 s, or after a long poll, at the latest.
 SILENT_S = 60.0
-POLLED_S = 30.0  # polls are noted every 15 s
-MOST_NOTED = 100_000
-MOST_ROWS = 500  # of one statement
-MOST_SILENT = 1_000
+POLLED_S = 30.0  # polls are written every 15 s
+MAX_NOTED = 100_000
+MAX_ROWS = 500  # per statement
+MAX_SILENT = 1_000
 
 
 @dataclass(frozen=True, slots=True)
 class SilentQueue:
-    """A queue that its owner, who polls, has not pulled for long; it was given all messages
-    below `given`.
+    """A queue that its owner stopped pulling, although it still polls for its assignment.
+
+    All messages below `delivered_end` were delivered to it.
     """
 
     consumer: ConsumerId
     queue: int
-    given: int
+    delivered_end: int
 
 
-_guard = threading.Lock()
-_noted: dict[
-    tuple[int, int], int
-] = {}  # (member, queue) → the end of what it was given, since the last flush
+_lock = threading.Lock()
+# (member id, queue id) → end of the messages that were delivered, since the last flush
+_noted: dict[tuple[int, int], int] = {}
 
 
-def note(consumer: ConsumerId, queue: int, given: int = 0) -> None:
-    """Note a pull, and the end of the messages that it was given."""
+def note(consumer: ConsumerId, queue: int, delivered_end: int = 0) -> None:
+    """Note a pull, and the end of the messages that it returned."""
     if consumer.instance_id:
         return
-    with _guard:
-        if len(_noted) < MOST_NOTED:
+    with _lock:
+        if len(_noted) < MAX_NOTED:
             _noted[consumer.member_id, queue] = max(
-                given, _noted.get((consumer.member_id, queue), 0)
+                delivered_end, _noted.get((consumer.member_id, queue), 0)
             )
 
 
 def flush() -> None:
-    """Write down what was noted. Raises MetadataUnavailable, and then that is lost: more
-    pulls come.
+    """Write the noted pulls. Raises MetadataUnavailable; then they are lost, but more
+    pulls follow.
     """
-    with _guard:
+    with _lock:
         noted = dict(_noted)
         _noted.clear()
-    for some in chunks(sorted(noted), MOST_ROWS):
-        _write({one: noted[one] for one in some})
+    for keys in chunks(sorted(noted), MAX_ROWS):
+        _write_pulls({key: noted[key] for key in keys})
 
 
 @transactional
-def _write(noted: Mapping[tuple[int, int], int]) -> None:
-    """Rows that somebody has locked are left to the next flush: no rebalance waits for
-    this.
+def _write_pulls(noted: Mapping[tuple[int, int], int]) -> None:
+    """Write the time and the end of pulls to the rows of the queues that the members still
+    own.
     """
     members, queues = {member for member, _ in noted}, {queue for _, queue in noted}
     rows = QueueOffset.objects.filter(owner__in=sorted(members), queue__in=sorted(queues))
-    free = rows.order_by("pk").select_for_update(skip_locked=True)
-    found = free.values_list("pk", "owner_id", "queue_id", "java_given")
-    mine = {
-        pk: (noted[owner, queue], given)
-        for pk, owner, queue, given in found
+    # Locked rows are left to the next flush, so that no rebalance waits for this.
+    unlocked = rows.order_by("pk").select_for_update(skip_locked=True)
+    columns = unlocked.values_list("pk", "owner_id", "queue_id", "java_given")
+    delivered_ends = {
+        pk: (noted[owner, queue], stored_end)
+        for pk, owner, queue, stored_end in columns
         if (owner, queue) in noted
     }
-    QueueOffset.objects.filter(pk__in=sorted(mine)).update(java_pulled_at=UtcNow())
-    further = [
-        When(pk=pk, then=Value(new))
-        for pk, (new, given) in sorted(mine.items())
-        if new > given
+    QueueOffset.objects.filter(pk__in=sorted(delivered_ends)).update(
+        java_pulled_at=UtcNow()
+    )
+    advanced = [
+        When(pk=pk, then=Value(noted_end))
+        for pk, (noted_end, stored_end) in sorted(delivered_ends.items())
+        if noted_end > stored_end
     ]
-    if further:
-        known = Case(*further, default=F("java_given"), output_field=BigIntegerField())
-        QueueOffset.objects.filter(pk__in=sorted(mine)).update(java_given=known)
+    if advanced:
+        stored_ends = Case(
+            *advanced, default=F("java_given"), output_field=BigIntegerField()
+        )
+        QueueOffset.objects.filter(pk__in=sorted(delivered_ends)).update(
+            java_given=stored_ends
+        )
 
 
 def find_silent_queues() -> list[SilentQueue]:
-    """Return queues that were pulled once, and not for SILENT_S, of owners that poll."""
+    """Return queues that were pulled before, but not for SILENT_S, and whose owners still
+    poll.
+    """
     with reachable():
         now = database_now()
         rows = QueueOffset.objects.filter(
@@ -108,28 +117,32 @@ def find_silent_queues() -> list[SilentQueue]:
             owner__java_polled_at__gt=before(now, seconds=POLLED_S),
             target=F("owner"),
         )
-        found = rows.values_list("owner__consumer_id", "queue_id", "java_given")[
-            :MOST_SILENT
+        columns = rows.values_list("owner__consumer_id", "queue_id", "java_given")[
+            :MAX_SILENT
         ]
-        return [SilentQueue(check(text), queue, given) for text, queue, given in found]
+        return [
+            SilentQueue(check(consumer_id), queue, delivered_end)
+            for consumer_id, queue, delivered_end in columns
+        ]
 
 
 @transactional
 def order_restart(*, consumer: ConsumerId, queues: Iterable[int]) -> bool:
-    """Tell a client to stop and start its queues with its next poll; False if it was told
-    something now.
+    """Tell a client, in the answer to its next poll, to stop and restart some queues.
+
+    Return False if another answer was stored meanwhile, or the membership has ended.
     """
     rows = ConsumerGroupConsumer.objects.filter(
         pk=consumer.member_id, consumer_id=consumer.text
     )
-    found = rows.values_list("java_id", "java_version", "java_told").first()
-    if found is None:
+    columns = rows.values_list("java_id", "java_version", "java_told").first()
+    if columns is None:
         return False
-    java_id, version, told = found[0], found[1], dict(found[2] or {})
+    java_id, version, answer = columns[0], columns[1], dict(columns[2] or {})
     java_members.forget_client(java_id or 0)
-    told |= {"rb_version": told.get("rb_version", 0) + 1}
+    answer |= {"rb_version": answer.get("rb_version", 0) + 1}
     if not rows.filter(java_version=version).update(
-        java_version=version + 1, java_told=told
+        java_version=version + 1, java_told=answer
     ):
         return False
     QueueOffset.objects.filter(owner=consumer.member_id, queue__in=list(queues)).update(

@@ -1,4 +1,6 @@
-"""Looks at the metadata database's clock: before silence proves that a member is dead."""
+"""Observation of the metadata database's clock. Silence proves a member dead only without
+outages.
+"""
 
 from __future__ import annotations
 
@@ -13,16 +15,21 @@ from metadata.rules.membership import liveness
 
 
 class OutageGuard:
-    """Knowledge of this process about the metadata database's clock, and what its broker
-    promised (rules.liveness); safe for threads."""
+    """What this process knows about outages of the metadata database. Thread-safe.
+
+    Includes the promises that this broker gave to members whose heartbeats it could not
+    record (metadata.rules.membership.liveness).
+    """
 
     def __init__(self, watch: liveness.Watch | None = None) -> None:
         self._lock = threading.Lock()
         self._watch = watch
 
     def look(self) -> liveness.Watch:
-        """The watch after one more look; a failed look forgets everything, so nobody
-        expires for a while.
+        """Read the database's clock and return the updated watch.
+
+        Raises MetadataUnavailable. Then the watch starts again, so no member expires
+        for a full session timeout.
         """
         with self._lock:
             try:
@@ -31,10 +38,10 @@ class OutageGuard:
             except MetadataUnavailable:
                 self._watch = None
                 raise
-            look = liveness.ClockReading(
+            reading = liveness.ClockReading(
                 state.server, state.now, time.monotonic(), state.version
             )
-            watch = liveness.observe(self._watch, look)
+            watch = liveness.observe(self._watch, reading)
             self._watch = liveness.after_promise(
                 watch, promised_at_s=contact.promised_at_s()
             )

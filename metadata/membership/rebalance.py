@@ -1,31 +1,30 @@
-"""Rebalances: who shall read which queue of a group, and the hand-over from one owner to
-the next.
+"""Rebalances: which member shall read which queue of a group, and how a queue changes owner.
 
-The truth is a mark on the group: a rebalance is due while `rebalance_wanted` >
-`rebalance_done`. The
-mark is set in the transaction of its cause. Whoever registers or expires a member then runs
-rebalance() at once; everything else is left to the background hook, which is called only by
-the update that sets a clear mark, and to the sweep over pending(). Running twice is
-harmless.
+A rebalance is due while the group's `rebalance_wanted` > `rebalance_done`. The transaction
+that causes a rebalance also sets this mark. Whoever registers or expires a member then runs
+the rebalance at once. For other causes, the update that first sets the mark calls the
+background hook, and the sweep over pending_groups() finds what was missed. Running a
+rebalance twice is harmless.
 
-A row of QueueOffset moves through these states; each step is one guarded update under the
+A row of QueueOffset moves through these states. Each step is one guarded update under the
 group's lock:
 
-    free      owner NULL                  rebalance grants it: owner = target = m, epoch + 1
-    stable    owner = target = m          m's heartbeats list it under `assigned`
-    leaving   owner = m, target = other   m's heartbeats list it under `revoked`, from
-                                          generation g on;
-                                          m's heartbeat at >= g without the queue releases
-                                          it to the
-                                          target, epoch + 1; m's expiry makes it free
+    free      owner NULL                   A rebalance grants it: owner = target = m,
+                                           epoch + 1.
+    stable    owner = target = m           Heartbeats of m list it under `assigned`.
+    leaving   owner = m, target = other    Heartbeats of m list it under `revoked`, from
+                                           generation g on. A heartbeat of m that has
+                                           applied g and no longer reports the queue
+                                           releases it to the target, epoch + 1. If m
+                                           expires, the queue becomes free.
 
-An owner never gets the same (queue, epoch) twice: if a rebalance gives a leaving queue back
-to its owner, that is a new grant with epoch + 1, because the owner may have let go of it
+An owner never gets the same (queue, epoch) twice. If a rebalance gives a leaving queue back
+to its owner, that is a new grant with epoch + 1, because the owner may have released it
 already.
 
-`idle_since` of a row begins when its owner is told to give the queue up, leaves or was last
-heard, and ends when the next owner has acquired it; rebalance_history.py records the time
-between. Broadcasting groups have nothing to hand over (broadcast_instances.py): there a
+`idle_since` of a row begins when its owner is told to give it up, leaves, or was last heard.
+It ends when the next owner has acquired the queue; rebalance_history.py records the time
+between. In broadcasting groups no queue changes owner (broadcast_instances.py): there a
 rebalance only raises the generation.
 """
 
@@ -60,8 +59,8 @@ Grants = dict[tuple[int | None, int], list[int]]  # (owner now, member) → queu
 Retargets = dict[tuple[int | None, int | None], list[int]]  # (owner now, target) → queues
 
 LIVE_QUEUES = ("read_write", "read_only")
-_PENDING = (
-    f"SELECT id FROM {ConsumerGroup._meta.db_table}"  # noqa: S608 - no value of anybody's
+_SELECT_PENDING = (
+    f"SELECT id FROM {ConsumerGroup._meta.db_table}"  # noqa: S608 - table name only
     " WHERE rebalance_wanted > rebalance_done AND deleted_at IS NULL ORDER BY id LIMIT %s"
 )
 MAX_CAUSE = 300
@@ -70,9 +69,11 @@ _background: Background | None = None
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """A queue's new destination; `source` and `target` are members' names, None for nobody.
+    """New destination of a queue. `source` and `target` are names of members, None for
+    none.
 
-    `at_once`: the target owns it now; otherwise the source was asked to give it up first.
+    `at_once`: the target owns the queue now; otherwise the source was told to give it
+    up.
     """
 
     queue: int
@@ -84,6 +85,8 @@ class Move:
 
 @dataclass(frozen=True, slots=True)
 class RebalanceResult:
+    """The generation after a rebalance, and the queues that it moved."""
+
     group_id: int
     generation: int
     moves: tuple[Move, ...] = ()
@@ -98,53 +101,57 @@ class RebalanceResult:
 
 
 def set_background(hook: Background | None) -> None:
-    """Set who is asked to run a rebalance soon; called once, by the composition root."""
+    """Set the function that runs a rebalance soon in the background. Called once at
+    startup.
+    """
     global _background
     _background = hook
 
 
 def request(group_id: int, cause: str) -> None:
-    """Mark the group for a rebalance, inside the caller's transaction, which holds the
-    group's lock.
+    """Mark the group for a rebalance, and call the background hook after the commit.
+
+    The caller's transaction holds the lock of the group.
     """
     if mark_due(group_id, cause):
         log.info("group %d needs a rebalance: %s", group_id, cause)
-        transaction.on_commit(lambda: _ask(group_id), robust=True)
+        transaction.on_commit(lambda: _call_background(group_id), robust=True)
 
 
 def mark_due(group_id: int, cause: str) -> bool:
-    """Set the mark without asking anybody to act on it; whether it was clear. Caller holds
-    the lock.
+    """Mark the group for a rebalance, without calling the background hook.
+
+    Return True if it was not marked before. The caller holds the lock of the group.
     """
-    rows = ConsumerGroup.objects.filter(pk=group_id)
-    wanted, done, before = rows.values_list(
+    group_rows = ConsumerGroup.objects.filter(pk=group_id)
+    wanted, done, earlier_cause = group_rows.values_list(
         "rebalance_wanted", "rebalance_done", "rebalance_cause"
     ).get()
     was_clear: bool = wanted == done
-    causes = cause if was_clear or not before else f"{before}; {cause}"
-    rows.update(
+    causes = cause if was_clear or not earlier_cause else f"{earlier_cause}; {cause}"
+    group_rows.update(
         rebalance_wanted=F("rebalance_wanted") + 1, rebalance_cause=causes[:MAX_CAUSE]
     )
     return was_clear
 
 
-def _ask(group_id: int) -> None:
+def _call_background(group_id: int) -> None:
     if _background is not None:
         _background(group_id)
 
 
 def pending_groups(limit: int = 100) -> list[int]:
-    """Ids of groups whose mark is set, the lowest first."""
+    """Return the ids of groups for which a rebalance is due, lowest first."""
     with reachable():
-        return [group_id for (group_id,) in select(_PENDING, [limit])]
+        return [group_id for (group_id,) in select(_SELECT_PENDING, [limit])]
 
 
 def groups_with_unassigned_queues(limit: int = 1_000) -> list[int]:
-    """Ids of groups that have members, and a queue meant for nobody: what a lost mark would
-    leave.
+    """Return the ids of groups that have members, and queues with neither owner nor
+    target.
 
-    Groups with limits may be so for ever, so they must not fill the list: any `limit` of
-    all of them.
+    A mark that was lost would leave such groups. Of more than `limit` groups, a random
+    choice is returned.
     """
     with reachable():
         rows = QueueOffset.objects.filter(
@@ -156,119 +163,119 @@ def groups_with_unassigned_queues(limit: int = 1_000) -> list[int]:
             queue__state__in=LIVE_QUEUES,
             queue__topic__state="ready",
         )
-        groups = list(rows.order_by().values_list("group_id", flat=True).distinct())
-    return random.sample(groups, min(limit, len(groups)))
+        group_ids = list(rows.order_by().values_list("group_id", flat=True).distinct())
+    # Groups with limits on their members may stay like this, and must not fill the list
+    # every time.
+    return random.sample(group_ids, min(limit, len(group_ids)))
 
 
 def rebalance_each(
-    groups: Iterable[int], run: Callable[[int], object] | None = None
+    group_ids: Iterable[int], run: Callable[[int], object] | None = None
 ) -> int:
-    """Run rebalance(), or `run`, for some groups in any order; how many there were. One
-    that fails keeps no other waiting.
+    """Run rebalance(), or `run`, for each group. Return the number of groups.
 
-    Raises MetadataUnavailable at the end, if one could not be reached.
+    A group that fails does not keep the others from their turn. Raises
+    MetadataUnavailable at the end if metadata was unavailable for one of them.
     """
-    act = run or rebalance
-    ids = list(groups)
-    random.shuffle(ids)
+    action = run or rebalance
+    shuffled = list(group_ids)
+    random.shuffle(shuffled)
     failure: MetadataUnavailable | None = None
-    for group_id in ids:
+    for group_id in shuffled:
         try:
-            act(group_id)
-        except NotFound:  # deleted meanwhile
+            action(group_id)
+        except NotFound:  # the group was deleted meanwhile
             continue
         except MetadataUnavailable as error:
             failure = error
     if failure is not None:
         raise failure
-    return len(ids)
+    return len(shuffled)
 
 
 def rebalance_by_hand(
     *, group: str, actor: Actor, dry_run: bool = False
 ) -> RebalanceResult:
-    """Share the queues of a group anew, now; or only says what that would do. Needs
-    `manage`.
+    """Rebalance a group now, or with `dry_run` only return the moves. Needs `manage`.
 
-    Queues that are shared evenly stay where they are. Raises NotFound(group_not_found),
+    Queues that are balanced already do not move. Raises NotFound(group_not_found),
     Forbidden.
     """
     access.require(actor, "manage", group, what="group")
     if dry_run:
-        return _rehearsed(group)
-    moves = _asked(group=group, actor=actor)
-    _tell(group, moves)
-    return moves
+        return _rehearse(group)
+    result = _rebalance_and_audit(group=group, actor=actor)
+    _log_moves(group, result)
+    return result
 
 
-def _rehearsed(group: str) -> RebalanceResult:
-    """Return the moves that a rebalance would make, found out by doing it and rolling it
-    back.
-    """
+def _rehearse(group: str) -> RebalanceResult:
+    """Return the moves that a rebalance would make: it is done and rolled back."""
     with reachable(), transaction.atomic():
-        moves = _rebalanced(lock_group(group))
+        result = _rebalance_group(lock_group(group))
         transaction.set_rollback(True)
-    return moves
+    return result
 
 
 @transactional
-def _asked(*, group: str, actor: Actor) -> RebalanceResult:
-    row = lock_group(group)
-    mark_due(row.pk, f"asked for by {actor.kind} {actor.name}")
-    row.refresh_from_db()
-    moves = _rebalanced(row)
-    after = {"generation": moves.generation, "moves": len(moves.moves)}
+def _rebalance_and_audit(*, group: str, actor: Actor) -> RebalanceResult:
+    group_row = lock_group(group)
+    mark_due(group_row.pk, f"asked for by {actor.kind} {actor.name}")
+    group_row.refresh_from_db()
+    result = _rebalance_group(group_row)
+    after = {"generation": result.generation, "moves": len(result.moves)}
     audit.record(actor=actor, verb="rebalance", kind="group", name=group, after=after)
-    return moves
+    return result
 
 
 def rebalance(group_id: int) -> RebalanceResult:
-    """Compute the target of every queue, grant the free ones, announce the others; clear
+    """Assign every queue of a group: grant the free ones, revoke those that move, clear
     the mark.
 
     Raises NotFound(group_not_found).
     """
-    group, moves = _settled(group_id, only_marked=False)
-    _tell(group, moves)
-    return moves
+    group, result = _rebalance_locked(group_id, only_marked=False)
+    _log_moves(group, result)
+    return result
 
 
 def rebalance_if_due(group_id: int) -> None:
-    """Rebalance a group that is marked; of many that join at once, the first does it for
-    all that have.
+    """Rebalance a group if its mark is set. Raises NotFound(group_not_found).
 
-    Raises NotFound(group_not_found).
+    If many members join at once, the first call does it for all that have joined.
     """
-    _tell(*_settled(group_id, only_marked=True))
+    _log_moves(*_rebalance_locked(group_id, only_marked=True))
 
 
 @transactional
-def _settled(group_id: int, *, only_marked: bool) -> tuple[str, RebalanceResult]:
+def _rebalance_locked(group_id: int, *, only_marked: bool) -> tuple[str, RebalanceResult]:
+    """Return the name of the group and the result of its rebalance."""
     group = lock_group_by_id(group_id)
     if only_marked and group.rebalance_wanted == group.rebalance_done:
         return group.name, RebalanceResult(group.pk, group.generation)
-    return group.name, _rebalanced(group)
+    return group.name, _rebalance_group(group)
 
 
-def _tell(group: str, moves: RebalanceResult) -> None:
-    if moves.moves:
+def _log_moves(group: str, result: RebalanceResult) -> None:
+    if result.moves:
         log.info(
             "group %s generation %d: granted %s, revoked %s",
-            group, moves.generation, list(moves.granted), list(moves.revoked),
+            group, result.generation, list(result.granted), list(result.revoked),
         )  # fmt: skip
 
 
-def _rebalanced(group: ConsumerGroup) -> RebalanceResult:
-    """One rebalance of a locked group. What was asked for, or moved something, goes into
-    the history.
+def _rebalance_group(group: ConsumerGroup) -> RebalanceResult:
+    """Rebalance a locked group.
+
+    The rebalance is recorded in the history if it was due or moved a queue.
     """
-    asked = group.rebalance_wanted > group.rebalance_done
-    shares = group.mode == ConsumerGroup.Mode.CLUSTERING
+    is_due = group.rebalance_wanted > group.rebalance_done
+    assigns_queues = group.mode == ConsumerGroup.Mode.CLUSTERING
     now = database_now()
-    moves, assignment = _moved(group, now) if shares else ((), {})
-    changes = bool(moves) or (asked and not shares)
-    generation = group.generation + changes
-    if asked or moves:
+    moves, assignment = _assign_queues(group, now) if assigns_queues else ((), {})
+    changed = bool(moves) or (is_due and not assigns_queues)
+    generation = group.generation + changed
+    if is_due or moves:
         ConsumerGroup.objects.filter(pk=group.pk).update(
             generation=generation, rebalance_done=group.rebalance_wanted, rebalance_cause=""
         )
@@ -280,47 +287,62 @@ def _rebalanced(group: ConsumerGroup) -> RebalanceResult:
             assignment=assignment,
             moves=[(move.queue, move.source or "", move.target or "") for move in moves],
         )
-    if changes:
+    if changed:
         granted_queues.note(group.pk, [move.queue for move in moves if move.at_once])
         record_change("group", group.pk)
     return RebalanceResult(group.pk, generation, moves)
 
 
-def _moved(
+def _assign_queues(
     group: ConsumerGroup, now: datetime
 ) -> tuple[tuple[Move, ...], dict[str, list[int]]]:
-    """Write the new targets under the next generation; the moves, and what everyone shall
-    have then.
+    """Write the new targets of all queues, under the next generation.
+
+    Return the moves, and the queues that each member shall have afterwards, by its
+    name.
     """
-    rows = list(_readable(group))
-    members = _members(group)
+    rows = list(_read_positions(group))
+    members = _read_members(group)
     names = {member.pk: member.identity for member in members}
     targets = assign(
-        members=_eligible(group, members, rows),
+        members=_find_eligible(group, members, rows),
         queues={row.queue_id: row.queue.topic_id for row in rows},
         current={row.queue_id: row.target_id or row.owner_id for row in rows},
     )
-    grants, retargets = _steps(rows, targets)
-    mine, ordered = QueueOffset.objects.filter(group=group), _ordered(group, now)
-    for (owner, target), queues in grants.items():  # owns them now, under a new epoch
-        theirs = mine.filter(queue__in=queues, owner=owner)
-        theirs.update(owner=target, target=target, epoch=F("epoch") + 1, **ordered)
-    for (owner, heir), queues in retargets.items():  # the owner is told to give them up
-        mine.filter(queue__in=queues, owner=owner).update(target=heir, **ordered)
-    given = {queue for queues in grants.values() for queue in queues}
-    touched = given | {queue for queues in retargets.values() for queue in queues}
-    abandoned = _abandon(group, [row.pk for row in rows], now)
-    touched |= {row.queue_id for row in abandoned}
+    grants, retargets = _plan_updates(rows, targets)
+    group_rows, order_columns = (
+        QueueOffset.objects.filter(group=group),
+        _order_columns(group, now),
+    )
+    for (
+        owner,
+        target,
+    ), queues in grants.items():  # the target owns them at once, under a new epoch
+        granted_rows = group_rows.filter(queue__in=queues, owner=owner)
+        granted_rows.update(
+            owner=target, target=target, epoch=F("epoch") + 1, **order_columns
+        )
+    for (
+        owner,
+        new_target,
+    ), queues in retargets.items():  # the owner is told to give them up first
+        group_rows.filter(queue__in=queues, owner=owner).update(
+            target=new_target, **order_columns
+        )
+    granted = {queue for queues in grants.values() for queue in queues}
+    changed = granted | {queue for queues in retargets.values() for queue in queues}
+    abandoned = _clear_targets(group, [row.pk for row in rows], now)
+    changed |= {row.queue_id for row in abandoned}
     moves = [
         Move(
             queue=row.queue_id,
             topic=row.queue.topic.name,
             source=names.get(row.owner_id or 0) or row.held_by or None,
             target=names.get(targets.get(row.queue_id, 0)),
-            at_once=row.queue_id in given,
+            at_once=row.queue_id in granted,
         )
         for row in (*rows, *abandoned)
-        if row.queue_id in touched
+        if row.queue_id in changed
     ]
     assignment: dict[str, list[int]] = {name: [] for name in names.values()}
     for queue, member in targets.items():
@@ -328,23 +350,27 @@ def _moved(
     return tuple(sorted(moves, key=lambda move: move.queue)), assignment
 
 
-def _members(group: ConsumerGroup) -> list[ConsumerGroupConsumer]:
+def _read_members(group: ConsumerGroup) -> list[ConsumerGroupConsumer]:
     rows = ConsumerGroupConsumer.objects.filter(group=group)
     return list(rows.select_related("process").order_by("pk"))
 
 
-def _eligible(
+def _find_eligible(
     group: ConsumerGroup,
     members: Iterable[ConsumerGroupConsumer],
     rows: Iterable[QueueOffset],
 ) -> list[int]:
-    held: dict[int, int] = {}
+    """Return the ids of members that may own queues."""
+    queue_counts: dict[int, int] = {}
     for row in rows:
         holder = row.target_id or row.owner_id
         if holder is not None:
-            held[holder] = held.get(holder, 0) + 1
+            queue_counts[holder] = queue_counts.get(holder, 0) + 1
     return eligible_members(
-        [Candidate(one.pk, one.process.address, held.get(one.pk, 0)) for one in members],
+        [
+            Candidate(member.pk, member.process.address, queue_counts.get(member.pk, 0))
+            for member in members
+        ],
         allow=group.allow_addresses,
         deny=group.deny_addresses,
         most=group.max_active_members,
@@ -352,23 +378,26 @@ def _eligible(
 
 
 def active_members(group: ConsumerGroup) -> frozenset[int]:
-    """Ids of the members that may own queues; the others stand by."""
+    """Return the ids of members that may own queues; the others stand by."""
     return frozenset(
-        _eligible(group, _members(group), QueueOffset.objects.filter(group=group))
+        _find_eligible(group, _read_members(group), QueueOffset.objects.filter(group=group))
     )
 
 
-def _steps(
+def _plan_updates(
     rows: Iterable[QueueOffset], targets: Mapping[int, int]
 ) -> tuple[Grants, Retargets]:
-    """Return the queues to grant and to announce, by (owner now, member); each entry
-    becomes one UPDATE.
+    """Return the queues to grant and to revoke, by (owner now, target).
+
+    Each entry becomes one UPDATE.
     """
     grants: Grants = {}
     retargets: Retargets = {}
     for row in rows:
         target = targets.get(row.queue_id)
         if target is not None and (
+            # The second case: a leaving queue goes back to its owner, which may have
+            # released it already, so it needs a new epoch.
             row.owner_id is None or (row.owner_id == target != row.target_id)
         ):
             grants.setdefault((row.owner_id, target), []).append(row.queue_id)
@@ -377,10 +406,8 @@ def _steps(
     return grants, retargets
 
 
-def _readable(group: ConsumerGroup) -> list[QueueOffset]:
-    """The rows of queues that somebody shall read: topic and subscription ready, queue not
-    retired.
-    """
+def _read_positions(group: ConsumerGroup) -> list[QueueOffset]:
+    """Return the rows of queues to read: topic and subscription ready, queue not retired."""
     return list(
         QueueOffset.objects.filter(
             group=group,
@@ -395,20 +422,22 @@ def _readable(group: ConsumerGroup) -> list[QueueOffset]:
     )
 
 
-def _abandon(group: ConsumerGroup, readable: list[int], now: datetime) -> list[QueueOffset]:
-    """Take the target away from rows that nobody shall read any more; these rows."""
+def _clear_targets(
+    group: ConsumerGroup, readable: list[int], now: datetime
+) -> list[QueueOffset]:
+    """Clear the target of rows of queues that are not read any more. Return these rows."""
     rows = QueueOffset.objects.filter(group=group, target__isnull=False).exclude(
         pk__in=readable
     )
-    left = list(rows.select_related("queue__topic"))
-    if left:
-        rows.update(target=None, **_ordered(group, now))
-    return left
+    abandoned = list(rows.select_related("queue__topic"))
+    if abandoned:
+        rows.update(target=None, **_order_columns(group, now))
+    return abandoned
 
 
-def _ordered(group: ConsumerGroup, now: datetime) -> dict[str, Any]:
-    """Return what changes with the target of a row: members are told from the next
-    generation on.
+def _order_columns(group: ConsumerGroup, now: datetime) -> dict[str, Any]:
+    """Return the columns that change together with a target: members learn it from the
+    next generation on.
     """
     return {
         "target_generation": group.generation + 1,
@@ -417,20 +446,23 @@ def _ordered(group: ConsumerGroup, now: datetime) -> dict[str, Any]:
 
 
 def hand_over(row: QueueOffset) -> bool:
-    """Give a leaving queue to its target, or free it; False if the row moved on. Caller
-    holds the lock.
+    """Give a leaving queue to its target, or make it free. Return False if the row has
+    changed.
+
+    The caller holds the lock of the group.
     """
-    leaving = QueueOffset.objects.filter(
+    unchanged_row = QueueOffset.objects.filter(
         pk=row.pk, owner=row.owner_id, target=row.target_id, epoch=row.epoch
     )
     if row.target_id is None:
-        return leaving.update(owner=None) > 0
-    return leaving.update(owner=row.target_id, epoch=F("epoch") + 1) > 0
+        return unchanged_row.update(owner=None) > 0
+    return unchanged_row.update(owner=row.target_id, epoch=F("epoch") + 1) > 0
 
 
 def raise_generation(group_id: int) -> int:
-    """Raise the group's generation, so that waiting pulls return. Caller locks and calls
-    changed().
+    """Raise the generation of the group, so that waiting pulls return. Return the new one.
+
+    The caller holds the lock of the group and calls record_change().
     """
     ConsumerGroup.objects.filter(pk=group_id).update(generation=F("generation") + 1)
     return ConsumerGroup.objects.values_list("generation", flat=True).get(pk=group_id)

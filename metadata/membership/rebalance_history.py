@@ -1,5 +1,5 @@
-"""The history of rebalances: why, who got what from whom, and how long each queue stood
-still.
+"""History of rebalances: the cause, which queues moved between which members, and how long
+they paused.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from metadata.models import QueueOffset, Rebalance, RebalanceMove
 
 log = logging.getLogger(__name__)
 KEPT_DAYS = 30
-KEPT_EACH = 1_000  # of one group
-MAX_LATE_NOTES = 1_000  # notes that wait for the database
+KEPT_PER_GROUP = 1_000
+MAX_LATE_ACQUISITIONS = 1_000  # acquisitions that wait for the database
 
 
 @dataclass(frozen=True, slots=True)
 class MoveView:
-    """A queue that went from one member to another (None: nobody), and how long it stood
-    still.
+    """A queue that moved from one member to another (None: no member).
 
-    `pause_ms` is None until the new owner acquired it, and for ever if a later rebalance
-    overtook the move.
+    `pause_ms` is the time without an owner that reads. It is None until the new owner
+    has acquired the queue, and stays None if a later rebalance moved the queue before
+    that.
     """
 
     queue: int
@@ -47,9 +47,7 @@ class MoveView:
 
 @dataclass(frozen=True, slots=True)
 class RebalanceView:
-    """One rebalance; `assignment` maps members to the ids of the queues that were meant for
-    them.
-    """
+    """A rebalance; `assignment` maps each member to the ids of the queues meant for it."""
 
     id: int
     generation: int
@@ -60,24 +58,24 @@ class RebalanceView:
 
 
 @dataclass(frozen=True, slots=True)
-class _Note:
-    """Queue → epoch of what a consumer acquired at a time.monotonic()."""
+class _Acquisition:
+    """Queues that a consumer acquired: queue id → epoch, and time.monotonic() of the call."""
 
     consumer: ConsumerId
     epochs: Mapping[int, int]
     at: float
 
 
-_late: deque[_Note] = deque(maxlen=MAX_LATE_NOTES)
+_late_acquisitions: deque[_Acquisition] = deque(maxlen=MAX_LATE_ACQUISITIONS)
 
 
 def list_rebalances(
     *, group: str, actor: Actor, limit: int = 50, after: int | None = None
 ) -> tuple[list[RebalanceView], int | None]:
-    """Rebalances of a group, newest first, those before id `after`; and the id to go on
-    after.
+    """Return rebalances of a group, newest first, and the id after which to continue.
 
-    Needs any right on the group. Raises NotFound, Invalid.
+    Only those with an id below `after` are returned. Needs any right on the group.
+    Raises NotFound, Invalid.
     """
     access.require_any_right(actor, group)
     if not 1 <= limit <= MAX_LIMIT:
@@ -86,12 +84,12 @@ def list_rebalances(
         rows = Rebalance.objects.filter(group=find_group(group)).order_by("-id")
         if after is not None:
             rows = rows.filter(pk__lt=after)
-        found = list(rows.prefetch_related("moves__queue__topic")[: limit + 1])
-        views = [_view(one) for one in found[:limit]]
-    return views, views[-1].id if len(found) > limit else None
+        rebalances = list(rows.prefetch_related("moves__queue__topic")[: limit + 1])
+        views = [_to_view(row) for row in rebalances[:limit]]
+    return views, views[-1].id if len(rebalances) > limit else None
 
 
-def _view(row: Rebalance) -> RebalanceView:
+def _to_view(row: Rebalance) -> RebalanceView:
     return make_view(
         RebalanceView,
         row,
@@ -117,7 +115,9 @@ def record_rebalance(
     assignment: Mapping[str, Sequence[int]],
     moves: Sequence[tuple[int, str, str]],
 ) -> None:
-    """Write one rebalance with its moves (queue, from, to), in the caller's transaction."""
+    """Insert a rebalance with its moves (queue, from, to), in the transaction of the
+    caller.
+    """
     row = Rebalance.objects.create(
         group_id=group_id,
         generation=generation,
@@ -136,73 +136,74 @@ def record_rebalance(
 
 
 def record_acquired(*, consumer: ConsumerId, queues: Sequence[tuple[int, int]]) -> None:
-    """Note that the owner acquired these (queue, epoch)s on their nodes: their pauses are
-    over.
+    """Record that a consumer acquired these (queue, epoch) pairs on their nodes: their
+    pauses end.
 
-    Only the history depends on it, so a metadata database that is away is not an error
-    here: it is noted when the database is back (catch_up).
+    Only the history depends on it. So an unavailable metadata database is no error:
+    write_late_notes() records it later.
     """
     if consumer.instance_id:
         return
-    note = _Note(consumer, dict(queues), time.monotonic())
+    acquisition = _Acquisition(consumer, dict(queues), time.monotonic())
     try:
-        _write(note)
+        _write_acquisition(acquisition)
     except MetadataUnavailable as error:
         log.info(
             "group %d: pauses not recorded, will retry: %s", consumer.group_id, error.detail
         )
-        _late.append(note)
+        _late_acquisitions.append(acquisition)
 
 
 def write_late_notes() -> None:
-    """Note what could not be noted when it happened. Raises MetadataUnavailable if it still
-    cannot.
+    """Record the acquisitions that failed before. Raises MetadataUnavailable if one fails
+    again.
     """
-    for _ in range(len(_late)):
-        note = _late.popleft()
+    for _ in range(len(_late_acquisitions)):
+        acquisition = _late_acquisitions.popleft()
         try:
-            _write(note)
+            _write_acquisition(acquisition)
         except MetadataUnavailable:
-            _late.appendleft(note)
+            _late_acquisitions.appendleft(acquisition)
             raise
 
 
 @bulkhead.permit("notes")
-def _write(note: _Note) -> None:
-    """By guarded updates, not under the group's lock: a new owner must not wait for a
-    rebalance to end.
-    """
-    consumer, epochs = note.consumer, note.epochs
+def _write_acquisition(acquisition: _Acquisition) -> None:
+    """Record which member serves the queues, and how long each was paused."""
+    consumer, epochs = acquisition.consumer, acquisition.epochs
     with reachable():
+        # Guarded updates without the lock of the group: a new owner must not wait until a
+        # rebalance has finished.
         rows = QueueOffset.objects.filter(
             group=consumer.group_id,
             queue_id__in=sorted(epochs),
             owner__consumer_id=consumer.text,
             idle_since__isnull=False,
         )
-        found = rows.select_related("owner").annotate(now=UtcNow())
-        mine = [row for row in found if row.epoch == epochs[row.queue_id]]
-        if not mine:
+        waiting_rows = rows.select_related("owner").annotate(now=UtcNow())
+        acquired = [row for row in waiting_rows if row.epoch == epochs[row.queue_id]]
+        if not acquired:
             return
-        member = mine[0].owner
+        member = acquired[0].owner
         assert member is not None  # noqa: S101 - the filter above
-        held = QueueOffset.objects.filter(pk__in=[row.pk for row in mine], owner=member)
-        held.update(held_by=member.identity)
-        # one that leaves again goes on waiting
-        held.filter(target=member).update(idle_since=None)
-        ago_ms = int((time.monotonic() - note.at) * 1000)
+        acquired_rows = QueueOffset.objects.filter(
+            pk__in=[row.pk for row in acquired], owner=member
+        )
+        acquired_rows.update(held_by=member.identity)
+        # A queue that is leaving again stays paused until its next owner acquires it.
+        acquired_rows.filter(target=member).update(idle_since=None)
+        # The acquisition may be recorded late; the pause ended when it happened.
+        elapsed_ms = int((time.monotonic() - acquisition.at) * 1000)
         pauses = {
-            row.queue_id: max(0, ms(row.now) - ago_ms - ms(row.idle_since))
-            for row in mine
+            row.queue_id: max(0, ms(row.now) - elapsed_ms - ms(row.idle_since))
+            for row in acquired
             if row.idle_since
         }
         _record_pauses(group_id=consumer.group_id, member=member.identity, pauses=pauses)
 
 
 def _record_pauses(*, group_id: int, member: str, pauses: Mapping[int, int]) -> None:
-    """Note how many ms each queue had stood still when `member` acquired it, at its latest
-    move.
-    """
+    """Store the pause in ms of each queue that `member` acquired, in its latest move."""
     open_moves = RebalanceMove.objects.filter(
         rebalance__group_id=group_id,
         queue_id__in=sorted(pauses),
@@ -219,5 +220,9 @@ def _record_pauses(*, group_id: int, member: str, pauses: Mapping[int, int]) -> 
 
 
 prune = PruneRule(
-    Rebalance.objects.all(), at="at", days=KEPT_DAYS, each="group_id", most_each=KEPT_EACH
+    Rebalance.objects.all(),
+    at="at",
+    days=KEPT_DAYS,
+    each="group_id",
+    most_each=KEPT_PER_GROUP,
 )

@@ -1,8 +1,8 @@
-"""Alarms: they begin when something is met, and end when it was mended for a while.
+"""Alarms: they begin when a condition is met, and end when it was not met for a while.
 
-What meets something itself calls `raise_alarm` and `end_alarms`; what looks at everything of a
-kind now and then calls `reconcile` with all that it found. Both write one row for each cause at
-each thing.
+Code that meets a condition calls `raise_alarm` and `end_alarms`. A job that checks
+every object of a kind calls `reconcile` with all that it found. Both write one row for
+each cause at each object.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from metadata.rules.alarm_rules import ENDS_AFTER_S, ONCE, Decision, Subject
 from metadata.rules.alarm_texts import stored_facts
 
 KEPT_DAYS = 90
-QUIET_S = 7 * 86_400.0  # after which what happened once is over, acknowledged or not
-MOST = 2_000  # of a kind that are looked after at once: the others wait
+QUIET_S = 7 * 86_400.0  # alarms about single events end after this time
+MAX_ALARMS = 2_000  # of a kind in one call; the others wait for the next
 FIELDS = (
     "detail",
     "facts",
@@ -43,17 +43,18 @@ FIELDS = (
 
 @dataclass(slots=True)
 class AlarmFindings:
-    """Findings of a look: {name of the alarm: detail}, the worst first; and what it could
-    not tell.
+    """Result of a check: alarms that should be active, as {name: detail}, worst first.
+
+    `unclear` has the names that could not be checked.
     """
 
-    found: dict[str, str] = field(default_factory=dict)
+    active: dict[str, str] = field(default_factory=dict)
     unclear: set[str] = field(default_factory=set)
 
     def add(self, name: str, detail: str, *, is_so: bool | None = True) -> None:
-        """One thing that is so, is not, or about which nothing is clear (None)."""
+        """Add the result for one object: alarm, no alarm, or not known (None)."""
         if is_so:
-            self.found[name] = detail
+            self.active[name] = detail
         elif is_so is None:
             self.unclear.add(name)
 
@@ -62,40 +63,43 @@ class AlarmFindings:
 def raise_alarm(
     *, kind: str, name: str, detail: str, count: int = 0, place: int | None = None
 ) -> None:
-    """Record that something is so (again), at once; `count` is added to what was counted
-    before.
+    """Begin an alarm, or renew it if it is active. `count` is added to the former count.
+
+    `place` is the offset that the alarm is about, if any.
     """
     now = database_now()
-    given = {
+    columns = {
         "detail": detail[:1000],
         "facts": stored_facts(detail),
         "place": place,
         "last_at": now,
     }
-    known = Alarm.objects.filter(kind=kind, name=name)
+    alarm_rows = Alarm.objects.filter(kind=kind, name=name)
 
     def renew() -> bool:
-        known.filter(ended_at__isnull=False).update(
+        alarm_rows.filter(ended_at__isnull=False).update(
             since_at=now,
             ended_at=None,
             times=F("times") + 1,
             acknowledged_at=None,
             acknowledged_by="",
         )
-        return bool(known.update(count=F("count") + count, pending_since=None, **given))
+        return bool(
+            alarm_rows.update(count=F("count") + count, pending_since=None, **columns)
+        )
 
-    # By the number of rows that changed: one that was there a moment ago may have been
-    # pruned.
+    # renew() goes by the number of changed rows, because a row that existed a moment ago
+    # may have been pruned.
     if not renew():
-        new = {**given, "first_at": now, "ended_at": now}
-        # somebody else may make it now
-        Alarm.objects.get_or_create(kind=kind, name=name, defaults=new)
+        defaults = {**columns, "first_at": now, "ended_at": now}
+        # Another process may insert the row at the same time.
+        Alarm.objects.get_or_create(kind=kind, name=name, defaults=defaults)
         renew()
 
 
 @transactional
 def end_alarms(*, kind: str, names: Collection[str]) -> int:
-    """Record that it is so no more, at once; how many alarms ended."""
+    """End alarms at once. Return how many were active."""
     rows = Alarm.objects.filter(kind=kind, name__in=sorted(names), ended_at__isnull=True)
     return rows.update(ended_at=database_now(), pending_since=None)
 
@@ -104,62 +108,73 @@ def end_alarms(*, kind: str, names: Collection[str]) -> int:
 def reconcile(
     *,
     kind: str,
-    found: Mapping[str, str],
+    active: Mapping[str, str],
     unclear: Collection[str] = (),
     begins_after_s: float = 0.0,
     ends_after_s: float = ENDS_AFTER_S,
 ) -> int:
-    """Make the alarms of a kind agree with what a look at everything found; return how many
-    began or ended.
+    """Make the alarms of a kind agree with the result of a check. Return how many began or
+    ended.
 
-    `found`: {name: detail} of where it is so; a detail is a text of alarm_texts. Where it
-    is `unclear`, all stays as it is. What is found must have been so for `begins_after_s`,
-    what is not for
-    `ends_after_s`.
+    `active` maps the name of each alarm that should be active to its detail, a text of
+    alarm_texts. Alarms named in `unclear` stay as they are. A condition must have been
+    met for `begins_after_s` seconds before its alarm begins, and not met for
+    `ends_after_s` before it ends.
     """
     now = database_now()
-    some = dict(list(found.items())[:MOST])
+    limited = dict(list(active.items())[:MAX_ALARMS])
     concerned = (
-        Q(ended_at__isnull=True) | Q(pending_since__isnull=False) | Q(name__in=list(some))
+        Q(ended_at__isnull=True)
+        | Q(pending_since__isnull=False)
+        | Q(name__in=list(limited))
     )
     rows = {
         row.name: row
         for row in Alarm.objects.select_for_update().filter(concerned, kind=kind)
     }
-    fresh = {name: _new(kind, name, some[name], now) for name in some if name not in rows}
-    turned = 0
-    for name, row in {**rows, **fresh}.items():
-        if name not in found and name in unclear:
+    new_rows = {
+        name: _new_alarm(kind, name, limited[name], now)
+        for name in limited
+        if name not in rows
+    }
+    changed = 0
+    for name, row in {**rows, **new_rows}.items():
+        if name not in active and name in unclear:
             continue
-        if name in some:
+        if name in limited:
             row.detail, row.facts, row.last_at = (
-                some[name][:1000],
-                stored_facts(some[name]),
+                limited[name][:1000],
+                stored_facts(limited[name]),
                 now,
             )
         patience_s = begins_after_s if row.ended_at else ends_after_s
-        turned += _turn(row, name in found, patience_s, now)
-    Alarm.objects.bulk_create(fresh.values(), batch_size=500, ignore_conflicts=True)
+        changed += _apply(row, name in active, patience_s, now)
+    Alarm.objects.bulk_create(new_rows.values(), batch_size=500, ignore_conflicts=True)
     Alarm.objects.bulk_update(rows.values(), FIELDS, batch_size=200)
-    return turned
+    return changed
 
 
-def _new(kind: str, name: str, detail: str, now: datetime) -> Alarm:
-    given = {"detail": detail[:1000], "facts": stored_facts(detail)}
-    return Alarm(kind=kind, name=name, **given, first_at=now, last_at=now, ended_at=now)
+def _new_alarm(kind: str, name: str, detail: str, now: datetime) -> Alarm:
+    """Return an unsaved alarm that has not begun."""
+    columns = {"detail": detail[:1000], "facts": stored_facts(detail)}
+    return Alarm(kind=kind, name=name, **columns, first_at=now, last_at=now, ended_at=now)
 
 
-def _turn(row: Alarm, met: bool, patience_s: float, now: datetime) -> bool:
-    """Change a row as a look demands; whether it began or ended."""
-    since = row.pending_since
-    decided = alarm_rules.decide(
+def _apply(row: Alarm, met: bool, patience_s: float, now: datetime) -> bool:
+    """Change a row by the result of a check. Return True if the alarm began or ended.
+
+    `met`: the condition is met now. It must last `patience_s` seconds to change the
+    state.
+    """
+    pending_since = row.pending_since
+    decision = alarm_rules.decide(
         lasts=row.ended_at is None,
         met=met,
-        pending_for_s=(now - since).total_seconds() if since else None,
+        pending_for_s=(now - pending_since).total_seconds() if pending_since else None,
         patience_s=patience_s,
     )
-    row.pending_since = (since or now) if decided is Decision.WAIT else None
-    if decided is not Decision.TURN:
+    row.pending_since = (pending_since or now) if decision is Decision.WAIT else None
+    if decision is not Decision.TURN:
         return False
     if met:
         row.since_at, row.ended_at, row.times = now, None, row.times + 1
@@ -171,21 +186,21 @@ def _turn(row: Alarm, met: bool, patience_s: float, now: datetime) -> bool:
 
 @transactional
 def acknowledge(*, kind: str, name: str, actor: Actor) -> None:
-    """Record that somebody looks after an alarm; one that tells of what happened once is
-    over with that.
+    """Acknowledge an alarm. One about a single event ends with that.
 
-    Needs `admin` on everything, or `manage` on the group or topic that it is about. Raises
-    Forbidden, NotFound, Conflict when it has ended, or somebody was faster.
+    Needs `admin` on everything, or `manage` on the group or topic that the alarm is
+    about. Raises Forbidden, NotFound, and Conflict if it has ended or is acknowledged
+    already.
     """
-    about = alarm_rules.parse_subject(kind, name)
-    require_manage(actor, about)
+    subject = alarm_rules.parse_subject(kind, name)
+    require_manage(actor, subject)
     rows = Alarm.objects.filter(kind=kind, name=name)
     if not rows.exists():
         raise NotFound(f"There is no alarm {kind} at {name}.")
-    lasting = rows.filter(ended_at__isnull=True, acknowledged_at__isnull=True)
+    unacknowledged = rows.filter(ended_at__isnull=True, acknowledged_at__isnull=True)
     now = database_now()
     values = {"acknowledged_at": now, "acknowledged_by": actor.name}
-    if not lasting.update(**values, **({"ended_at": now} if kind in ONCE else {})):
+    if not unacknowledged.update(**values, **({"ended_at": now} if kind in ONCE else {})):
         raise Conflict(f"The alarm {kind} at {name} has ended or is already acknowledged.")
     audit.record(
         actor=actor, verb="acknowledge", kind="alarm", name=name, after={"alarm": kind}
@@ -193,14 +208,12 @@ def acknowledge(*, kind: str, name: str, actor: Actor) -> None:
 
 
 def list_acknowledgeable(*, actor: Actor) -> list[tuple[str, str]]:
-    """Return kind and name of the active, unacknowledged alarms that the actor may
-    acknowledge.
-    """
+    """Return (kind, name) of active, unacknowledged alarms that the actor may acknowledge."""
     with reachable():
         rows = Alarm.objects.filter(
             since_at__isnull=False, ended_at__isnull=True, acknowledged_at__isnull=True
         )
-        names = list(rows.order_by("kind", "name").values_list("kind", "name")[:MOST])
+        names = list(rows.order_by("kind", "name").values_list("kind", "name")[:MAX_ALARMS])
     return [
         (kind, name)
         for kind, name in names
@@ -209,40 +222,43 @@ def list_acknowledgeable(*, actor: Actor) -> list[tuple[str, str]]:
 
 
 def acknowledge_all(*, chosen: Collection[tuple[str, str]], actor: Actor) -> int:
-    """Acknowledge some alarms, each as `acknowledge` does; return how many still could be.
+    """Acknowledge alarms, each as `acknowledge` does. Return how many were acknowledged.
 
-    Raises Forbidden at the first that the actor may not acknowledge.
+    Raises Forbidden at the first one that the actor may not acknowledge.
     """
     count = 0
     for kind, name in chosen:
-        with suppress(Conflict, NotFound):  # it ended, or somebody was faster
+        with suppress(Conflict, NotFound):  # it ended, or is acknowledged already
             acknowledge(kind=kind, name=name, actor=actor)
             count += 1
     return count
 
 
-def may_manage(actor: Actor, about: Subject) -> bool:
+def may_manage(actor: Actor, subject: Subject) -> bool:
+    """Return True if the actor has `admin` on everything or `manage` on what an alarm is
+    about.
+    """
     if access.may(actor, "admin", "*"):
         return True
-    named = [("group", about.group), ("topic", about.topic)]
+    resources = [("group", subject.group), ("topic", subject.topic)]
     return any(
-        name and access.may(actor, "manage", name, what=what) for what, name in named
+        name and access.may(actor, "manage", name, what=what) for what, name in resources
     )
 
 
-def require_manage(actor: Actor, about: Subject) -> None:
-    """Raise Forbidden unless the actor looks after what an alarm is about."""
-    if not may_manage(actor, about):
+def require_manage(actor: Actor, subject: Subject) -> None:
+    """Raise Forbidden unless may_manage()."""
+    if not may_manage(actor, subject):
         what, name = (
-            ("group", about.group) if about.group else ("topic", about.topic or "*")
+            ("group", subject.group) if subject.group else ("topic", subject.topic or "*")
         )
         access.require(
-            actor, "manage" if about.group or about.topic else "admin", name, what=what
+            actor, "manage" if subject.group or subject.topic else "admin", name, what=what
         )
 
 
 def end_quiet_alarms() -> int:
-    """End what happened once and was not raised again for a week; return how many."""
+    """End alarms about single events that were not raised for a week. Return how many."""
     with reachable():
         now = database_now()
         rows = Alarm.objects.filter(kind__in=ONCE, ended_at__isnull=True)
@@ -250,7 +266,7 @@ def end_quiet_alarms() -> int:
 
 
 def list_calm_alarms(*, kind: str, calm_s: float) -> list[tuple[str, int | None]]:
-    """Name and place of the alarms of a kind that last, but were not raised for so many
+    """Return (name, place) of active alarms of a kind that were not raised for `calm_s`
     seconds.
     """
     with reachable():
@@ -262,7 +278,8 @@ def list_calm_alarms(*, kind: str, calm_s: float) -> list[tuple[str, int | None]
         )
 
 
-# One that lasts stays. Mails go with their alarm: prune them first, so that few are left.
+# Active alarms of these kinds stay. Notifications are deleted with their alarm, so they
+# are pruned first and few are left by then.
 prune = PruneRule(
     Alarm.objects.exclude(
         ended_at__isnull=True, kind__in=("node_low", "node_full", "corrupt")

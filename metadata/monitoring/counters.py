@@ -1,9 +1,8 @@
-"""Counts of this process since it last wrote them down, by the ten seconds in which it
-happened.
+"""Counts of this process since it last wrote them, in slots of ten seconds.
 
-Times are the database's: a process learns how far its own steady clock is from that one
-whenever it writes, and counts of before it knew belong to the time at which they are first
-written.
+Slots follow the clock of the database. A process learns the difference to its own
+monotonic clock whenever it writes. Counts from before the first write belong to the
+slot in which they are written.
 """
 
 from __future__ import annotations
@@ -14,15 +13,13 @@ from dataclasses import dataclass
 from time import monotonic
 
 SLOT_S = 10
-# (ten seconds since 1970, or None: when it is written; topic; group)
+# (slot since 1970, None for the slot of the write; topic id; group id)
 Key = tuple[int | None, int, int]
 
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """Counts of messages sent or pulled, bytes of their bodies, errors, and messages
-    handled.
-    """
+    """Messages sent or pulled, bytes of their bodies, send errors, and messages handled."""
 
     messages: int = 0
     bytes: int = 0
@@ -39,20 +36,21 @@ class Count:
 
 
 class Counters:
-    """Counts of one process, by (ten seconds, topic, group); group 0 is what was sent.
+    """Counts of one process by (slot, topic, group); group 0 stands for sends.
+    Thread-safe.
 
-    `totals`: (pulled, handled) of each group since the process began, whatever was written
-    down.
+    `totals` has (pulled, handled) of each group since the process started.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._counts: dict[Key, Count] = {}
         self.totals: dict[int, tuple[int, int]] = {}
-        # the database's clock, of this process's steady one
+        # Seconds by which the clock of the database is ahead of time.monotonic().
         self._ahead_s: float | None = None
 
     def learn(self, now_s: float) -> None:
+        """Note the time of the database's clock, in seconds since 1970."""
         self._ahead_s = now_s - monotonic()
 
     def add(self, topic_id: int, group_id: int, count: Count) -> None:
@@ -65,18 +63,21 @@ class Counters:
                 self.totals[group_id] = pulled + count.messages, handled + count.handled
 
     def take(self) -> dict[Key, Count]:
+        """Return the counts and start again from zero."""
         with self._lock:
-            taken, self._counts = self._counts, {}
-        return taken
+            counts, self._counts = self._counts, {}
+        return counts
 
     def put_back(self, counts: Mapping[Key, Count]) -> None:
-        """Keep what could not be written: it will belong to the time at which it is, so it
-        stays little.
+        """Add counts again that could not be written.
+
+        They join the slot of the next write, so an outage does not make the dictionary
+        grow.
         """
         with self._lock:
             for (_slot, topic, group), count in counts.items():
                 self._add((None, topic, group), count)
 
     def _add(self, key: Key, count: Count) -> None:
-        known = self._counts.get(key)
-        self._counts[key] = known.plus(count) if known else count
+        former = self._counts.get(key)
+        self._counts[key] = former.plus(count) if former else count

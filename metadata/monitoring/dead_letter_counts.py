@@ -1,4 +1,4 @@
-"""Number of dead messages in each group, as a job counted them; and who has looked at them."""
+"""Dead letters of each group, as a job counted them, and who has looked at them."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from metadata.db.transactions import reachable, transactional
 from metadata.errors import Conflict
 from metadata.models import ConsumerGroup, DeadLetterCount
 
-MOST = 8  # groups that are named
-_UNSEEN = Q(seen_at__isnull=True) | Q(seen_at__lt=F("newest_at"))
+MAX_NAMED = 8  # groups in a summary
+_HAS_UNSEEN = Q(seen_at__isnull=True) | Q(seen_at__lt=F("newest_at"))
 
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """The dead of a group: all, those of the last hour, and when the newest died, by its
-    node's clock.
+    """Dead letters of a group: all, those of the last hour, and when the newest died, by
+    its node's clock.
     """
 
     messages: int
@@ -39,8 +39,9 @@ class Count:
 
 @dataclass(frozen=True, slots=True)
 class GroupDeadLetters:
-    """The dead of a group, for lists. `has_unseen`: some died since somebody last said that
-    they were seen.
+    """Dead letters of a group, for lists.
+
+    `unseen`: some died after a user last marked them as seen.
     """
 
     group: str
@@ -53,8 +54,8 @@ class GroupDeadLetters:
 
 @dataclass(frozen=True, slots=True)
 class DeadLetters:
-    """All dead messages together, and the groups that have any, those with the newest
-    first.
+    """Dead letters of all groups: sums, the groups with the newest ones, and those with
+    unseen ones.
     """
 
     messages: int
@@ -65,89 +66,92 @@ class DeadLetters:
 
 @transactional
 def record(counts: Mapping[int, Count]) -> int:
-    """Record what was counted, by group id: the groups that are not named have none. How
-    many have any.
+    """Store the counts by group id. Groups that are not in `counts` have no dead letters.
+
+    Return the number of groups in `counts`.
     """
     now = database_now()
     DeadLetterCount.objects.exclude(group_ref__in=list(counts)).delete()
-    known = {row.group_ref: row for row in DeadLetterCount.objects.select_for_update()}
+    rows = {row.group_ref: row for row in DeadLetterCount.objects.select_for_update()}
     for group_id, count in sorted(counts.items()):
-        row = known.get(group_id) or DeadLetterCount(group_ref=group_id)
+        row = rows.get(group_id) or DeadLetterCount(group_ref=group_id)
         row.messages, row.last_hour, row.counted_at = count.messages, count.last_hour, now
         row.newest_at = datetime.fromtimestamp(count.newest_ms / 1000, tz=UTC)
         row.save()
     return len(counts)
 
 
-def list_dead_letters(*, most: int = MOST) -> DeadLetters:
+def list_dead_letters(*, most: int = MAX_NAMED) -> DeadLetters:
+    """Return a summary of all dead letters, with at most `most` groups in each list."""
     with reachable():
         names = ConsumerGroup.objects.filter(deleted_at__isnull=True)
         rows = DeadLetterCount.objects.filter(group_ref__in=names.values("pk")).order_by(
             "-newest_at", "-pk"
         )
         total = rows.aggregate(all=Sum("messages"))["all"] or 0
-        newest, fresh = list(rows[:most]), list(rows.filter(_UNSEEN)[:most])
-        called = dict(
-            names.filter(pk__in=[row.group_ref for row in (*newest, *fresh)]).values_list(
+        newest, unseen = list(rows[:most]), list(rows.filter(_HAS_UNSEEN)[:most])
+        group_names = dict(
+            names.filter(pk__in=[row.group_ref for row in (*newest, *unseen)]).values_list(
                 "pk", "name"
             )
         )
         count = rows.count()
-    return DeadLetters(total, count, _rows(newest, called), _rows(fresh, called))
+    return DeadLetters(
+        total, count, _to_views(newest, group_names), _to_views(unseen, group_names)
+    )
 
 
 def read_group_count(group_id: int) -> GroupDeadLetters | None:
-    """Return the dead letters of a group as they were counted last; None if it has none."""
+    """Return the last counted dead letters of a group, None if it has none."""
     return read_group_counts([group_id]).get(group_id)
 
 
 def read_group_counts(group_ids: Collection[int]) -> dict[int, GroupDeadLetters]:
-    """Return the dead letters of groups as they were counted last, by group id. Others have
-    none.
-    """
+    """Return the last counted dead letters by group id. Groups without are left out."""
     with reachable():
         names = dict(
             ConsumerGroup.objects.filter(pk__in=group_ids).values_list("pk", "name")
         )
         rows = list(DeadLetterCount.objects.filter(group_ref__in=names))
-    return dict(zip((row.group_ref for row in rows), _rows(rows, names), strict=True))
+    return dict(zip((row.group_ref for row in rows), _to_views(rows, names), strict=True))
 
 
-def _rows(
-    rows: list[DeadLetterCount], called: Mapping[int, str]
+def _to_views(
+    rows: list[DeadLetterCount], group_names: Mapping[int, str]
 ) -> tuple[GroupDeadLetters, ...]:
     return tuple(
         make_view(
             GroupDeadLetters,
             row,
-            group=called[row.group_ref],
+            group=group_names[row.group_ref],
             unseen=row.seen_at is None or row.seen_at < row.newest_at,
         )
         for row in rows
-        if row.group_ref in called
+        if row.group_ref in group_names
     )
 
 
 @transactional
 def mark_seen(*, group: str, actor: Actor) -> None:
-    """Record that somebody has looked at the dead of a group, up to the newest that was
-    counted.
+    """Mark the dead letters of a group as seen, up to the newest that was counted.
 
-    Needs `manage` on the group. Raises Forbidden, NotFound, Conflict where there is nothing
-    new to see.
+    Needs `manage` on the group. Raises Forbidden, NotFound, and Conflict if there are
+    no unseen ones.
     """
     access.require(actor, "manage", group, what="group")
     rows = DeadLetterCount.objects.filter(group_ref=lock_group(group).pk)
-    if not rows.filter(_UNSEEN).update(seen_at=F("newest_at"), seen_by=actor.name):
+    if not rows.filter(_HAS_UNSEEN).update(seen_at=F("newest_at"), seen_by=actor.name):
         raise Conflict(f"Group {group} has no new dead letters.")
     count = rows.values_list("messages", flat=True).get()
     audit.record(actor=actor, verb="saw", kind="dead", name=group, after={"dead": count})
 
 
 def has_unseen(*, group: str) -> bool:
-    """Return True if a message of the group died since its dead were last looked at."""
+    """Return True if a message of the group died after its dead letters were last marked
+    as seen.
+    """
     with reachable():
-        named = ConsumerGroup.objects.filter(name=group, deleted_at__isnull=True)
+        group_rows = ConsumerGroup.objects.filter(name=group, deleted_at__isnull=True)
         return DeadLetterCount.objects.filter(
-            _UNSEEN, group_ref__in=named.values("pk")
+            _HAS_UNSEEN, group_ref__in=group_rows.values("pk")
         ).exists()

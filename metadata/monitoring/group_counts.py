@@ -1,4 +1,4 @@
-"""Metadata of all groups at once, for /metrics: members, and the number of dead messages."""
+"""Members and dead letters of all groups, for /metrics."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from metadata.models import ConsumerGroupConsumer, DeadLetterCount
 
 
 class GroupCounts(NamedTuple):
-    """By group: its members, and its dead messages as a job counted them last; who has none
-    is left out.
+    """Members and dead letters (as a job last counted them) by group id. Groups without
+    are left out.
     """
 
     members: dict[int, int]
@@ -20,7 +20,7 @@ class GroupCounts(NamedTuple):
 
 
 def read() -> GroupCounts:
-    """Of all groups, in two queries. Raises MetadataUnavailable."""
+    """Read the counts of all groups, in two queries. Raises MetadataUnavailable."""
     with reachable():
         members = (
             ConsumerGroupConsumer.objects.order_by()

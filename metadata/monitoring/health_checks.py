@@ -1,4 +1,6 @@
-"""Alarms about failed jobs, and the end of alarms about nodes and queues that were removed."""
+"""Alarms about failed jobs, and the end of alarms about nodes and queues that were
+removed.
+"""
 
 from __future__ import annotations
 
@@ -16,68 +18,74 @@ from metadata.models import (
 from metadata.monitoring.alarms import AlarmFindings
 from metadata.rules.alarm_texts import error_text
 
-JOBS_BACK_S = 7 * 86_400.0  # a job that failed earlier, and ran no more, is forgotten
-# a job that comes so rarely is in trouble when it failed once, others twice
+JOB_MEMORY_S = 7 * 86_400.0  # older failures are ignored
+# A job that runs this rarely is in trouble after one failure, others after two.
 RARE_MINUTES = 10
-MOST_NAMED = 8  # queues in a text
+MAX_NAMED = 8  # ids in a text
 
 
 def list_ids(queues: Collection[int]) -> str:
-    """Some ids as text.
+    """Return ids as text, shortened.
 
     >>> list_ids([3, 1, 2])
     '1, 2, 3'
     """
-    named = ", ".join(map(str, sorted(queues)[:MOST_NAMED]))
+    listed = ", ".join(map(str, sorted(queues)[:MAX_NAMED]))
     return (
-        named
-        if len(queues) <= MOST_NAMED
-        else f"{named} and {len(queues) - MOST_NAMED} more"
+        listed
+        if len(queues) <= MAX_NAMED
+        else f"{listed} and {len(queues) - MAX_NAMED} more"
     )
 
 
 def find_failed_jobs(every_minutes: dict[str, int]) -> AlarmFindings:
-    """Jobs of which the last run failed; of those that come often, the last two."""
-    seen = AlarmFindings()
+    """Find jobs whose last run failed; for frequent jobs, the last two runs.
+
+    `every_minutes` is the interval of each job, by name.
+    """
+    findings = AlarmFindings()
     with reachable():
-        since = before(database_now(), seconds=JOBS_BACK_S)
-        over = JobRun.objects.filter(state__in=("done", "failed"))
+        since = before(database_now(), seconds=JOB_MEMORY_S)
+        ended_runs = JobRun.objects.filter(state__in=("done", "failed"))
         latest = (
-            over.order_by()
+            ended_runs.order_by()
             .values("name")
             .annotate(last=Max("id"))
             .values_list("last", flat=True)
         )
-        bad = over.filter(pk__in=list(latest), state="failed", started_at__gte=since)
-        for run in bad.order_by("-id"):
-            often = every_minutes.get(run.name, RARE_MINUTES) < RARE_MINUTES
-            is_so = None if often and _went_well_before(run, since) else True
-            seen.add(run.name, error_text(run.detail[:500]), is_so=is_so)
-    return seen
+        failed_runs = ended_runs.filter(
+            pk__in=list(latest), state="failed", started_at__gte=since
+        )
+        for run in failed_runs.order_by("-id"):
+            is_frequent = every_minutes.get(run.name, RARE_MINUTES) < RARE_MINUTES
+            is_so = None if is_frequent and _previous_run_succeeded(run, since) else True
+            findings.add(run.name, error_text(run.detail[:500]), is_so=is_so)
+    return findings
 
 
-def _went_well_before(run: JobRun, since: datetime) -> bool:
+def _previous_run_succeeded(run: JobRun, since: datetime) -> bool:
+    """Return True unless the run before this one failed."""
     rows = JobRun.objects.filter(name=run.name, pk__lt=run.pk, state__in=("done", "failed"))
-    last = (
+    state = (
         rows.filter(started_at__gte=since)
         .order_by("-id")
         .values_list("state", flat=True)
         .first()
     )
-    return last != "failed"
+    return state != "failed"
 
 
 def end_alarms_of_removed(*, nodes: Iterable[str], queues: Iterable[str]) -> int:
-    """End alarms at nodes, and at queues (`topic/queue`), that are there no more; return
-    how many.
+    """End alarms at nodes and queues (`topic/queue`) that no longer exist. Return how
+    many.
     """
     with reachable():
-        lasting = Alarm.objects.filter(ended_at__isnull=True)
+        active = Alarm.objects.filter(ended_at__isnull=True)
         of_nodes = Q(kind__in=("node_low", "node_full")) & ~Q(name__in=list(nodes))
-        gone = list(lasting.filter(of_nodes).values_list("pk", flat=True))
-        known = set(queues)
-        of_queues = lasting.filter(kind="not_cleaned").values_list("pk", "name")
-        gone += [pk for pk, name in of_queues if name not in known]
-        return Alarm.objects.filter(pk__in=gone).update(
+        orphaned = list(active.filter(of_nodes).values_list("pk", flat=True))
+        existing = set(queues)
+        of_queues = active.filter(kind="not_cleaned").values_list("pk", "name")
+        orphaned += [pk for pk, name in of_queues if name not in existing]
+        return Alarm.objects.filter(pk__in=orphaned).update(
             ended_at=database_now(), pending_since=None
         )

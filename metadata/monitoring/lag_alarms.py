@@ -1,4 +1,9 @@
-"""Lag alarms and "no consumer" alarms: the subscriptions that are behind or unread."""
+"""Lag alarms and "no consumer" alarms: subscriptions that are behind, or that no member
+reads.
+
+messagestore.inspect.alarm_job calls these checks every minute and begins or ends the
+alarms.
+"""
 
 from __future__ import annotations
 
@@ -16,17 +21,22 @@ from metadata.monitoring.alarms import AlarmFindings
 from metadata.rules import alarm_rules
 from metadata.rules.alarm_texts import alarm_text
 
-STALE_S = 600.0  # a lag that was not recorded for longer tells nothing
-MOST_NAMED = 8  # queues in a text
+STALE_S = 600.0  # an older recorded lag is not used
+MAX_NAMED = 8  # queues named in a detail
 
 
 def find_lagging_subscriptions() -> AlarmFindings:
-    """Subscriptions with more unread messages, or older ones, than their group's limits
+    """Find subscriptions with more unread messages, or older ones, than their limits
     allow.
 
-    One that was stopped by hand is meant to fall behind.
+    The limits are those of the group, or else the settings. Paused subscriptions are
+    left out.
     """
-    rows = _reading().filter(lag__gt=0, topic__kind="normal").order_by(F("lag").desc())
+    rows = (
+        _watched_subscriptions()
+        .filter(lag__gt=0, topic__kind="normal")
+        .order_by(F("lag").desc())
+    )
     columns = (
         "group__name",
         "topic__name",
@@ -36,41 +46,47 @@ def find_lagging_subscriptions() -> AlarmFindings:
         "group__alarm_lag",
         "group__alarm_lag_s",
     )
-    seen = AlarmFindings()
+    findings = AlarmFindings()
     with reachable():
-        fresh = before(database_now(), seconds=STALE_S)
-        for group, topic, lag, lag_ms, lag_at, most, most_s in rows.values_list(*columns):
+        stale_before = before(database_now(), seconds=STALE_S)
+        for group, topic, lag, lag_ms, lag_at, max_lag, max_age_s in rows.values_list(
+            *columns
+        ):
             age_s = (lag_ms or 0) / 1000
-            # A few old messages of a trial are no alarm, unless the group has a limit of
-            # its own.
-            is_old = lag >= config.alarm_min_unread or most_s is not None
-            passed = alarm_rules.any_passed(
-                alarm_rules.is_passed(lag, most or config.alarm_lag),
-                is_old and alarm_rules.is_passed(age_s, most_s or config.alarm_lag_s),
+            # A few old messages of a trial are no alarm, unless the group has its own age
+            # limit.
+            is_old = lag >= config.alarm_min_unread or max_age_s is not None
+            is_behind = alarm_rules.any_passed(
+                alarm_rules.is_passed(lag, max_lag or config.alarm_lag),
+                is_old and alarm_rules.is_passed(age_s, max_age_s or config.alarm_lag_s),
             )
             detail = alarm_text("behind", messages=lag, minutes=round(age_s / 60))
-            seen.add(
+            findings.add(
                 f"{group}/{topic}",
                 detail,
-                is_so=None if lag_at is None or lag_at < fresh else passed,
+                is_so=None if lag_at is None or lag_at < stale_before else is_behind,
             )
-    return seen
+    return findings
 
 
-def hold_cut_off_topics(seen: AlarmFindings, *, topics: Collection[str]) -> AlarmFindings:
-    """Let a look find nothing new at subscriptions of some topics, whose node is away: one
-    alarm is enough.
+def hold_cut_off_topics(
+    findings: AlarmFindings, *, topics: Collection[str]
+) -> AlarmFindings:
+    """Return the findings without those in topics whose node is unavailable.
 
-    Their alarms that last go on lasting.
+    The alarm about the node is enough. Alarms that are active already stay active.
     """
-    held = {name for name in seen.found if name.partition("/")[2] in topics}
-    found = {name: detail for name, detail in seen.found.items() if name not in held}
-    return AlarmFindings(found, seen.unclear | held)
+    held_names = {name for name in findings.active if name.partition("/")[2] in topics}
+    active = {
+        name: detail for name, detail in findings.active.items() if name not in held_names
+    }
+    return AlarmFindings(active, findings.unclear | held_names)
 
 
-def _reading() -> Any:
-    """The subscriptions that ought to be read: those of a casual group only while somebody
-    is in it.
+def _watched_subscriptions() -> Any:
+    """Return the subscriptions that should be read.
+
+    Those of a casual group count only while the group has a member.
     """
     used = Q(group__casual=False) | Exists(
         ConsumerGroupConsumer.objects.filter(group=OuterRef("group"))
@@ -85,37 +101,40 @@ def _reading() -> Any:
 
 
 def find_subscriptions_without_consumer() -> AlarmFindings:
-    """Subscriptions with unread messages in queues that no consumer owns, and share groups
-    without any.
+    """Find subscriptions with unread messages in queues without an owner.
+
+    For share groups: those of groups without members.
     """
     rows = QueueOffset.objects.filter(
         Q(group__mode="clustering") | Q(group__mode="share", group__members__isnull=True),
         owner__isnull=True,
         queue__state__in=(Queue.State.READ_WRITE, Queue.State.READ_ONLY),
         queue__head_seen__gt=F("committed"),
-        group__subscriptions__in=_reading().filter(
+        group__subscriptions__in=_watched_subscriptions().filter(
             lag__gte=config.alarm_min_unread, topic__kind="normal"
         ),
         group__subscriptions__topic=F("queue__topic"),
     )
     columns = ("group__name", "queue__topic__name", "queue_id", "queue__number")
     with reachable():
-        found = rows.order_by("queue_id").values_list(
+        unowned_rows = rows.order_by("queue_id").values_list(
             *columns, "group__subscriptions__stopped_queues"
         )
-        lone = grouped(
+        unowned_queues = grouped(
             ((group, topic), number)
-            for group, topic, queue, number, off in found
-            if queue not in off
+            for group, topic, queue, number, stopped_queues in unowned_rows
+            if queue not in stopped_queues
         )
-    seen = AlarmFindings()
-    for (group, topic), queues in lone.items():
-        named = ", ".join(f"{topic}/{one}" for one in sorted(queues)[:MOST_NAMED])
-        more = len(queues) - MOST_NAMED
-        what = (
-            alarm_text("idle_more", queues=named, more=more)
+    findings = AlarmFindings()
+    for (group, topic), queues in unowned_queues.items():
+        names = ", ".join(
+            f"{topic}/{queue_number}" for queue_number in sorted(queues)[:MAX_NAMED]
+        )
+        more = len(queues) - MAX_NAMED
+        detail = (
+            alarm_text("idle_more", queues=names, more=more)
             if more > 0
-            else alarm_text("idle", queues=named)
+            else alarm_text("idle", queues=names)
         )
-        seen.add(f"{group}/{topic}", what)
-    return seen
+        findings.add(f"{group}/{topic}", detail)
+    return findings

@@ -1,10 +1,11 @@
-"""The progress of groups: what they are sent, pull and handle a second, and whether they
-catch up.
+"""Lag trends: what groups are sent, pull and handle each second, and whether they catch
+up.
 
-Of many groups always as many queries. The lag of now is what a job saw
-(`metrics_history.record_lag`), or what a caller has just read from the nodes; that of
-before is in the series. A reset moves the lag without anything being handled, so nothing
-from before the last one counts.
+However many groups are asked for, the number of queries is the same. The current lag is
+the one that a job recorded (`metrics_history.record_lag`), or one that the caller has
+just read from the nodes. The earlier lag comes from the samples. An offset reset
+changes the lag without any message being handled, so only samples after the last reset
+count.
 """
 
 from __future__ import annotations
@@ -32,17 +33,15 @@ from metadata.models import (
 from metadata.monitoring.metrics_history import Pace, start_of_step
 from metadata.rules.groups.lag_trend import WINDOW_S, LagFigures, LagTrend, find_trend
 
-# a lag that was not recorded for longer is not that of now; the job comes every minute
+# A recorded lag that is older is not the current one; the job runs every minute.
 STALE_S = 180.0
 MINUTE = timedelta(seconds=60)
-# topic → messages that were sent to it in each minute
-_Sent = Mapping[int, Mapping[datetime, int]]
+# topic id → minute → messages that were sent to the topic in it
+_SentByMinute = Mapping[int, Mapping[datetime, int]]
 
 
 class Lag(NamedTuple):
-    """Messages that are unread in a topic, and the age of the oldest of them; None where
-    not known.
-    """
+    """Unread messages of a topic, and the age of the oldest one; None if not known."""
 
     messages: int | None
     oldest_ms: int | None
@@ -50,9 +49,13 @@ class Lag(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class GroupProgress:
-    """The verdict on a group, and its figures; `pace` is that of the last minute or two."""
+    """Trend of a group with the figures behind it.
 
-    said: LagTrend
+    `lag_before` is the lag `between_s` seconds ago. `pace` covers the last one to two
+    minutes.
+    """
+
+    trend: LagTrend
     pace: Pace
     lag: int | None
     lag_before: int | None
@@ -60,8 +63,8 @@ class GroupProgress:
 
 
 @dataclass(slots=True)
-class _Subscription:
-    """One as it counts here: `at` is when its lag was seen."""
+class _SubscriptionLag:
+    """A subscription with its lag, which was read `at` that time."""
 
     topic_id: int
     topic: str
@@ -72,8 +75,12 @@ class _Subscription:
 
 
 class RecentEvents(NamedTuple):
-    """Events of a group: its rebalances and who last moved its offsets back, in the last
-    WINDOW_S, and its dead letters of the last hour, as a job counted them."""
+    """Recent events of a group.
+
+    `rebalances` that took a queue from a member, and who last moved offsets back
+    (`reset_by`), both in the last WINDOW_S. `dead_last_hour`: its dead letters of the
+    last hour, as a job counted them.
+    """
 
     rebalances: int
     reset_by: str
@@ -81,7 +88,7 @@ class RecentEvents(NamedTuple):
 
 
 class _Minute(NamedTuple):
-    """Messages of a topic that a group pulled and handled in a minute, and its lag then."""
+    """Messages of a topic that a group pulled and handled in one minute, and its lag then."""
 
     pulled: int
     handled: int | None
@@ -89,39 +96,55 @@ class _Minute(NamedTuple):
 
 
 @dataclass(slots=True)
-class _Group:
+class _GroupData:
+    """All that the queries returned about one group; `moved_at` is its last offset reset."""
+
     stopped: bool
     members: int = 0
     moved_at: datetime | None = None
-    subscriptions: list[_Subscription] = field(default_factory=list)
+    subscriptions: list[_SubscriptionLag] = field(default_factory=list)
     minutes: dict[datetime, dict[int, _Minute]] = field(
         default_factory=lambda: defaultdict(dict)
     )
 
     @property
-    def running(self) -> list[_Subscription]:
+    def running(self) -> list[_SubscriptionLag]:
+        """Return the subscriptions that are not paused."""
         return (
-            [] if self.stopped else [one for one in self.subscriptions if not one.stopped]
+            []
+            if self.stopped
+            else [
+                subscription
+                for subscription in self.subscriptions
+                if not subscription.stopped
+            ]
         )
 
 
 def read_group_progress(*, group: str, lags: Mapping[str, Lag]) -> GroupProgress | None:
-    """Return how a group gets on whose lag was just read from the nodes, by topic; None if
-    it is gone.
+    """Return the progress of a group whose lag per topic was just read from the nodes.
+
+    Return None if the group does not exist.
     """
     with reachable():
-        found = ConsumerGroup.objects.filter(name=group, deleted_at__isnull=True).first()
-    return read_progress_of_groups([found.pk], lags=lags).get(found.pk) if found else None
+        group_row = ConsumerGroup.objects.filter(
+            name=group, deleted_at__isnull=True
+        ).first()
+    return (
+        read_progress_of_groups([group_row.pk], lags=lags).get(group_row.pk)
+        if group_row
+        else None
+    )
 
 
 def read_recent_events(*, group_id: int) -> RecentEvents:
-    """Return what happened to a group in the last minutes, in four queries."""
+    """Return recent events of a group, in four queries."""
     with reachable():
         since = before(database_now(), seconds=WINDOW_S)
         resets = OffsetMove.objects.filter(group=group_id, at__gte=since, done=True)
-        back = resets.filter(to_offset__lt=F("from_offset")).order_by("-pk")
-        reset_by = back.values_list("actor_name", flat=True).first()
-        dead = (
+        moves_back = resets.filter(to_offset__lt=F("from_offset")).order_by("-pk")
+        reset_by = moves_back.values_list("actor_name", flat=True).first()
+        dead_last_hour = (
             DeadLetterCount.objects.filter(group_ref=group_id)
             .values_list("last_hour", flat=True)
             .first()
@@ -132,30 +155,39 @@ def read_recent_events(*, group_id: int) -> RecentEvents:
             rebalance__group=group_id, rebalance__at__gte=since
         )
         rebalances = moves.exclude(from_member="").values("rebalance").distinct().count()
-    return RecentEvents(rebalances, reset_by or "", dead or 0)
+    return RecentEvents(rebalances, reset_by or "", dead_last_hour or 0)
 
 
 def read_progress_of_groups(
     group_ids: Collection[int], *, lags: Mapping[str, Lag] | None = None
 ) -> dict[int, GroupProgress]:
-    """Group → how it gets on, in seven queries; `lags`: of now, by topic, else what the job
-    saw last.
+    """Return the progress of groups by group id, in seven queries.
+
+    `lags` are current lags by topic name; without them the recorded ones are used.
     """
     with reachable():
         now = database_now()
         since = start_of_step(before(now, seconds=WINDOW_S + 60), step_s=60)
-        groups = _groups(group_ids, since)
-        topics = {one.topic_id for group in groups.values() for one in group.subscriptions}
-        sent = _sent(topics, since)
+        groups = _read_groups(group_ids, since)
+        topics = {
+            subscription.topic_id
+            for group in groups.values()
+            for subscription in group.subscriptions
+        }
+        sent = _read_sent(topics, since)
     for group in groups.values():
-        group.subscriptions = [_current(one, now, lags) for one in group.subscriptions]
-    return {group_id: _progress(group, sent, now) for group_id, group in groups.items()}
+        group.subscriptions = [
+            _with_current_lag(subscription, now, lags)
+            for subscription in group.subscriptions
+        ]
+    return {group_id: _judge_group(group, sent, now) for group_id, group in groups.items()}
 
 
-def _groups(group_ids: Collection[int], since: datetime) -> dict[int, _Group]:
+def _read_groups(group_ids: Collection[int], since: datetime) -> dict[int, _GroupData]:
+    """Read members, last reset, subscriptions and samples of the groups."""
     ids = list(group_ids)
     rows = ConsumerGroup.objects.filter(pk__in=ids)
-    groups = {pk: _Group(stopped) for pk, stopped in rows.values_list("pk", "stopped")}
+    groups = {pk: _GroupData(stopped) for pk, stopped in rows.values_list("pk", "stopped")}
     counts = (
         ConsumerGroupConsumer.objects.filter(group__in=ids).order_by().values_list("group")
     )
@@ -189,8 +221,10 @@ def _groups(group_ids: Collection[int], since: datetime) -> dict[int, _Group]:
         lag_ms,
         at,
     ) in subscriptions.values_list(*columns):
-        one = _Subscription(topic_id, topic, stopped, 1000 * delay_s, Lag(lag, lag_ms), at)
-        groups[group_id].subscriptions.append(one)
+        subscription = _SubscriptionLag(
+            topic_id, topic, stopped, 1000 * delay_s, Lag(lag, lag_ms), at
+        )
+        groups[group_id].subscriptions.append(subscription)
     samples = Sample.objects.filter(step_s=60, at__gte=since, group_ref__in=ids)
     for group_id, topic, at, pulled, handled, lag in samples.values_list(
         "group_ref", "topic_ref", "at", "messages", "handled", "lag"
@@ -199,118 +233,137 @@ def _groups(group_ids: Collection[int], since: datetime) -> dict[int, _Group]:
     return groups
 
 
-def _sent(topics: Collection[int], since: datetime) -> dict[int, dict[datetime, int]]:
-    found: dict[int, dict[datetime, int]] = defaultdict(dict)
+def _read_sent(topics: Collection[int], since: datetime) -> dict[int, dict[datetime, int]]:
+    """Return the messages sent to each topic in each minute."""
+    sent: dict[int, dict[datetime, int]] = defaultdict(dict)
     rows = Sample.objects.filter(
         step_s=60, at__gte=since, group_ref=0, topic_ref__in=list(topics)
     )
     for topic, at, messages in rows.values_list("topic_ref", "at", "messages"):
-        found[topic][at] = messages
-    return found
+        sent[topic][at] = messages
+    return sent
 
 
-def _current(
-    one: _Subscription, now: datetime, lags: Mapping[str, Lag] | None
-) -> _Subscription:
-    """A subscription with its lag of now, or without one. A message that must still ripen
-    is not late.
+def _with_current_lag(
+    subscription: _SubscriptionLag, now: datetime, lags: Mapping[str, Lag] | None
+) -> _SubscriptionLag:
+    """Return the subscription with its current lag, or without a lag if that is not known.
+
+    The delivery delay is deducted from the age, because a delayed message is not late.
     """
     if lags is not None:
-        one = replace(one, lag=lags.get(one.topic, Lag(None, None)), at=now)
-    elif one.at is None or one.at < before(now, seconds=STALE_S):
-        one = replace(one, lag=Lag(None, None))
-    oldest_ms = one.lag.oldest_ms
-    ripe_ms = None if oldest_ms is None else max(0, oldest_ms - one.delay_ms)
-    return replace(one, lag=Lag(one.lag.messages, ripe_ms))
+        subscription = replace(
+            subscription, lag=lags.get(subscription.topic, Lag(None, None)), at=now
+        )
+    elif subscription.at is None or subscription.at < before(now, seconds=STALE_S):
+        subscription = replace(subscription, lag=Lag(None, None))
+    oldest_ms = subscription.lag.oldest_ms
+    ripe_ms = None if oldest_ms is None else max(0, oldest_ms - subscription.delay_ms)
+    return replace(subscription, lag=Lag(subscription.lag.messages, ripe_ms))
 
 
-def _progress(group: _Group, sent: _Sent, now: datetime) -> GroupProgress:
+def _judge_group(group: _GroupData, sent: _SentByMinute, now: datetime) -> GroupProgress:
+    """Compare the current lag of a group with the earliest one in the window."""
     running = group.running
-    lag = _sum([one.lag.messages for one in running])
-    seen_at = min((one.at for one in running if one.at is not None), default=now)
-    then, lag_before = _earlier(group, seen_at)
-    between_s = (seen_at - then).total_seconds() if then else 0.0
-    topics = {one.topic_id for one in running}
-    since = then or start_of_step(now, step_s=60) - MINUTE
-    seen = LagFigures(
+    lag = _sum_or_none([subscription.lag.messages for subscription in running])
+    lag_at = min(
+        (subscription.at for subscription in running if subscription.at is not None),
+        default=now,
+    )
+    earlier_at, lag_before = _find_earlier_lag(group, lag_at)
+    between_s = (lag_at - earlier_at).total_seconds() if earlier_at else 0.0
+    topics = {subscription.topic_id for subscription in running}
+    since = earlier_at or start_of_step(now, step_s=60) - MINUTE
+    figures = LagFigures(
         members=group.members,
         paused=group.stopped or (bool(group.subscriptions) and not running),
         lag=lag,
-        oldest_ms=max((one.lag.oldest_ms or 0 for one in running), default=0),
+        oldest_ms=max(
+            (subscription.lag.oldest_ms or 0 for subscription in running), default=0
+        ),
         lag_before=lag_before,
         between_s=between_s,
-        sent=_sent_since(sent, topics, since),
-        handled=_handled_since(group, topics, since),
+        sent=_count_sent_since(sent, topics, since),
+        handled=_count_handled_since(group, topics, since),
     )
     return GroupProgress(
-        find_trend(seen), _pace(group, sent, now), lag, lag_before, between_s
+        find_trend(figures), _measure_pace(group, sent, now), lag, lag_before, between_s
     )
 
 
-def _sum(values: Collection[int | None]) -> int | None:
-    """None if one of them is not known."""
-    known = [one for one in values if one is not None]
+def _sum_or_none(values: Collection[int | None]) -> int | None:
+    """Return the sum, None if one of the values is not known."""
+    known = [value for value in values if value is not None]
     return sum(known) if len(known) == len(values) else None
 
 
-def _earlier(group: _Group, seen_at: datetime) -> tuple[datetime | None, int | None]:
-    """The earliest moment at which the lag in all running topics is known, and that lag.
-
-    A row tells its minute; the job comes at about the same second of each.
+def _find_earlier_lag(
+    group: _GroupData, lag_at: datetime
+) -> tuple[datetime | None, int | None]:
+    """Return the earliest time in the window at which the lag of all running topics is
+    known, and the lag.
     """
-    topics = [one.topic_id for one in group.running]
-    phase = seen_at - start_of_step(seen_at, step_s=60)
+    topics = [subscription.topic_id for subscription in group.running]
+    # A sample has only its minute. The job runs at about the same second of each minute.
+    second_of_minute = lag_at - start_of_step(lag_at, step_s=60)
     for minute in sorted(group.minutes) if topics else ():
-        at, rows = minute + phase, group.minutes[minute]
-        lag = _sum([rows[topic].lag if topic in rows else None for topic in topics])
+        at, rows = minute + second_of_minute, group.minutes[minute]
+        lag = _sum_or_none([rows[topic].lag if topic in rows else None for topic in topics])
         if (
             lag is not None
-            and at <= seen_at
+            and at <= lag_at
             and (group.moved_at is None or minute > group.moved_at)
         ):
             return at, lag
     return None, None
 
 
-def _sent_since(sent: _Sent, topics: Collection[int], since: datetime) -> int:
-    """Messages that were sent to some topics; the first minute counts for its part."""
-    return _since(
+def _count_sent_since(sent: _SentByMinute, topics: Collection[int], since: datetime) -> int:
+    """Return the number of messages sent to the topics; the first minute counts in part."""
+    return _count_since(
         [(at, count) for topic in topics for at, count in sent.get(topic, {}).items()],
         since,
     )
 
 
-def _handled_since(group: _Group, topics: Collection[int], since: datetime) -> int | None:
-    """Messages of some topics that a group handled; None if a part of it was not counted."""
+def _count_handled_since(
+    group: _GroupData, topics: Collection[int], since: datetime
+) -> int | None:
+    """Return the number of messages that a group handled, None if a part was not counted."""
     rows = [
-        (at, one.handled)
+        (at, minute.handled)
         for at, row in group.minutes.items()
-        for topic, one in row.items()
+        for topic, minute in row.items()
         if topic in topics and at + MINUTE > since
     ]
     known = [(at, count) for at, count in rows if count is not None]
-    return _since(known, since) if len(known) == len(rows) else None
+    return _count_since(known, since) if len(known) == len(rows) else None
 
 
-def _since(minutes: Collection[tuple[datetime, int]], since: datetime) -> int:
-    parts = [
+def _count_since(minutes: Collection[tuple[datetime, int]], since: datetime) -> int:
+    """Sum the counts of minutes. A minute that began before `since` counts in part."""
+    shares = [
         count * min(1.0, max(0.0, (at + MINUTE - since).total_seconds() / 60))
         for at, count in minutes
     ]
-    return math.ceil(sum(parts))
+    return math.ceil(sum(shares))
 
 
-def _pace(group: _Group, sent: _Sent, now: datetime) -> Pace:
-    """Messages a second, in all topics, since the last minute but one began."""
+def _measure_pace(group: _GroupData, sent: _SentByMinute, now: datetime) -> Pace:
+    """Return the messages per second in all topics, since the minute before the last one
+    began.
+    """
     since = start_of_step(now, step_s=60) - MINUTE
     seconds = (now - since).total_seconds()
-    topics = {one.topic_id for one in group.subscriptions}
+    topics = {minute.topic_id for minute in group.subscriptions}
     sent_now, handled = (
-        _sent_since(sent, topics, since),
-        _handled_since(group, topics, since),
+        _count_sent_since(sent, topics, since),
+        _count_handled_since(group, topics, since),
     )
     rows = group.minutes.items()
-    pulled = _since([(at, one.pulled) for at, row in rows for one in row.values()], since)
+    pulled = _count_since(
+        [(at, minute.pulled) for at, row in rows for minute in row.values()], since
+    )
     return Pace(
         sent_now / seconds, pulled / seconds, None if handled is None else handled / seconds
     )

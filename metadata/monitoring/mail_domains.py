@@ -1,5 +1,7 @@
-"""Domains that mails of alarms may go to: who manages a topic must not have the server
-write to strangers.
+"""Domains that notifications may go to.
+
+Whoever manages a topic can set its addresses, and must not make the server write to
+others.
 """
 
 from __future__ import annotations
@@ -12,13 +14,13 @@ from metadata.rules.mail import is_allowed_recipient, parse_addresses
 
 
 def check_domains(values: dict[str, Any]) -> dict[str, Any]:
-    """Settings of a topic or group, if mails may go to all addresses in them. Raises
+    """Return the settings of a topic or group if all their addresses are allowed. Raises
     Invalid.
     """
-    for one in parse_addresses(values.get("alarm_emails", "")):
-        if not is_allowed_recipient(one, config.mail_domains):
-            named = ", ".join(config.mail_domains)
+    for address in parse_addresses(values.get("alarm_emails", "")):
+        if not is_allowed_recipient(address, config.mail_domains):
+            allowed = ", ".join(config.mail_domains)
             raise Invalid.field(
-                "alarm_emails", f"{one} is not in {named}, the allowed domains"
+                "alarm_emails", f"{address} is not in {allowed}, the allowed domains"
             )
     return values

@@ -25,16 +25,17 @@ from metadata.models import Alarm, AlarmMail, ConsumerGroup, Topic
 from metadata.rules.alarm_rules import Subject, parse_subject
 from metadata.rules.mail import is_address, is_allowed_recipient, parse_addresses
 
-PACE_S = 300.0  # an address gets mails again no earlier
-GIVEN_UP_S = 86_400.0  # a mail that could not be sent for so long is not sent
+PACE_S = 300.0  # shortest time between two mails to an address
+MAX_WAIT_S = 86_400.0  # a notification that was not sent for this long is dropped
 KEPT_DAYS = 30
-MOST = 5_000  # alarms, or rows, in one pass
+MAX_ROWS = 5_000  # alarms or notifications in one pass
 
 
 @dataclass(frozen=True, slots=True)
 class AlarmNotice:
-    """An alarm in a mail, whose row is `id`; `ended_at_ms` is None in one that says that it
-    began.
+    """A notification of an alarm; `id` is that of its row.
+
+    `ended_at_ms` is None if the notification says that the alarm began.
     """
 
     id: int
@@ -49,99 +50,119 @@ class AlarmNotice:
 
 @transactional
 def write_notifications() -> int:
-    """Write the mails for all that began or ended since; return how many rows were made."""
+    """Insert notifications for alarms that began or ended since the last call.
+
+    Return the number of notifications.
+    """
     now = database_now()
-    began = Q(ended_at__isnull=True, notified__lt=F("times"))
-    ended = Q(ended_at__isnull=False, notified_end__lt=F("times"))
-    turned = Alarm.objects.select_for_update().filter(began | ended, since_at__isnull=False)
-    rows = list(turned.order_by("pk")[:MOST])
-    called = _Addresses([parse_subject(row.kind, row.name) for row in rows])
+    has_begun = Q(ended_at__isnull=True, notified__lt=F("times"))
+    has_ended = Q(ended_at__isnull=False, notified_end__lt=F("times"))
+    changed = Alarm.objects.select_for_update().filter(
+        has_begun | has_ended, since_at__isnull=False
+    )
+    rows = list(changed.order_by("pk")[:MAX_ROWS])
+    recipients = _Recipients([parse_subject(row.kind, row.name) for row in rows])
     mails: list[AlarmMail] = []
     for row in rows:
         if row.ended_at is None:
-            mails += [_mail(row, "began", to, now) for to in called.of(row)]
+            mails += [
+                _new_mail(row, "began", address, now)
+                for address in recipients.of_alarm(row)
+            ]
             row.notified = row.times
         else:
-            mails += [_mail(row, "ended", to, now) for to in _knowing(row)]
+            mails += [
+                _new_mail(row, "ended", address, now)
+                for address in _notified_addresses(row)
+            ]
             row.notified = row.notified_end = row.times
     AlarmMail.objects.bulk_create(mails, batch_size=500, ignore_conflicts=True)
     Alarm.objects.bulk_update(rows, ("notified", "notified_end"), batch_size=200)
     return len(mails)
 
 
-def _mail(row: Alarm, what: str, address: str, now: datetime) -> AlarmMail:
+def _new_mail(alarm: Alarm, event: str, address: str, now: datetime) -> AlarmMail:
     return AlarmMail(
-        alarm=row, occurrence=row.times, what=what, address=address, made_at=now
+        alarm=alarm, occurrence=alarm.times, what=event, address=address, made_at=now
     )
 
 
-def _knowing(row: Alarm) -> list[str]:
-    """Addresses that were told that it began; those that still wait to be told need hear
-    neither.
+def _notified_addresses(alarm: Alarm) -> list[str]:
+    """Return the addresses that were notified when the alarm began.
+
+    Notifications that were not sent yet are deleted: those addresses need neither mail.
     """
-    mails = AlarmMail.objects.filter(alarm=row, occurrence=row.times, what="began")
+    mails = AlarmMail.objects.filter(alarm=alarm, occurrence=alarm.times, what="began")
     mails.filter(sent_at__isnull=True).delete()
     return list(
         mails.filter(sent_at__isnull=False, error="").values_list("address", flat=True)
     )
 
 
-class _Addresses:
-    """Recipients of each alarm: everybody in the settings, and who is named at its group
-    and topic.
+class _Recipients:
+    """Recipients of alarms: the addresses of the settings, and those of their groups and
+    topics.
     """
 
     def __init__(self, subjects: Sequence[Subject]) -> None:
-        groups = {one.group for one in subjects if one.group}
-        topics = {one.topic for one in subjects if one.topic}
-        named = ConsumerGroup.objects.filter(name__in=groups, deleted_at__isnull=True)
-        self._groups = dict(named.values_list("name", "alarm_emails"))
+        groups = {subject.group for subject in subjects if subject.group}
+        topics = {subject.topic for subject in subjects if subject.topic}
+        group_rows = ConsumerGroup.objects.filter(name__in=groups, deleted_at__isnull=True)
+        self._groups = dict(group_rows.values_list("name", "alarm_emails"))
         self._topics = dict(
             Topic.objects.filter(name__in=topics).values_list("name", "alarm_emails")
         )
 
-    def of(self, row: Alarm) -> list[str]:
-        """The addresses, each once; what was written before addresses were checked may hold
-        none.
+    def of_alarm(self, alarm: Alarm) -> list[str]:
+        """Return the addresses to notify, each once.
+
+        Invalid ones are left out; they may come from releases that did not check
+        addresses.
         """
-        about = parse_subject(row.kind, row.name)
-        named = f"{self._groups.get(about.group, '')},{self._topics.get(about.topic, '')}"
-        found = [*config.alarm_emails, *parse_addresses(named)]
+        subject = parse_subject(alarm.kind, alarm.name)
+        own_addresses = (
+            f"{self._groups.get(subject.group, '')},{self._topics.get(subject.topic, '')}"
+        )
+        candidates = [*config.alarm_emails, *parse_addresses(own_addresses)]
         return [
-            one
-            for one in dict.fromkeys(found)
-            if is_address(one) and is_allowed_recipient(one, config.mail_domains)
+            address
+            for address in dict.fromkeys(candidates)
+            if is_address(address) and is_allowed_recipient(address, config.mail_domains)
         ]
 
 
 def pending_notifications() -> dict[str, list[AlarmNotice]]:
-    """{address: what it is to be told}, the oldest first; without those that had mail just
-    now.
+    """Return the pending notifications by address, oldest first.
 
-    What has waited for a day is given up.
+    Addresses that got a mail within PACE_S are left out. Notifications older than
+    MAX_WAIT_S are deleted.
     """
     with reachable():
         now = database_now()
         rows = AlarmMail.objects.filter(sent_at__isnull=True)
-        rows.filter(made_at__lt=before(now, seconds=GIVEN_UP_S)).delete()
-        lately = AlarmMail.objects.filter(sent_at__gt=before(now, seconds=PACE_S)).values(
-            "address"
+        rows.filter(made_at__lt=before(now, seconds=MAX_WAIT_S)).delete()
+        recent_addresses = AlarmMail.objects.filter(
+            sent_at__gt=before(now, seconds=PACE_S)
+        ).values("address")
+        due_rows = (
+            rows.exclude(address__in=recent_addresses)
+            .select_related("alarm")
+            .order_by("pk")
         )
-        due = rows.exclude(address__in=lately).select_related("alarm").order_by("pk")
-        # The setting of the domains may be younger than the row.
-        may = [
+        # The setting of allowed domains may have changed since the row was inserted.
+        allowed_rows = [
             row
-            for row in due[:MOST]
+            for row in due_rows[:MAX_ROWS]
             if is_allowed_recipient(row.address, config.mail_domains)
         ]
-        return grouped((row.address, _notice(row)) for row in may)
+        return grouped((row.address, _to_notice(row)) for row in allowed_rows)
 
 
-def _notice(row: AlarmMail) -> AlarmNotice:
+def _to_notice(row: AlarmMail) -> AlarmNotice:
     alarm = row.alarm
-    ended = alarm.ended_at if row.what == "ended" else None
+    ended_at = alarm.ended_at if row.what == "ended" else None
     since_ms = ms(alarm.since_at or alarm.first_at)
-    until_ms = ms(ended) if ended else None
+    ended_at_ms = ms(ended_at) if ended_at else None
     return AlarmNotice(
         row.pk,
         ms(row.made_at),
@@ -150,27 +171,26 @@ def _notice(row: AlarmMail) -> AlarmNotice:
         alarm.detail,
         alarm.facts,
         since_ms,
-        until_ms,
+        ended_at_ms,
     )
 
 
 def mark_sent(ids: Collection[int]) -> None:
+    """Record that notifications were sent."""
     with reachable():
         rows = AlarmMail.objects.filter(pk__in=list(ids))
         rows.update(sent_at=database_now(), tries=F("tries") + 1, error="")
 
 
 def mark_refused(ids: Collection[int], *, why: str) -> None:
-    """Record that some will never be sent: the mail server does not take them for this
-    address.
-    """
+    """Record that the mail server refuses this address, so that they are never sent."""
     with reachable():
         rows = AlarmMail.objects.filter(pk__in=list(ids))
         rows.update(sent_at=database_now(), tries=F("tries") + 1, error=why[:500])
 
 
 def mark_failed(ids: Iterable[int], *, why: str) -> None:
-    """Record that some could not be sent now, unless they were."""
+    """Record that notifications could not be sent now, unless they were sent meanwhile."""
     with reachable():
         rows = AlarmMail.objects.filter(pk__in=list(ids), sent_at__isnull=True)
         rows.update(tries=F("tries") + 1, error=why[:500])
@@ -178,8 +198,8 @@ def mark_failed(ids: Iterable[int], *, why: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class MailState:
-    """State of the mails: how many wait, why the last one that was tried did not go, when
-    one last went.
+    """State of the notifications: how many wait, the last error ("" if none), and when one
+    was last sent.
     """
 
     waiting: int
@@ -188,6 +208,7 @@ class MailState:
 
 
 def read_mail_state() -> MailState:
+    """Return how many notifications wait, the last error, and when one was last sent."""
     with reachable():
         rows = AlarmMail.objects.filter(sent_at__isnull=True)
         error = (

@@ -1,14 +1,15 @@
-"""Series: how much went through each topic and group, minute by minute, and how far groups
-were behind.
+"""Time series: messages through each topic and group, minute by minute, and the lag of
+groups.
 
-What a group *pulled* was sent to its members, perhaps twice; what it *handled* is what
-their commits moved its positions past: with what they handed over as failed and what a
-filter left out, without what a reset, a declared gap or retention skipped.
+What a group *pulled* was sent to its members, perhaps twice. What it *handled* is what
+its commits moved its positions past, including failures that were handed over and
+messages that a filter left out, but not what a reset, a declared gap or retention
+skipped.
 
-Every process counts in memory; a loop of each worker adds what it counted to the rows of
-the current minute (`flush`), so a worker that is killed loses a few seconds of statistics
-and nothing else. A job records lag; others sum minutes up and prune them (`rollups`). Times
-are the database's.
+Every process counts in memory. A loop of each worker adds the counts to the samples of
+the current minute (`flush`), so a worker that is killed loses a few seconds of
+statistics. A job records lag; other jobs sum samples up and delete old ones
+(`rollups`). Times are the database's.
 """
 
 from __future__ import annotations
@@ -27,27 +28,27 @@ from metadata.db.transactions import reachable, transactional
 from metadata.models import ConsumerGroup, ConsumerGroupTopic, Sample, Topic
 from metadata.monitoring.counters import SLOT_S, Count, Counters, Key
 
-# in place of a topic: what was sent to all of them, and with ALL_GROUPS what was pulled
+# Stand for a topic id in samples of sums: all sends, and with ALL_GROUPS all pulls.
 ALL_TOPICS = 0
 ALL_GROUPS = -1
-# Columns: messages of each SLOT_S of a minute.
-BUCKETS = tuple(f"bucket_10s_{number}" for number in range(1, 7))
-# likewise, of what a group handled
-HANDLED = tuple(f"handled_{number}" for number in range(1, 7))
-WRITTEN_S = 5  # after so long every process has written down what it counted
-LIVE_S = 900  # a series that is no longer is told in steps of SLOT_S
-MOST_POINTS = 2_000  # of one answer
-_NONE_HANDLED = dict.fromkeys(("handled", *HANDLED), 0)
-WHOSE = ("at", "topic_ref", "group_ref")
+# One column for each SLOT_S of a minute: messages sent or pulled.
+SENT_COLUMNS = tuple(f"bucket_10s_{number}" for number in range(1, 7))
+# The same for messages that a group handled.
+HANDLED_COLUMNS = tuple(f"handled_{number}" for number in range(1, 7))
+WRITE_DELAY_S = 5  # every process writes its counts at least this often
+LIVE_S = 900  # series up to this length have steps of SLOT_S
+MAX_POINTS = 2_000  # per call
+_NONE_HANDLED = dict.fromkeys(("handled", *HANDLED_COLUMNS), 0)
+KEY_COLUMNS = ("at", "topic_ref", "group_ref")
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One step of a series: from `at_ms` on; what was sent, pulled and handled; lag None
-    where not known.
+    """One step of a series, which begins at `at_ms`.
 
-    `count_handled` is None where an earlier version counted. `seconds` that it tells of: the last
-    step is not over yet. `is_known`: somebody counted; else its zeros say nothing.
+    `seconds` is its length; the last step may not be over yet. `lag` is None if not
+    known, and `handled` where an earlier release counted. `is_known` is False if no
+    process counted; then the zeros mean nothing.
     """
 
     at_ms: int
@@ -64,7 +65,7 @@ class Point:
 
 
 class Pace(NamedTuple):
-    """Messages a second; `count_handled` is None where it was not counted."""
+    """Messages per second; `handled` is None where it was not counted."""
 
     sent: float
     pulled: float
@@ -86,40 +87,43 @@ _counters = Counters()
 
 
 def count_sent(*, topic_id: int, messages: int, bytes: int, errors: int = 0) -> None:
+    """Count messages that were sent to a topic."""
     _counters.add(topic_id, 0, Count(messages, bytes, errors))
 
 
 def count_pulled(*, topic_id: int, group_id: int, messages: int, bytes: int) -> None:
+    """Count messages of a topic that a group pulled."""
     _counters.add(topic_id, group_id, Count(messages, bytes))
 
 
 def count_handled(*, topic_id: int, group_id: int, messages: int) -> None:
-    """Count what a commit of a group moved its position past."""
+    """Count messages that a commit of a group moved its position past."""
     _counters.add(topic_id, group_id, Count(handled=messages))
 
 
 def group_totals() -> dict[int, tuple[int, int]]:
-    """Group → messages that it pulled and handled through this process since that began."""
+    """Return (pulled, handled) of each group through this process since it started."""
     return dict(_counters.totals)
 
 
 def evict_groups(keep: Collection[int]) -> None:
-    for group_id in [one for one in group_totals() if one not in keep]:
+    """Forget the totals of groups that are not in `keep`."""
+    for group_id in [group for group in group_totals() if group not in keep]:
         _counters.totals.pop(group_id, None)
 
 
 def flush() -> int:
-    """Add what this process counted to the rows of its minutes; of how many topics and
+    """Add the counts of this process to the samples. Return the number of topics and
     groups.
 
-    A loop of every worker. Raises MetadataUnavailable; what was counted is kept for the
-    next pass then.
+    Called by a loop of every worker. Raises MetadataUnavailable; then the counts are
+    kept for the next call.
     """
     counts = _counters.take()
     if not counts:
         return 0
     try:
-        _write(counts)
+        _write_counts(counts)
     except BaseException:
         _counters.put_back(counts)
         raise
@@ -127,80 +131,86 @@ def flush() -> int:
 
 
 @transactional
-def _write(counts: Mapping[Key, Count]) -> None:
+def _write_counts(counts: Mapping[Key, Count]) -> None:
     now_s = database_now().timestamp()
     _counters.learn(now_s)
-    # All processes write the sums of all topics: last, so that they wait for each other
-    # only then.
-    by_minute = _by_minute(counts, latest=int(now_s) // SLOT_S)
-    found = sorted(by_minute.items(), key=lambda one: (one[0][1] == ALL_TOPICS, one[0]))
-    _make_missing([key for key, _slots in found])
-    for (minute, topic, group), slots in found:
-        _of(minute, topic, group).update(
-            messages=F("messages") + sum(one.messages for one in slots.values()),
-            bytes=F("bytes") + sum(one.bytes for one in slots.values()),
-            errors=F("errors") + sum(one.errors for one in slots.values()),
+    # All processes update the sums over all topics. These rows come last, so that the
+    # processes wait for each other only there.
+    by_minute = _group_by_minute(counts, latest=int(now_s) // SLOT_S)
+    samples = sorted(
+        by_minute.items(), key=lambda count: (count[0][1] == ALL_TOPICS, count[0])
+    )
+    _create_missing_samples([key for key, _points_by_slot in samples])
+    for (minute, topic, group), slots in samples:
+        _samples_of(minute, topic, group).update(
+            messages=F("messages") + sum(count.messages for count in slots.values()),
+            bytes=F("bytes") + sum(count.bytes for count in slots.values()),
+            errors=F("errors") + sum(count.errors for count in slots.values()),
             **{
-                BUCKETS[slot % 6]: F(BUCKETS[slot % 6]) + one.messages
-                for slot, one in slots.items()
+                SENT_COLUMNS[slot % 6]: F(SENT_COLUMNS[slot % 6]) + count.messages
+                for slot, count in slots.items()
             },
-            **_handled(slots),
+            **_handled_updates(slots),
         )
 
 
-def _handled(slots: Mapping[int, Count]) -> dict[str, Any]:
-    """The columns of what was handled; a process of an earlier version may have made the
-    row without them.
-    """
-    more = {HANDLED[slot % 6]: one.handled for slot, one in slots.items() if one.handled}
+def _handled_updates(slots: Mapping[int, Count]) -> dict[str, Any]:
+    """Return the updates of the handled columns."""
+    handled = {
+        HANDLED_COLUMNS[slot % 6]: count.handled
+        for slot, count in slots.items()
+        if count.handled
+    }
+    # A process of an earlier release may have inserted the row with NULL in these
+    # columns.
     return {
-        column: Coalesce(F(column), 0) + count
-        for column, count in (
-            {"handled": sum(more.values())} | more if more else {}
+        column: Coalesce(F(column), 0) + added
+        for column, added in (
+            {"handled": sum(handled.values())} | handled if handled else {}
         ).items()
     }
 
 
-def _by_minute(
+def _group_by_minute(
     counts: Mapping[Key, Count], *, latest: int
 ) -> dict[tuple[int, int, int], dict[int, Count]]:
-    """(minute, topic, group) → counts of each ten seconds, with what all topics and groups
-    come to.
+    """Return the counts by (minute, topic, group) and slot, including the sums over all
+    topics.
     """
-    found: dict[tuple[int, int, int], dict[int, Count]] = defaultdict(dict)
-    for (counted, topic, group), count in counts.items():
-        slot = latest if counted is None else min(counted, latest)
+    counts_of: dict[tuple[int, int, int], dict[int, Count]] = defaultdict(dict)
+    for (counted_slot, topic, group), count in counts.items():
+        slot = latest if counted_slot is None else min(counted_slot, latest)
         for key in ((topic, group), (ALL_TOPICS, ALL_GROUPS if group else 0)):
-            slots = found[slot // 6, *key]
+            slots = counts_of[slot // 6, *key]
             slots[slot] = slots.get(slot, Count()).plus(count)
-    return found
+    return counts_of
 
 
-def _minute(number: int) -> datetime:
+def _minute_start(number: int) -> datetime:
     return datetime.fromtimestamp(60 * number, tz=UTC)
 
 
-def _make_missing(keys: Iterable[tuple[int, int, int]]) -> None:
-    """Make the rows of minutes that are not there; another process may make them at the
-    same time.
+def _create_missing_samples(keys: Iterable[tuple[int, int, int]]) -> None:
+    """Insert the samples of minutes that are missing. Another process may insert them,
+    too.
     """
-    wanted = set(keys)
-    times = {_minute(minute) for minute, _topic, _group in wanted}
-    topics = {topic for _minute, topic, _group in wanted}
+    needed = set(keys)
+    times = {_minute_start(minute) for minute, _topic, _group in needed}
+    topics = {topic for _minute, topic, _group in needed}
     rows = Sample.objects.filter(step_s=60, at__in=times, topic_ref__in=topics)
-    there = {
+    existing = {
         (int(at.timestamp()) // 60, topic, group)
-        for at, topic, group in rows.values_list(*WHOSE)
+        for at, topic, group in rows.values_list(*KEY_COLUMNS)
     }
     Sample.objects.bulk_create(
         [
             Sample(
-                at=_minute(minute),
+                at=_minute_start(minute),
                 topic_ref=topic,
                 group_ref=group,
                 **(_NONE_HANDLED if group else {}),
             )
-            for minute, topic, group in sorted(wanted - there)
+            for minute, topic, group in sorted(needed - existing)
         ],
         ignore_conflicts=True,
         batch_size=500,
@@ -208,44 +218,48 @@ def _make_missing(keys: Iterable[tuple[int, int, int]]) -> None:
 
 
 def start_of_step(at: datetime, *, step_s: int) -> datetime:
+    """Return the start of the step that contains a time."""
     seconds = int(at.timestamp())
     return datetime.fromtimestamp(seconds - seconds % step_s, tz=UTC)
 
 
 @transactional
-def record_lag(found: Iterable[Backlog]) -> int:
-    """Record how far subscriptions are behind, for lists and in the series; return how
-    many.
+def record_lag(backlogs: Iterable[Backlog]) -> int:
+    """Store the lag of subscriptions, in their rows and in samples. Return how many were
+    stored.
     """
     now = database_now()
     minute = int(now.timestamp()) // 60
-    known = [one for one in found if _note_lag(one, now)]
-    _make_missing([(minute, one.topic_id, one.group_id) for one in known])
-    for one in known:
-        _of(minute, one.topic_id, one.group_id).update(lag=one.lag, lag_ms=one.lag_ms)
-    return len(known)
+    recorded = [backlog for backlog in backlogs if _store_lag(backlog, now)]
+    _create_missing_samples(
+        [(minute, backlog.topic_id, backlog.group_id) for backlog in recorded]
+    )
+    for backlog in recorded:
+        _samples_of(minute, backlog.topic_id, backlog.group_id).update(
+            lag=backlog.lag, lag_ms=backlog.lag_ms
+        )
+    return len(recorded)
 
 
-def _note_lag(one: Backlog, now: datetime) -> bool:
-    rows = ConsumerGroupTopic.objects.filter(pk=one.subscription_id)
-    return bool(rows.update(lag=one.lag, lag_ms=one.lag_ms, lag_at=now))
+def _store_lag(backlog: Backlog, now: datetime) -> bool:
+    """Store the lag in the row of the subscription. Return False if that was deleted."""
+    rows = ConsumerGroupTopic.objects.filter(pk=backlog.subscription_id)
+    return bool(rows.update(lag=backlog.lag, lag_ms=backlog.lag_ms, lag_at=now))
 
 
 @transactional
 def sum_lag() -> None:
-    """Record how far all groups together are behind, as their rows tell: after
-    `record_lag`.
-    """
+    """Store the lag of all groups together as a sample, after record_lag()."""
     minute = int(database_now().timestamp()) // 60
     rows = ConsumerGroupTopic.objects.filter(state="ready", group__deleted_at__isnull=True)
     sums = rows.aggregate(lag=Sum("lag"), lag_ms=Max("lag_ms"))
-    _make_missing([(minute, ALL_TOPICS, ALL_GROUPS)])
-    _of(minute, ALL_TOPICS, ALL_GROUPS).update(**sums)
+    _create_missing_samples([(minute, ALL_TOPICS, ALL_GROUPS)])
+    _samples_of(minute, ALL_TOPICS, ALL_GROUPS).update(**sums)
 
 
-def _of(minute: int, topic: int, group: int) -> QuerySet[Sample]:
+def _samples_of(minute: int, topic: int, group: int) -> QuerySet[Sample]:
     return Sample.objects.filter(
-        step_s=60, at=_minute(minute), topic_ref=topic, group_ref=group
+        step_s=60, at=_minute_start(minute), topic_ref=topic, group_ref=group
     )
 
 
@@ -257,35 +271,37 @@ def read_points(
     sent_to: Collection[int] = (),
     step_s: int | None = None,
 ) -> list[Point]:
-    """The series of a topic, a group, one in the other, or all, over the last `for_s`
-    seconds, oldest first.
+    """Return the series of a topic, a group, a group in a topic, or all, for the last
+    `for_s` s.
 
-    That of a group tells as sent what was sent to the topics `sent_to`. A step in which
-    nothing was counted is a zero if a broker was there to count and the topic or group
-    existed; else it is not known.
+    Oldest first. In the series of a group, `sent` counts sends to the topics `sent_to`.
+    A step without counts is zero if a broker was there to count and the topic or group
+    existed, otherwise it is not known.
 
-    Without `step_s` the finest step that gives at most a few hundred points. Steps of
-    SLOT_S end where every process has written what it counted; of longer ones the last is
-    not over yet.
+    Without `step_s` the finest step with at most a few hundred points is used. In steps
+    of SLOT_S, the series ends where every process has written its counts; with longer
+    steps, the last one is not over yet.
     """
-    step = step_s or _fit(for_s)
+    step = step_s or _choose_step(for_s)
     row_s = max(step, 60)
     with reachable():
         now = database_now()
         recent = Sample.objects.filter(
             step_s=row_s, at__gte=start_of_step(before(now, seconds=for_s), step_s=row_s)
         )
-        rows = _whose(recent, topic_id, group_id, sent_to)
-        found = _slots(rows) if step == SLOT_S else _summed(rows)
-        begun_ms = _begun_ms(topic_id, group_id)
-        counted = _counted(recent, step_ms=1000 * row_s)
-    made = []
-    for at, seconds in _times_until(now, for_s, step):
-        known = found.get(at) or Point(at, is_known=at - at % (1000 * row_s) in counted)
-        if at + 1000 * step <= begun_ms:
-            known = Point(at, is_known=False)
-        made.append(replace(known, seconds=seconds))
-    return made
+        rows = _filter_samples(recent, topic_id, group_id, sent_to)
+        points = _points_by_slot(rows) if step == SLOT_S else _points_by_minute(rows)
+        created_at_ms = _created_at_ms(topic_id, group_id)
+        counted_steps = _find_counted_steps(recent, step_ms=1000 * row_s)
+    series = []
+    for at, seconds in _list_steps(now, for_s, step):
+        point = points.get(at) or Point(
+            at, is_known=at - at % (1000 * row_s) in counted_steps
+        )
+        if at + 1000 * step <= created_at_ms:
+            point = Point(at, is_known=False)
+        series.append(replace(point, seconds=seconds))
+    return series
 
 
 def first_sample_age_s(
@@ -295,65 +311,65 @@ def first_sample_age_s(
     group_id: int | None = None,
     sent_to: Collection[int] = (),
 ) -> float:
-    """Return the age in s of the first sample of a series in the last `within_s` seconds;
-    0.0 if none.
+    """Return the age in s of the first sample of a series in the last `within_s` s; 0.0 if
+    none.
 
-    `within_s` is at most a day. What the topics of a group were sent before it was created
-    is no sample of the group. See `read_points` for the other arguments.
+    `within_s` is at most a day. Messages sent to the topics of a group before it was
+    created do not count. See `read_points` for the other arguments.
     """
     with reachable():
         now = database_now()
         recent = Sample.objects.filter(step_s=60, at__gte=before(now, seconds=within_s))
-        first = _whose(recent, topic_id, group_id, sent_to).aggregate(at=Min("at"))["at"]
-        begun_ms = _begun_ms(topic_id, group_id)
+        first = _filter_samples(recent, topic_id, group_id, sent_to).aggregate(
+            at=Min("at")
+        )["at"]
+        created_at_ms = _created_at_ms(topic_id, group_id)
     if first is None:
         return 0.0
-    return max(0.0, (ms(now) - max(ms(first), begun_ms)) / 1000)
+    return max(0.0, (ms(now) - max(ms(first), created_at_ms)) / 1000)
 
 
-def _times_until(now: datetime, for_s: int, step: int) -> list[tuple[int, float]]:
-    """The beginning of each step, in ms, and the seconds that it tells of."""
+def _list_steps(now: datetime, for_s: int, step: int) -> list[tuple[int, float]]:
+    """Return the start of each step in ms, and its length in s."""
     last = start_of_step(
-        before(now, seconds=WRITTEN_S + SLOT_S) if step == SLOT_S else now, step_s=step
+        before(now, seconds=WRITE_DELAY_S + SLOT_S) if step == SLOT_S else now, step_s=step
     )
     first = start_of_step(before(now, seconds=for_s), step_s=step)
-    count = min(int((last - first).total_seconds()) // step + 1, MOST_POINTS)
+    count = min(int((last - first).total_seconds()) // step + 1, MAX_POINTS)
     times = [ms(last - timedelta(seconds=step * back)) for back in range(count - 1, -1, -1)]
-    rest = step if step == SLOT_S else max(1.0, (now - last).total_seconds())
-    return [*((at, float(step)) for at in times[:-1]), (times[-1], rest)]
+    last_length_s = step if step == SLOT_S else max(1.0, (now - last).total_seconds())
+    return [*((at, float(step)) for at in times[:-1]), (times[-1], last_length_s)]
 
 
-def _begun_ms(topic_id: int | None, group_id: int | None) -> int:
-    """The time at which a group or topic was created; 0 where that is not known, or all are
-    meant.
-    """
-    begun = None
+def _created_at_ms(topic_id: int | None, group_id: int | None) -> int:
+    """Return when a group or topic was created; 0 if not known or for all."""
+    created_at = None
     if group_id is not None:
-        begun = (
+        created_at = (
             ConsumerGroup.objects.filter(pk=group_id)
             .values_list("created_at", flat=True)
             .first()
         )
     elif topic_id is not None:
-        begun = (
+        created_at = (
             Topic.objects.filter(pk=topic_id).values_list("created_at", flat=True).first()
         )
-    return ms(begun) if begun else 0
+    return ms(created_at) if created_at else 0
 
 
-def _counted(recent: QuerySet[Sample], *, step_ms: int) -> set[int]:
-    """The steps in which a broker was there: something was counted, or the lag of all
-    summed up.
+def _find_counted_steps(recent: QuerySet[Sample], *, step_ms: int) -> set[int]:
+    """Return the steps in which a broker was there to count.
 
-    That comes every minute, and now and then a little later: a single step that is missing
-    was one, too.
+    Then the sums over all topics have a sample: of counts, or of the lag.
     """
-    there = {
+    seen = {
         ms(at) for at in recent.filter(topic_ref=ALL_TOPICS).values_list("at", flat=True)
     }
-    between = {at + step_ms for at in there if at + 2 * step_ms in there}
+    # The lag is summed up every minute, now and then a little later. So a single missing
+    # step counts as present.
+    between = {at + step_ms for at in seen if at + 2 * step_ms in seen}
     after = range(1, 3 if step_ms == 60_000 else 2)
-    return there | between | {max(there) + step_ms * n for n in after if there}
+    return seen | between | {max(seen) + step_ms * n for n in after if seen}
 
 
 def read_pace(
@@ -362,8 +378,10 @@ def read_pace(
     group_id: int | None = None,
     sent_to: Collection[int] = (),
 ) -> Pace:
-    """Messages per second over the last ten seconds that every process has written; see
-    `read_points`.
+    """Return the messages per second over the last ten seconds that every process has
+    written.
+
+    See `read_points` for the arguments.
     """
     return pace_of_series(
         read_points(
@@ -373,70 +391,73 @@ def read_pace(
 
 
 def pace_of_series(series: Sequence[Point]) -> Pace:
-    """The same of a series in steps of SLOT_S."""
+    """Return the messages per second in the last step of a series in steps of SLOT_S."""
     last = series[-1]
-    done = None if last.handled is None else last.handled / SLOT_S
-    return Pace(last.sent / SLOT_S, last.pulled / SLOT_S, done)
+    handled = None if last.handled is None else last.handled / SLOT_S
+    return Pace(last.sent / SLOT_S, last.pulled / SLOT_S, handled)
 
 
-def _fit(for_s: int) -> int:
+def _choose_step(for_s: int) -> int:
+    """Return the finest step in s that gives at most a few hundred points."""
     if for_s <= LIVE_S:
         return SLOT_S
     return 60 if for_s <= 6 * 3600 else 900 if for_s <= 7 * 86_400 else 86_400
 
 
-def _whose(
+def _filter_samples(
     rows: QuerySet[Sample],
     topic_id: int | None,
     group_id: int | None,
     sent_to: Collection[int],
 ) -> QuerySet[Sample]:
-    """The rows of a topic, of a group, of one in the other, or of all together."""
+    """Return the samples of a topic, a group, a group in a topic, or of all."""
     if group_id is not None:
-        mine = (
+        own_samples = (
             Q(group_ref=group_id)
             if topic_id is None
             else Q(group_ref=group_id, topic_ref=topic_id)
         )
         return rows.filter(
-            mine | Q(group_ref=0, topic_ref__in=sent_to) if sent_to else mine
+            own_samples | Q(group_ref=0, topic_ref__in=sent_to) if sent_to else own_samples
         )
     return rows.filter(topic_ref=ALL_TOPICS if topic_id is None else topic_id)
 
 
-def _summed(rows: QuerySet[Sample]) -> dict[int, Point]:
-    """The points of some rows by time: what was sent and what was pulled, each summed up."""
-    found: dict[int, Point] = {}
-    for row in _by_time(rows.filter(group_ref=0), "messages", "bytes", "errors"):
+def _points_by_minute(rows: QuerySet[Sample]) -> dict[int, Point]:
+    """Return a point for each time of the samples: sends and pulls, each summed up."""
+    points: dict[int, Point] = {}
+    for row in _sum_by_time(rows.filter(group_ref=0), "messages", "bytes", "errors"):
         at, messages, size = ms(row["at"]), row["sum_messages"], row["sum_bytes"]
-        found[at] = Point(at, sent=messages, sent_bytes=size, errors=row["sum_errors"])
-    for row in _by_time(rows.exclude(group_ref=0), "messages", "bytes", "handled"):
+        points[at] = Point(at, sent=messages, sent_bytes=size, errors=row["sum_errors"])
+    for row in _sum_by_time(rows.exclude(group_ref=0), "messages", "bytes", "handled"):
         at = ms(row["at"])
-        found[at] = replace(
-            found.get(at, Point(at)), pulled=row["sum_messages"], pulled_bytes=row["sum_bytes"],
+        points[at] = replace(
+            points.get(at, Point(at)), pulled=row["sum_messages"], pulled_bytes=row["sum_bytes"],
             handled=row["sum_handled"], lag=row["lags"], lag_ms=row["oldest"],
         )  # fmt: skip
-    return found
+    return points
 
 
-def _slots(rows: QuerySet[Sample]) -> dict[int, Point]:
-    """The points of each ten seconds of some minutes; all of a minute have its lag."""
-    found: dict[int, Point] = {}
-    for row in _by_time(rows.filter(group_ref=0), *BUCKETS):
-        for at, column, _handled in _times(row["at"]):
-            found[at] = Point(at, sent=row[f"sum_{column}"])
-    for row in _by_time(rows.exclude(group_ref=0), *BUCKETS, *HANDLED):
-        for at, column, done in _times(row["at"]):
-            found[at] = replace(
-                found.get(at, Point(at)), pulled=row[f"sum_{column}"], handled=row[f"sum_{done}"],
+def _points_by_slot(rows: QuerySet[Sample]) -> dict[int, Point]:
+    """Return a point for each slot of the samples; all slots of a minute have its lag."""
+    points: dict[int, Point] = {}
+    for row in _sum_by_time(rows.filter(group_ref=0), *SENT_COLUMNS):
+        for at, column, _handled_updates in _slots_of_minute(row["at"]):
+            points[at] = Point(at, sent=row[f"sum_{column}"])
+    for row in _sum_by_time(rows.exclude(group_ref=0), *SENT_COLUMNS, *HANDLED_COLUMNS):
+        for at, column, handled_column in _slots_of_minute(row["at"]):
+            points[at] = replace(
+                points.get(at, Point(at)), pulled=row[f"sum_{column}"],
+                handled=row[f"sum_{handled_column}"],
                 lag=row["lags"], lag_ms=row["oldest"],
             )  # fmt: skip
-    return found
+    return points
 
 
-def _by_time(rows: QuerySet[Sample], *columns: str) -> Any:
-    """Sum columns of the rows of each time, as `sum_<column>`; also the lags, and the age
-    of the oldest.
+def _sum_by_time(rows: QuerySet[Sample], *columns: str) -> Any:
+    """Sum columns of the samples of each time, as `sum_<column>`.
+
+    Adds `lags`, the sum of lags, and `oldest`, the highest age.
     """
     sums: dict[str, Any] = {f"sum_{column}": Sum(column) for column in columns}
     return (
@@ -446,12 +467,12 @@ def _by_time(rows: QuerySet[Sample], *columns: str) -> Any:
     )
 
 
-def _times(minute: datetime) -> list[tuple[int, str, str]]:
-    """Each ten seconds of a minute, with the columns of what was sent or pulled, and of
-    what was handled.
+def _slots_of_minute(minute: datetime) -> list[tuple[int, str, str]]:
+    """Return the start in ms of each slot of a minute, with its column of sends and of
+    handled messages.
     """
-    columns = enumerate(zip(BUCKETS, HANDLED, strict=True))
+    columns = enumerate(zip(SENT_COLUMNS, HANDLED_COLUMNS, strict=True))
     return [
-        (ms(minute) + number * SLOT_S * 1000, moved, done)
-        for number, (moved, done) in columns
+        (ms(minute) + number * SLOT_S * 1000, sent_column, handled_column)
+        for number, (sent_column, handled_column) in columns
     ]

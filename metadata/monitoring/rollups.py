@@ -1,4 +1,6 @@
-"""Rows of series, summed up from minutes into quarters of an hour and days, and pruned."""
+"""Roll-ups of samples: minutes are summed up into quarters of an hour and days. Old rows
+are deleted.
+"""
 
 from __future__ import annotations
 
@@ -12,36 +14,39 @@ from metadata.db.transactions import reachable, transactional
 from metadata.models import Sample
 from metadata.monitoring.metrics_history import start_of_step
 
-KEPT_DAYS = {60: 2, 900: 30, 86_400: 730}  # step → how long its rows are kept
-FINER = {900: 60, 86_400: 900}  # step → the step it is made of
-MOST_STEPS = 200  # rolled up in one pass
+KEPT_DAYS = {60: 2, 900: 30, 86_400: 730}  # step in s → retention of its rows
+FINER = {900: 60, 86_400: 900}  # step in s → the step that it sums up
+MAX_STEPS = 200  # per step size in one pass
 
 
 def roll_up() -> int:
-    """Sum finer steps up into coarser ones; how many steps. One bounded pass; harmless when
-    repeated.
+    """Sum finer steps up into coarser ones. Return how many steps were written.
+
+    One call does a limited number of steps. Repeating it changes nothing.
     """
-    return sum(_roll_up(step_s) for step_s in (900, 86_400))
+    return sum(_roll_up_step(step_s) for step_s in (900, 86_400))
 
 
-def _roll_up(step_s: int) -> int:
+def _roll_up_step(step_s: int) -> int:
+    """Roll up to the current step, beginning with the last one that was written."""
     finer = Sample.objects.filter(step_s=FINER[step_s])
     with reachable():
-        begun = Sample.objects.filter(step_s=step_s).aggregate(at=Max("at"))["at"]
-        begun = begun or finer.aggregate(at=Min("at"))["at"]
+        start = Sample.objects.filter(step_s=step_s).aggregate(at=Max("at"))["at"]
+        start = start or finer.aggregate(at=Min("at"))["at"]
         now = database_now()
-    if begun is None:
+    if start is None:
         return 0
-    at, done = start_of_step(begun, step_s=step_s), 0
-    while at <= now and done < MOST_STEPS:
-        _sum_up(at, step_s)
-        at, done = at + timedelta(seconds=step_s), done + 1
-    return done
+    # The last step is written again, because it was not over when it was written.
+    at, steps = start_of_step(start, step_s=step_s), 0
+    while at <= now and steps < MAX_STEPS:
+        _write_step(at, step_s)
+        at, steps = at + timedelta(seconds=step_s), steps + 1
+    return steps
 
 
 @transactional
-def _sum_up(at: datetime, step_s: int) -> None:
-    """Make the rows of one coarse step anew, so that a repeat changes nothing."""
+def _write_step(at: datetime, step_s: int) -> None:
+    """Replace the rows of one coarse step."""
     within = {"at__gte": at, "at__lt": at + timedelta(seconds=step_s)}
     rows = Sample.objects.filter(step_s=FINER[step_s], **within).order_by(
         "topic_ref", "group_ref"
@@ -50,17 +55,17 @@ def _sum_up(at: datetime, step_s: int) -> None:
         n=Sum("messages"), b=Sum("bytes"), e=Sum("errors"), h=Sum("handled"), most=Max("lag"),
         oldest=Max("lag_ms"),
     )  # fmt: skip
-    made = [
+    samples = [
         Sample(
-            step_s=step_s, at=at, topic_ref=one["topic_ref"], group_ref=one["group_ref"],
-            messages=one["n"],
-            bytes=one["b"], errors=one["e"], handled=one["h"], lag=one["most"],
-            lag_ms=one["oldest"],
+            step_s=step_s, at=at, topic_ref=row["topic_ref"], group_ref=row["group_ref"],
+            messages=row["n"],
+            bytes=row["b"], errors=row["e"], handled=row["h"], lag=row["most"],
+            lag_ms=row["oldest"],
         )
-        for one in sums
+        for row in sums
     ]  # fmt: skip
     Sample.objects.filter(step_s=step_s, at=at).delete()
-    Sample.objects.bulk_create(made, batch_size=500)
+    Sample.objects.bulk_create(samples, batch_size=500)
 
 
 _RULES = [
@@ -70,5 +75,5 @@ _RULES = [
 
 
 def prune() -> int:
-    """Delete rows of each step that are older than it is kept; return how many."""
+    """Delete rows that are older than the retention of their step. Return how many."""
     return sum(rule() for rule in _RULES)

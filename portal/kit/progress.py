@@ -57,16 +57,16 @@ def group_state(progress: GroupProgress | None) -> tuple[Text, str, Text]:
     """
     if progress is None:
         return *STATE_LABELS["unknown"], ""
-    label, tone = STATE_LABELS.get(progress.said.state, BEHIND)
-    if progress.said.state == "no_members":
+    label, tone = STATE_LABELS.get(progress.trend.state, BEHIND)
+    if progress.trend.state == "no_members":
         tone = tone_without_members(progress.lag)
     labels = {"too_little_data": _("too little data"), "steady": _("steady")}
     return (
         label,
         tone,
         ""
-        if progress.said.state in STATE_LABELS and progress.said.state != "stalled"
-        else labels.get(progress.said.state, describe_progress(progress.said)[0]),
+        if progress.trend.state in STATE_LABELS and progress.trend.state != "stalled"
+        else labels.get(progress.trend.state, describe_progress(progress.trend)[0]),
     )
 
 
@@ -76,7 +76,7 @@ def describe_slowest(groups: Iterable[tuple[str, GroupProgress | None]]) -> Text
 
     Return '' if no group does either.
     """
-    trends = [(name, progress.said) for name, progress in groups if progress]
+    trends = [(name, progress.trend) for name, progress in groups if progress]
     falling_behind = [
         (name, trend) for name, trend in trends if trend.state == "falls_behind"
     ]
@@ -97,10 +97,12 @@ def describe_slowest(groups: Iterable[tuple[str, GroupProgress | None]]) -> Text
 def progress_cell(progress: GroupProgress | None) -> Cell:
     if progress is None:
         return badge(*TREND_LABELS["unknown"])
-    label, tone = describe_progress(progress.said)
+    label, tone = describe_progress(progress.trend)
     return badge(
         label,
-        tone_without_members(progress.lag) if progress.said.state == "no_members" else tone,
+        tone_without_members(progress.lag)
+        if progress.trend.state == "no_members"
+        else tone,
     )
 
 

@@ -12,6 +12,7 @@ from django.apps import apps
 from django.contrib import admin
 from django.utils.translation import gettext, ngettext, override
 
+from catmq_site.background import table
 from catmq_site.background.table import JOBS
 from messagestore.nodes import preflight
 from metadata import config
@@ -77,6 +78,7 @@ def of_names() -> Iterator[Words]:
                 str(label) for field in model._meta.fields for _, label in field.flatchoices
             )
     yield from (job.text for job in JOBS.values())
+    yield from (loop.purpose for loop in (*table.loops(), *table.java_loops()))
 
 
 def of_findings() -> Iterator[Words]:

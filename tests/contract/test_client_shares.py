@@ -73,10 +73,10 @@ def test_workers_of_tasks_that_start_at_once_for_the_first_time_all_find_what_th
 
     def start() -> int:
         barrier.wait()
-        return len(topology.ensure(Admin(transport), settings))
+        return len(topology.create_missing(Admin(transport), settings))
 
     in_threads([start] * 6)
-    assert topology.ensure(Admin(transport), settings) == []
+    assert topology.create_missing(Admin(transport), settings) == []
 
 
 def test_a_worker_of_tasks_drops_what_it_rejects_where_no_retry_node_is(

@@ -433,7 +433,7 @@ def test_heartbeats_without_polls_keep_nobody_alive(
 
     assert not is_deleted()
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(java_members, "YOUNG_S", 0.0)
+        patched.setattr(java_members, "JOIN_S", 0.0)
         until(is_deleted, every_s=0.1)
     assert broker.ok("GET", "/groups/readers")["members"] == []
 

@@ -97,7 +97,7 @@ def test_a_deleted_group_stops_none_of_the_others(
     got: list[tuple[str, str]],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(java_members, "YOUNG_S", 0.0)
+    monkeypatch.setattr(java_members, "JOIN_S", 0.0)
     one = client()
     send(broker, "a")
     until(lambda: len(got) == 2)

@@ -100,7 +100,11 @@ def test_a_client_that_handles_a_message_for_long_is_left_alone(
     assert begun.wait(20)
     java_pulls.flush()
     try:
-        assert [one.given for one in java_pulls.find_silent_queues() if one.given] == [1]
+        assert [
+            one.delivered_end
+            for one in java_pulls.find_silent_queues()
+            if one.delivered_end
+        ] == [1]
         assert JavaStarts().run_once() == 0
     finally:
         done.set()

@@ -319,16 +319,16 @@ def test_a_task_that_arrives_before_its_eta_is_delayed_again(
     broker: Broker, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "catmq_client.contrib.kombu.messages.MOST_DELAY", timedelta(minutes=10, seconds=1)
+        "catmq_client.contrib.kombu.messages.MAX_DELAY", timedelta(minutes=10, seconds=1)
     )
     one = connect()
     monkeypatch.setattr(
-        "catmq_client.contrib.kombu.cluster.messages.MOST_DELAY", timedelta(seconds=1)
+        "catmq_client.contrib.kombu.cluster.messages.MAX_DELAY", timedelta(seconds=1)
     )
     due = datetime.now(UTC) + timedelta(days=1)
     send(one, "later", headers={"task": "t", "id": "1", "eta": due.isoformat()})
     monkeypatch.setattr(
-        "catmq_client.contrib.kombu.messages.MOST_DELAY", timedelta(days=366)
+        "catmq_client.contrib.kombu.messages.MAX_DELAY", timedelta(days=366)
     )
     assert received(one, 0, then_s=4.0) == []
     (waits,) = admin(broker).delayed("shop.mails")["messages"]

@@ -85,34 +85,34 @@ def queue(node: str, failure_node: str) -> int:
 def test_an_alarm_begins_at_once_or_after_a_while_and_ends_when_all_was_well_for_a_while(
     metadata_db: None,
 ) -> None:
-    assert alarms.reconcile(kind="lag", found={"a/b": "much"}) == 1
+    assert alarms.reconcile(kind="lag", active={"a/b": "much"}) == 1
     assert (
-        alarms.reconcile(kind="no_consumer", found={"a/b": "none"}, begins_after_s=60) == 0
+        alarms.reconcile(kind="no_consumer", active={"a/b": "none"}, begins_after_s=60) == 0
     )
     assert (lasting("lag"), lasting("no_consumer")) == (["a/b"], [])
     turn_back(61)
     assert (
-        alarms.reconcile(kind="no_consumer", found={"a/b": "none"}, begins_after_s=60) == 1
+        alarms.reconcile(kind="no_consumer", active={"a/b": "none"}, begins_after_s=60) == 1
     )
-    assert alarms.reconcile(kind="lag", found={}) == 0 and lasting("lag") == ["a/b"]
+    assert alarms.reconcile(kind="lag", active={}) == 0 and lasting("lag") == ["a/b"]
     turn_back(60)
     # it comes and goes: one alarm
-    assert alarms.reconcile(kind="lag", found={"a/b": "much"}) == 0
-    assert alarms.reconcile(kind="lag", found={}) == 0
+    assert alarms.reconcile(kind="lag", active={"a/b": "much"}) == 0
+    assert alarms.reconcile(kind="lag", active={}) == 0
     turn_back(181)
-    assert alarms.reconcile(kind="lag", found={}, unclear=["a/b"]) == 0  # nobody knows
-    assert alarms.reconcile(kind="lag", found={}) == 1 and lasting("lag") == []
-    assert alarms.reconcile(kind="lag", found={"a/b": "more"}) == 1
+    assert alarms.reconcile(kind="lag", active={}, unclear=["a/b"]) == 0  # nobody knows
+    assert alarms.reconcile(kind="lag", active={}) == 1 and lasting("lag") == []
+    assert alarms.reconcile(kind="lag", active={"a/b": "more"}) == 1
     row = Alarm.objects.get(kind="lag")
     assert (row.times, row.detail, row.ended_at) == (2, "more", None)
 
 
 @pytest.mark.one_engine
 def test_what_was_only_suspected_is_no_alarm(metadata_db: None) -> None:
-    alarms.reconcile(kind="no_consumer", found={"a/b": "none"}, begins_after_s=60)
-    alarms.reconcile(kind="no_consumer", found={}, begins_after_s=60)
+    alarms.reconcile(kind="no_consumer", active={"a/b": "none"}, begins_after_s=60)
+    alarms.reconcile(kind="no_consumer", active={}, begins_after_s=60)
     turn_back(100)
-    alarms.reconcile(kind="no_consumer", found={"a/b": "none"}, begins_after_s=60)
+    alarms.reconcile(kind="no_consumer", active={"a/b": "none"}, begins_after_s=60)
     assert lasting() == [] and Alarm.objects.get().times == 0
 
 
@@ -120,7 +120,7 @@ def test_two_looks_at_once_make_one_alarm(
     metadata_db: None, in_threads: Callable[..., list[Any]]
 ) -> None:
     found = {f"g{number}/t": "much" for number in range(50)}
-    in_threads([lambda: alarms.reconcile(kind="lag", found=found)] * 4)
+    in_threads([lambda: alarms.reconcile(kind="lag", active=found)] * 4)
     assert len(lasting("lag")) == 50
     assert set(Alarm.objects.values_list("times", flat=True)) == {1}
 
@@ -511,7 +511,7 @@ def test_a_lost_node_is_one_alarm_however_many_groups_read_from_it(
     turn_back(301)
     look()
     assert lasting() == [node]
-    away.found.clear()
+    away.active.clear()
     look()
     assert "billing/orders" in lasting("lag")
 

@@ -198,14 +198,14 @@ def test_who_comes_back_before_the_name_is_taken_keeps_its_place(
 ) -> None:
     send(queues[0], 3)
     gone("old")
-    part = metadata_instances._part
+    part = metadata_instances._release_name
     back = Instance("old")
 
     def come_back_first(**due: Any) -> None:
         back.join()
         part(**due)
 
-    monkeypatch.setattr(metadata_instances, "_part", come_back_first)
+    monkeypatch.setattr(metadata_instances, "_release_name", come_back_first)
 
     assert broadcast_positions.prune() == 0
     assert back.take()[queues[0]] == ("ok", 1)

@@ -129,12 +129,12 @@ def test_metadata_restored_to_before_an_adoption_is_reported_with_its_remedy(
     state = health.readiness()
     assert state.status == "degraded"
     assert ["adopt_restored_node main" in one for one in state.because] == [True]
-    assert [*alarm_job.find_nodes_away().found] == ["main"]
+    assert [*alarm_job.find_nodes_away().active] == ["main"]
     adopt()
     assert send()[0].offset >= 10
     registry.probe()
     assert health.readiness().status == "ok"
-    assert alarm_job.find_nodes_away().found == {}
+    assert alarm_job.find_nodes_away().active == {}
 
 
 @pytest.mark.parametrize("rows", ["keep", "drop"])

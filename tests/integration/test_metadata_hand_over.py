@@ -276,7 +276,7 @@ def test_a_heartbeat_is_refused_while_the_database_is_away(
     def away(ids: object) -> None:
         raise OperationalError(2013, "Lost connection to server during query")
 
-    monkeypatch.setattr(heartbeats, "_members", away)
+    monkeypatch.setattr(heartbeats, "_find_members", away)
     with pytest.raises(MetadataUnavailable):
         member.beat()
     monkeypatch.undo()
@@ -403,13 +403,13 @@ def test_of_members_that_join_at_once_the_first_rebalance_is_the_last(
 
     with monkeypatch.context() as patch:
         runs: list[int] = []
-        made = rebalance._rebalanced
+        made = rebalance._rebalance_group
 
         def counted(group: ConsumerGroup) -> rebalance.RebalanceResult:
             runs.append(group.pk)
             return made(group)
 
-        patch.setattr(rebalance, "_rebalanced", counted)
+        patch.setattr(rebalance, "_rebalance_group", counted)
         for group_id in later:
             rebalance.rebalance_if_due(group_id)
 

@@ -80,7 +80,7 @@ def seen(now: int | None, *, oldest_ms: int = 60_000) -> lag_trends.GroupProgres
 def test_a_group_that_pulls_more_than_it_handles_falls_behind() -> None:
     minutes(*range(0, 5_400, 540))
     found = seen(5_400)
-    assert (found.said.state, round(found.said.per_s or 0)) == ("falls_behind", 9)
+    assert (found.trend.state, round(found.trend.per_s or 0)) == ("falls_behind", 9)
     assert found.lag_before == 0 and 540 <= found.between_s <= 660
     assert found.pace.handled is not None
     assert found.pace.pulled > 50 * found.pace.handled, (
@@ -92,8 +92,8 @@ def test_a_group_that_pulls_more_than_it_handles_falls_behind() -> None:
 def test_a_group_catches_up_by_what_its_lag_shrinks() -> None:
     minutes(*range(10_800, 5_400, -540), handled=1_200, sent=660)
     found = seen(5_400)
-    assert found.said.state == "catches_up"
-    assert 480 < (found.said.in_s or 0) < 720
+    assert found.trend.state == "catches_up"
+    assert 480 < (found.trend.in_s or 0) < 720
 
 
 def test_nothing_is_said_of_what_was_before_a_reset() -> None:
@@ -105,44 +105,44 @@ def test_nothing_is_said_of_what_was_before_a_reset() -> None:
     offset_reset.reset(
         group="billing", topic="orders", target=Target("earliest"), actor=ACTOR
     )
-    assert seen(30).said.state == "too_little_data"
+    assert seen(30).trend.state == "too_little_data"
 
 
 def test_what_an_earlier_version_did_not_count_is_not_zero() -> None:
     minutes(*range(0, 5_400, 540), handled=None)
     found = seen(5_400)
-    assert found.said.state == "falls_behind" and found.pace.handled is None
+    assert found.trend.state == "falls_behind" and found.pace.handled is None
 
 
 def test_a_message_that_must_still_ripen_is_not_late() -> None:
     ConsumerGroupTopic.objects.filter(topic__name="orders").update(delay_s=3_600)
     minutes(*[50] * 10, handled=0)
-    assert seen(50, oldest_ms=3_601_000).said.state == "keeps_up"
-    assert seen(50, oldest_ms=3_700_000).said.state == "stalled"
+    assert seen(50, oldest_ms=3_601_000).trend.state == "keeps_up"
+    assert seen(50, oldest_ms=3_700_000).trend.state == "stalled"
 
 
 def test_paused_groups_and_topics_say_so() -> None:
     minutes(*[50] * 10, handled=0)
     ConsumerGroupTopic.objects.filter(topic__name="orders").update(stopped=True)
-    assert seen(50).said == LagTrend("paused")
+    assert seen(50).trend == LagTrend("paused")
     ConsumerGroupTopic.objects.filter(topic__name="orders").update(stopped=False)
-    assert seen(50).said == LagTrend("stalled")
+    assert seen(50).trend == LagTrend("stalled")
     groups.update(name="billing", settings={"stopped": True}, actor=ACTOR)
-    assert seen(50).said == LagTrend("paused")
+    assert seen(50).trend == LagTrend("paused")
 
 
 def test_a_node_that_is_away_leaves_it_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
     send(3)
     offsets, found = group_lag.standing(group="billing", actor=ACTOR)
     assert [one.lag for one in offsets] == [3] and found is not None
-    assert found.said == LagTrend("keeps_up"), "it is behind for seconds only"
+    assert found.trend == LagTrend("keeps_up"), "it is behind for seconds only"
 
     def away(*_: Any, **__: Any) -> Any:
         raise NodeUnavailable("away")
 
     monkeypatch.setattr(Node, "reading", away)
     _offsets, found = group_lag.standing(group="billing", actor=ACTOR)
-    assert found is not None and found.said == LagTrend("unknown") and found.lag is None
+    assert found is not None and found.trend == LagTrend("unknown") and found.lag is None
 
 
 def test_of_lists_what_the_job_has_not_seen_lately_is_unknown() -> None:
@@ -152,13 +152,13 @@ def test_of_lists_what_the_job_has_not_seen_lately_is_unknown() -> None:
     assert lag_trends.read_progress_of_groups([pk])[pk].lag == 3
     long_ago = database_now() - timedelta(seconds=lag_trends.STALE_S + 1)
     ConsumerGroupTopic.objects.update(lag_at=long_ago)
-    assert lag_trends.read_progress_of_groups([pk])[pk].said == LagTrend("unknown")
+    assert lag_trends.read_progress_of_groups([pk])[pk].trend == LagTrend("unknown")
 
 
 def test_a_group_without_members_or_subscriptions_has_no_trend() -> None:
     groups.create(name="lone", actor=ACTOR)
     found = lag_trends.read_group_progress(group="lone", lags={})
-    assert found is not None and found.said == LagTrend("no_members")
+    assert found is not None and found.trend == LagTrend("no_members")
     assert lag_trends.read_group_progress(group="nobody", lags={}) is None
 
 

@@ -369,7 +369,7 @@ def test_a_dead_letter_is_seen_however_many_died_after_it(
     kill(queue, b"a", *(b"%d" % n for n in range(9)))
     commit(queue, 10)
     monkeypatch.setattr(dead_letters, "SCAN", 2)
-    monkeypatch.setattr(delivery_status, "LOOKED", 2)
+    monkeypatch.setattr(delivery_status, "MAX_SEARCHED_COPIES", 2)
     assert (status(queue, 0).state, status(queue, 0).partly) == ("dead", False)
     # Without a record, when it is older than two days, the dead letters are searched.
     monkeypatch.setattr(copy_trail, "_is_recorded", lambda stored_at_ms: False)

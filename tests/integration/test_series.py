@@ -97,7 +97,7 @@ def test_ten_seconds_are_told_once_every_process_has_written_them(
         1.0,
     )  # the last ten seconds may still lie in some process
     metrics_history.flush()
-    clock.now += timedelta(seconds=metrics_history.WRITTEN_S)
+    clock.now += timedelta(seconds=metrics_history.WRITE_DELAY_S)
     told = metrics_history.read_points(for_s=60, topic_id=1)
     assert [one.sent for one in told[-3:]] == [30, 50, 70] and {
         one.seconds for one in told

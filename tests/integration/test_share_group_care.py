@@ -100,9 +100,9 @@ def test_an_alarm_tells_of_a_share_group_without_members(queue: int) -> None:
     registry.note_heads()
     registry.note_heads()
     group_lag.record()
-    assert lag_alarms.find_subscriptions_without_consumer().found == {}
+    assert lag_alarms.find_subscriptions_without_consumer().active == {}
     consumers.leave(consumer=one, actor=ME)
-    assert [*lag_alarms.find_subscriptions_without_consumer().found] == ["mails/orders"]
+    assert [*lag_alarms.find_subscriptions_without_consumer().active] == ["mails/orders"]
 
 
 def test_a_node_with_a_share_group_refuses_older_releases(

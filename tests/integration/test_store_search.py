@@ -73,7 +73,7 @@ def test_no_message_is_left_out_or_found_twice_wherever_a_search_ends(
     queues: list[int], monkeypatch: pytest.MonkeyPatch, limit: int, chunk: int
 ) -> None:
     monkeypatch.setattr(search, "CHUNK", chunk)
-    monkeypatch.setattr(search, "MOST_SCANNED", 4)
+    monkeypatch.setattr(search, "MAX_SCANNED", 4)
     found, scanned, after = [], 0, None
     for _ in range(40):
         part = look(MessageSearch(tag="a"), limit=limit, after=after)
@@ -107,7 +107,7 @@ def test_what_retention_took_and_declared_gaps_are_stepped_over(
     with node_pools.node_of(queue).writing() as session:
         partition_sql.raise_low(session, queue=queue, low=4)
         promotion_sql.raise_heads(session, heads=[(queue, 5_000_000)], cause="test")
-    monkeypatch.setattr(search, "MOST_SCANNED", 6)
+    monkeypatch.setattr(search, "MAX_SCANNED", 6)
     publish(
         topic="orders",
         messages=[NewMessage(body=b"new", queue=queue, tag="a")],
@@ -180,10 +180,10 @@ def test_a_header_is_found_by_name_and_value_wherever_it_stands_and_whatever_is_
 
 
 def test_chunks_shrink_while_they_are_slow_and_grow_again(queues: list[int]) -> None:
-    one = search._Look(MessageSearch(), TimeRange(), 1)
+    one = search._Search(MessageSearch(), TimeRange(), 1)
     for took_s in (1.0, 1.0, 1.0, 1.0):
-        one._adapt(took_s)
-    assert one._chunk == search.LEAST_CHUNK
+        one._adapt_chunk(took_s)
+    assert one._chunk == search.MIN_CHUNK
     for _ in range(10):
-        one._adapt(0.001)
+        one._adapt_chunk(0.001)
     assert one._chunk == search.CHUNK

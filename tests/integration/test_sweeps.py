@@ -108,7 +108,7 @@ def test_an_item_that_meets_a_bug_is_logged_and_the_rest_is_swept(
     node: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     half_made(3)
-    failing(monkeypatch, topics, "_take_back", lambda topic, _: topic.name == "left-000")
+    failing(monkeypatch, topics, "_roll_back", lambda topic, _: topic.name == "left-000")
     assert topics.sweep() == 2
     assert list(Topic.objects.exclude(state="deleted").values_list("name", flat=True)) == [
         "left-000"
@@ -123,7 +123,7 @@ def test_items_that_fail_again_and_again_do_not_hide_those_behind_them(
     node: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     half_made(103)
-    failing(monkeypatch, topics, "_take_back", lambda topic, _: topic.name < "left-101")
+    failing(monkeypatch, topics, "_roll_back", lambda topic, _: topic.name < "left-101")
     assert topics.sweep() == 2
 
 

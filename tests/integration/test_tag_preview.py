@@ -56,12 +56,12 @@ def test_a_topic_without_messages_has_nothing_to_look_at(queues: list[int]) -> N
 def test_it_looks_at_the_last_messages_only_an_even_share_of_each_queue(
     queues: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tag_preview, "MOST", 10)
+    monkeypatch.setattr(tag_preview, "MAX_SAMPLED", 10)
     for queue in queues:
         send(queue, *["old"] * 20, *["new"] * 3)
     assert matches("new") == TagMatches(10, 9)
     assert matches("old") == TagMatches(10, 1), "the first queue's share is one larger"
-    monkeypatch.setattr(tag_preview, "MOST", 2)
+    monkeypatch.setattr(tag_preview, "MAX_SAMPLED", 2)
     assert matches("new") == TagMatches(2, 2), "the third queue has no share"
 
 

@@ -32,7 +32,7 @@ from catmq_client.contrib.django_tasks.compat import (
 from catmq_client.contrib.django_tasks.enqueueing import NotAllSent
 from catmq_client.contrib.django_tasks.models import TaskRecord
 from catmq_client.contrib.django_tasks.working import execution, records
-from catmq_client.contrib.django_tasks.working.upkeep import settings_of
+from catmq_client.contrib.django_tasks.working.upkeep import find_settings
 from catmq_client.contrib.django_tasks.working.worker import WorkerFailed
 from catmq_client.errors import ConnectFailed, ConsumerReplaced
 from tests.support.environment import ENGINE
@@ -261,7 +261,7 @@ def test_sent_directly_a_task_is_there_at_once_or_refused_while_brokers_are_away
     stage: Stage,
 ) -> None:
     with with_options(SEND="direct"):
-        stage.settings = settings_of("default")
+        stage.settings = find_settings("default")
         result = calls.add.enqueue(1)
         assert [one.trace_id for one in stage.broker.messages("tasks.default")] == [
             result.id
@@ -275,9 +275,9 @@ def test_sent_directly_a_task_is_there_at_once_or_refused_while_brokers_are_away
             patched.setattr(
                 "catmq_client.contrib.django_tasks.connections.DELIVERY_TIMEOUT_MS", 50
             )
-            from catmq_client.contrib.django_tasks.connections import using
+            from catmq_client.contrib.django_tasks.connections import use_transport
 
-            with using(stage.broker):
+            with use_transport(stage.broker):
                 calls.add.enqueue(2)
         assert TaskRecord.objects.count() == 1
 
@@ -433,7 +433,7 @@ def test_a_worker_whose_threads_are_all_stuck_ends_and_says_so(stage: Stage) -> 
 @pytest.mark.one_engine
 def test_a_worker_may_end_to_kill_a_task_that_does_not(stage: Stage) -> None:
     with with_options(ON_TIMEOUT="kill"):
-        stage.settings = settings_of("default")
+        stage.settings = find_settings("default")
         stuck, other = calls.stuck.enqueue(), calls.add.enqueue(1)
         with stage.worker(threads=4, drain_s=LIMIT_S) as running:
             running.join()
@@ -468,8 +468,8 @@ def test_who_lost_a_task_changes_nothing_any_more(stage: Stage) -> None:
     stage.relay()
     kept = records.DatabaseRecords(stage.settings)
     job = execution.parse(stage.broker.messages("tasks.default")[0].body)
-    first = kept.claim(job, records.Place(1, "1-0", "first"))
-    second = kept.claim(job, records.Place(2, "1-0", "second"))
+    first = kept.claim(job, records.Claimant(1, "1-0", "first"))
+    second = kept.claim(job, records.Claimant(2, "1-0", "second"))
     assert [first.verdict, second.verdict] == [records.Verdict.RUN] * 2
     assert not kept.succeed(first, 1) and not kept.fail(first, ValueError())
     assert (
@@ -478,7 +478,9 @@ def test_who_lost_a_task_changes_nothing_any_more(stage: Stage) -> None:
     )
     assert kept.succeed(second, 2) and not kept.fail(second, ValueError())
     assert (record(result.id).return_value, errors(result.id)) == (2, ["WorkerLost"])
-    assert kept.claim(job, records.Place(3, "1-0", "third")).verdict is records.Verdict.OVER
+    assert (
+        kept.claim(job, records.Claimant(3, "1-0", "third")).verdict is records.Verdict.OVER
+    )
 
 
 def test_a_task_whose_workers_die_as_often_as_it_may_be_begun_has_failed(
@@ -489,9 +491,10 @@ def test_a_task_whose_workers_die_as_often_as_it_may_be_begun_has_failed(
     kept = records.DatabaseRecords(stage.settings)
     job = execution.parse(stage.broker.messages("tasks.default")[0].body)
     for token in (1, 2):
-        kept.claim(job, records.Place(token, "1-0", f"worker-{token}"))
+        kept.claim(job, records.Claimant(token, "1-0", f"worker-{token}"))
     assert (
-        kept.claim(job, records.Place(3, "1-0", "third")).verdict is records.Verdict.USED_UP
+        kept.claim(job, records.Claimant(3, "1-0", "third")).verdict
+        is records.Verdict.USED_UP
     )
     assert (record(result.id).status, errors(result.id)) == (
         "FAILED",
@@ -506,16 +509,17 @@ def test_a_message_that_comes_again_after_its_retry_was_sent_does_nothing(
     stage.relay()
     kept = records.DatabaseRecords(stage.settings)
     job = execution.parse(stage.broker.messages("tasks.default")[0].body)
-    claim = kept.claim(job, records.Place(1, "1-0", "first"))
+    claim = kept.claim(job, records.Claimant(1, "1-0", "first"))
     assert kept.retry(claim, ValueError("x"), delay_s=30)
     assert (
-        kept.claim(job, records.Place(2, "1-0", "second")).verdict is records.Verdict.OVER
+        kept.claim(job, records.Claimant(2, "1-0", "second")).verdict
+        is records.Verdict.OVER
     )
     (row,) = OutboxMessage.objects.all()
     assert record(result.id).status == "READY" and row.deliver_at_ms is not None
     again = execution.parse(bytes(row.body))
     assert (
-        kept.claim(again, records.Place(again.token + 1, "1-1", "second")).verdict
+        kept.claim(again, records.Claimant(again.token + 1, "1-1", "second")).verdict
         is records.Verdict.RUN
     )
 
@@ -567,7 +571,7 @@ def test_a_worker_waits_while_the_database_is_away(
     assert next(tries, None) is None
 
 
-@pytest.mark.parametrize("step", ["claim_all", "_claim_later"])
+@pytest.mark.parametrize("step", ["claim_all", "_claim_by_row"])
 def test_a_claim_whose_answer_is_lost_is_repeated_and_the_task_runs(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
@@ -580,7 +584,7 @@ def test_a_claim_whose_answer_is_lost_is_repeated_and_the_task_runs(
         return found
 
     monkeypatch.setattr(records.DatabaseRecords, step, claim)
-    if step == "_claim_later":  # who looks at the row first
+    if step == "_claim_by_row":  # who looks at the row first
         monkeypatch.setattr(records.DatabaseRecords, "claim_all", lambda *_: [])
     (done,) = stage.run(calls.add.enqueue(1))
     assert (done.status, len(done.worker_ids), calls.done) == ("SUCCESSFUL", 1, [2])
@@ -658,7 +662,7 @@ def test_a_message_without_a_row_waits_for_the_commit_if_it_was_sent_directly(
     stage: Stage,
 ) -> None:
     with with_options(SEND="direct"):
-        stage.settings = settings_of("default")
+        stage.settings = find_settings("default")
         result = calls.add.enqueue(1)
         row = record(result.id)
         TaskRecord.objects.all().delete()
@@ -688,7 +692,7 @@ def test_a_task_of_the_far_future_is_sent_on(stage: Stage) -> None:
 @pytest.mark.one_engine
 def test_without_rows_tasks_run_and_are_repeated_all_the_same(stage: Stage) -> None:
     with with_options(RESULTS="none"):
-        stage.settings = settings_of("default")
+        stage.settings = find_settings("default")
         calls.fail.enqueue("no row")
         with stage.worker():
             until(lambda: len(calls.done) == 3)

@@ -17,13 +17,13 @@ from django.db import DatabaseError, connection, connections
 from django.test.utils import CaptureQueriesContext
 
 from catmq_client.contrib.django_tasks.jobs import Job, parse
-from catmq_client.contrib.django_tasks.testing import _Taken
+from catmq_client.contrib.django_tasks.testing import _OutboxDelivery
 from catmq_client.contrib.django_tasks.working import execution, records, threads, worker
 from catmq_client.contrib.django_tasks.working.execution import Execution
 from catmq_client.contrib.django_tasks.working.records import (
     Claim,
+    Claimant,
     DatabaseRecords,
-    Place,
     Verdict,
 )
 from catmq_client.errors import Unavailable
@@ -47,14 +47,14 @@ def enqueued(stage: Stage, count: int) -> list[Job]:
 
 
 def claimed(kept: DatabaseRecords, jobs: Sequence[Job]) -> list[Claim]:
-    return [kept.claim(job, Place(1, f"1-{job.args[0]}", "worker")) for job in jobs]
+    return [kept.claim(job, Claimant(1, f"1-{job.args[0]}", "worker")) for job in jobs]
 
 
 def test_tasks_are_begun_by_one_statement_unless_one_is_somebody_elses(
     stage: Stage,
 ) -> None:
     kept, jobs = DatabaseRecords(stage.settings), enqueued(stage, 4)
-    items = [(job, Place(1, f"1-{job.args[0]}", "worker")) for job in jobs]
+    items = [(job, Claimant(1, f"1-{job.args[0]}", "worker")) for job in jobs]
     with CaptureQueriesContext(connection) as asked:
         assert [one.verdict for one in kept.claim_all(items[:2])] == [
             Verdict.RUN,
@@ -80,11 +80,11 @@ def test_what_was_received_together_is_claimed_together_but_for_what_needs_a_loo
     stage: Stage,
 ) -> None:
     jobs = enqueued(stage, 4)
-    taken = [_Taken(job, f"1-{job.args[0]}") for job in jobs]
+    taken = [_OutboxDelivery(job, f"1-{job.args[0]}") for job in jobs]
     taken[0].deliveries = 2  # somebody may have had it
     taken[1].job = replace(jobs[1], path="tests.support.tasking.never_imported.task")
     work = Execution(stage.settings, "worker")
-    begun = work.begin_all(taken)
+    begun = work.claim_all(taken)
     assert [one and one.claim.job.id for one in begun] == [
         None,
         None,
@@ -102,8 +102,10 @@ def test_what_was_received_together_is_claimed_together_but_for_what_needs_a_loo
     assert sorted(calls.done) == [3, 4], "what add() returned"
     assert [record(job.id).worker_ids for job in jobs[2:]] == [["worker"], ["worker"]]
     # The answer to the statement was lost: each is claimed again, and called once.
-    assert work.begin_all([_Taken(jobs[0], "1-0"), _Taken(jobs[2], "1-2")]) == [None, None]
-    work.handle(_Taken(jobs[0], "1-0"))
+    assert work.claim_all(
+        [_OutboxDelivery(jobs[0], "1-0"), _OutboxDelivery(jobs[2], "1-2")]
+    ) == [None, None]
+    work.handle(_OutboxDelivery(jobs[0], "1-0"))
     assert record(jobs[0].id).worker_ids == ["worker"] and calls.done[-1:] == [1]
 
 
@@ -112,7 +114,7 @@ def test_ends_are_written_by_one_statement_and_one_that_was_lost_changes_nothing
 ) -> None:
     kept, jobs = DatabaseRecords(stage.settings), enqueued(stage, 3)
     claims = claimed(kept, jobs)
-    assert kept.claim(jobs[1], Place(2, "1-1", "another")).verdict is Verdict.RUN
+    assert kept.claim(jobs[1], Claimant(2, "1-1", "another")).verdict is Verdict.RUN
     values: list[Any] = [None, "lost", {"naïve": ["'", '"', "\\", 1.5]}]
     assert kept.succeed_all([*zip(claims, values, strict=True)]) == [True, False, True]
     found = [record(job.id) for job in jobs]
@@ -122,7 +124,7 @@ def test_ends_are_written_by_one_statement_and_one_that_was_lost_changes_nothing
     # The answer to a statement was lost, so it is repeated.
     assert kept.succeed_all([*zip(claims, values, strict=True)]) == [True, False, True]
     with CaptureQueriesContext(connection) as asked:
-        assert kept.succeed(kept.claim(jobs[1], Place(3, "1-1", "third")), 7)
+        assert kept.succeed(kept.claim(jobs[1], Claimant(3, "1-1", "third")), 7)
     assert record(jobs[1].id).return_value == 7 and len(asked) == 3
 
 
@@ -135,7 +137,7 @@ def test_a_retry_that_cannot_be_sent_leaves_the_task_to_its_delivery(
     def send(*_: Any, **__: Any) -> None:
         raise Unavailable("no broker answers")
 
-    monkeypatch.setattr(records, "send", send)
+    monkeypatch.setattr(records, "send_job", send)
     with pytest.raises(Unavailable):
         kept.retry(claim, ValueError(), delay_s=0)
     row = record(job.id)
@@ -217,7 +219,7 @@ def test_a_worker_whose_database_hangs_says_so_and_lets_its_health_file_age(
 
     monkeypatch.setattr(DatabaseRecords, statement, hanging)
     if statement == "claim":
-        monkeypatch.setattr(Execution, "begin_all", lambda _, some: [None] * len(some))
+        monkeypatch.setattr(Execution, "claim_all", lambda _, some: [None] * len(some))
     monkeypatch.setattr(worker, "HEALTH_EVERY_S", 0.0)
     monkeypatch.setattr(threads, "STUCK_S", 0.2)
     monkeypatch.setattr(threads, "WARN_EVERY_S", 0.0)
@@ -245,8 +247,8 @@ def test_a_task_that_meets_an_error_of_ours_is_not_delivered_again_at_once(
         raise RuntimeError("a fault of ours")
 
     monkeypatch.setattr(execution, "TROUBLE_PAUSE_S", 0.3)
-    monkeypatch.setattr(Execution, "_claimed", broken)
-    monkeypatch.setattr(Execution, "begin_all", lambda _, some: [None] * len(some))
+    monkeypatch.setattr(Execution, "_act_on_claim", broken)
+    monkeypatch.setattr(Execution, "claim_all", lambda _, some: [None] * len(some))
     calls.add.enqueue(1)
     with stage.worker():
         until(lambda: len(began) > 2)

@@ -262,7 +262,7 @@ def due(seconds: float = 1.0) -> None:
 @pytest.mark.one_engine
 def test_a_schedule_waits_for_its_first_time_and_runs_once_at_each(stage: Stage) -> None:
     with with_options(SCHEDULES={"minutely": EVERY_MINUTE}):
-        mine = schedules.Schedules(upkeep.settings_of("default"))
+        mine = schedules.Schedules(upkeep.find_settings("default"))
         assert 0 < mine.run_due() <= 30 and TaskRecord.objects.count() == 0
         due()
         assert mine.run_due() <= 30 and mine.run_due() <= 30
@@ -276,7 +276,7 @@ def test_a_schedule_waits_for_its_first_time_and_runs_once_at_each(stage: Stage)
 def test_schedules_whose_names_differ_in_capitals_only_each_run(stage: Stage) -> None:
     names = ("nightly", "Nightly", "nightly ", "nightlý")
     with with_options(SCHEDULES=dict.fromkeys(names, EVERY_MINUTE)):
-        mine = schedules.Schedules(upkeep.settings_of("default"))
+        mine = schedules.Schedules(upkeep.find_settings("default"))
         mine.run_due()
         assert sorted(TaskSchedule.objects.values_list("pk", flat=True)) == sorted(
             f"default:{name}" for name in names
@@ -288,7 +288,7 @@ def test_schedules_whose_names_differ_in_capitals_only_each_run(stage: Stage) ->
 
 def test_of_many_workers_one_enqueues(stage: Stage) -> None:
     with with_options(SCHEDULES={"minutely": EVERY_MINUTE}):
-        settings = upkeep.settings_of("default")
+        settings = upkeep.find_settings("default")
         schedules.Schedules(settings).run_due()
         due()
         gate = threading.Barrier(4)
@@ -307,12 +307,12 @@ def test_of_many_workers_one_enqueues(stage: Stage) -> None:
 @pytest.mark.one_engine
 def test_a_changed_rule_waits_for_its_next_time(stage: Stage) -> None:
     with with_options(SCHEDULES={"n": EVERY_MINUTE}):
-        schedules.Schedules(upkeep.settings_of("default")).run_due()
+        schedules.Schedules(upkeep.find_settings("default")).run_due()
     due()
     with with_options(
         SCHEDULES={"n": {"task": EVERY_MINUTE["task"], "cron": "0 3 * * *", "args": [1]}}
     ):
-        schedules.Schedules(upkeep.settings_of("default")).run_due()
+        schedules.Schedules(upkeep.find_settings("default")).run_due()
     assert (
         TaskRecord.objects.count() == 0 and TaskSchedule.objects.get().rule == "0 3 * * *"
     )
@@ -333,7 +333,7 @@ def test_a_schedule_that_cannot_run_is_told_once_and_hinders_no_other(
         "queue": {**EVERY_MINUTE, "queue": "nothing"},
     }
     with with_options(SCHEDULES={**wrong, "good": EVERY_MINUTE}):
-        mine = schedules.Schedules(upkeep.settings_of("default"))
+        mine = schedules.Schedules(upkeep.find_settings("default"))
         mine.run_due()
         due()
         mine.run_due()
@@ -349,7 +349,7 @@ def test_a_schedule_that_cannot_run_is_told_once_and_hinders_no_other(
 @pytest.mark.one_engine
 def test_a_worker_runs_schedules(stage: Stage) -> None:
     with with_options(SCHEDULES={"often": {**EVERY_MINUTE, "every": 1}}):
-        stage.settings = upkeep.settings_of("default")
+        stage.settings = upkeep.find_settings("default")
         with stage.worker() as running:
             stage.until_done(2)
         assert running.error is None

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from catmq_client.contrib.django_tasks.working.topology import WrongGroup, ensure
+from catmq_client.contrib.django_tasks.working.topology import WrongGroup, create_missing
 from catmq_client.errors import Conflict, NotFound
 from catmq_client.testing import FakeBroker
 from tests.support.environment import ENGINE, ROOT
@@ -146,15 +146,18 @@ def test_setup_makes_what_is_missing_and_nothing_twice(
 
 def _set_up(stage: Stage) -> None:
     admin: Any = _Admin()
-    lines = ensure(admin, stage.settings, dry_run=True)
+    lines = create_missing(admin, stage.settings, dry_run=True)
     assert len(lines) == 6 + 1 + 6 and admin.topics == set()
-    assert ensure(admin, stage.settings) == lines and ensure(admin, stage.settings) == []
+    assert (
+        create_missing(admin, stage.settings) == lines
+        and create_missing(admin, stage.settings) == []
+    )
     assert (
         admin.made["tasks"]["mode"] == "share"
         and admin.made["tasks"]["max_deliveries"] == 0
     )
     admin.made["tasks"]["max_deliveries"] = 5
-    assert ensure(admin, stage.settings) == ["group tasks: max_deliveries 0"]
+    assert create_missing(admin, stage.settings) == ["group tasks: max_deliveries 0"]
     admin.made["tasks"]["mode"] = "clustering"
     with pytest.raises(WrongGroup, match="its mode is clustering"):
-        ensure(admin, stage.settings)
+        create_missing(admin, stage.settings)

@@ -136,7 +136,7 @@ def reported(
         "import json; from catmq_site.background import reporting; from messagestore.inspect "
         "import light_reports; "
         "from metadata import actors; a = actors.command('test'); "
-        f"rows = light_reports.make(name='{name}', topic='{topic}', days=7, actor=a); "
+        f"rows = light_reports.make_report(name='{name}', topic='{topic}', days=7, actor=a); "
         f"print(json.dumps(reporting.for_spark('{name}', rows, topic='{topic}', days=7, actor=a)))"
     )
     settings, inputs = json.loads(stage.server.manage("shell", "-v", "0", "-c", code))

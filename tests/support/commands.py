@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from django.core.management import CommandError, get_commands, load_command_class
 
-from catmq_client.cli.main import parsed, parser
+from catmq_client.cli.main import build_parser, parse_arguments
 from tests.support.environment import ROOT
 
 BLOCK = re.compile(r"^ *```(\w*)\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
@@ -182,7 +182,7 @@ def complaint(words: Sequence[str]) -> str:
 
 def of_catmq(words: Sequence[str]) -> str:
     """A call of the command line; a command's bare name is right, too, where there is one."""
-    command = parser()
+    command = build_parser()
     for at, word in enumerate(words):
         below = next(
             (
@@ -200,7 +200,7 @@ def of_catmq(words: Sequence[str]) -> str:
         command = below.choices[word]
     else:
         return ""
-    return said_by(lambda: parsed(list(words)))
+    return said_by(lambda: parse_arguments(list(words)))
 
 
 def of_manage(words: Sequence[str]) -> str:

@@ -13,15 +13,15 @@ import pytest
 
 from catmq_client.cli import main
 from catmq_client.cli.arguments import (
-    header,
+    broker_urls,
     or_none,
-    reset_target,
-    seconds,
-    target,
-    url,
-    whole,
+    parse_header,
+    parse_reset_target,
+    parse_target,
+    positive_seconds,
+    whole_number,
 )
-from catmq_client.cli.main import parsed
+from catmq_client.cli.main import parse_arguments
 from catmq_client.cli.manage.groups import start_position
 from tests.support.canned import Canned
 
@@ -35,30 +35,30 @@ def no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("kind", "text"),
     [
-        (whole(1, 1000), "0"),
-        (whole(1, 1000), "1001"),
-        (whole(1), "-3"),
-        (whole(1), "1.5"),
-        (whole(1), "٣"),
-        (or_none(whole(1)), "0"),
-        (or_none(whole(1)), "all"),
-        (seconds, "0"),
-        (seconds, "nan"),
-        (seconds, "-1"),
-        (url, "localhost:8000"),
-        (url, "ftp://host"),
-        (url, ","),
-        (url, "http://a:8000,b:8000"),
-        (header, "noequals"),
-        (header, "=value"),
-        (target, "yesterday"),
-        (target, "-15"),
-        (target, "-99999999999999d"),
-        (target, "2026-13-01"),
-        (target, ""),
-        (target, "group:shipping"),
-        (reset_target, "group:"),
-        (reset_target, "shipping"),
+        (whole_number(1, 1000), "0"),
+        (whole_number(1, 1000), "1001"),
+        (whole_number(1), "-3"),
+        (whole_number(1), "1.5"),
+        (whole_number(1), "٣"),
+        (or_none(whole_number(1)), "0"),
+        (or_none(whole_number(1)), "all"),
+        (positive_seconds, "0"),
+        (positive_seconds, "nan"),
+        (positive_seconds, "-1"),
+        (broker_urls, "localhost:8000"),
+        (broker_urls, "ftp://host"),
+        (broker_urls, ","),
+        (broker_urls, "http://a:8000,b:8000"),
+        (parse_header, "noequals"),
+        (parse_header, "=value"),
+        (parse_target, "yesterday"),
+        (parse_target, "-15"),
+        (parse_target, "-99999999999999d"),
+        (parse_target, "2026-13-01"),
+        (parse_target, ""),
+        (parse_target, "group:shipping"),
+        (parse_reset_target, "group:"),
+        (parse_reset_target, "shipping"),
         (start_position, "42"),
         (start_position, "soon"),
     ],
@@ -86,17 +86,25 @@ def test_a_wrong_value_is_refused_with_what_to_give_instead(
 def test_a_position_is_a_word_an_offset_a_time_or_how_long_ago(
     text: str, field: str, value: object
 ) -> None:
-    assert getattr(target(text), field) == value
+    assert getattr(parse_target(text), field) == value
 
 
 @pytest.mark.parametrize(
     ("argv", "field", "value"),
     [
-        (["offsets", "reset", "g", "t", "--to", "-15m", "--dry-run"], "to", target("-15m")),
-        (["offsets", "reset", "g", "t", "--to", "group:x"], "to", reset_target("group:x")),
-        (["subscribe", "g", "t", "--from", "-2h"], "start", target("-2h")),
-        (["find", "t", "--from", "-2h", "--to", "-15m"], "start", target("-2h")),
-        (["find", "t", "--from", "-2h", "--to", "-15m"], "end", target("-15m")),
+        (
+            ["offsets", "reset", "g", "t", "--to", "-15m", "--dry-run"],
+            "to",
+            parse_target("-15m"),
+        ),
+        (
+            ["offsets", "reset", "g", "t", "--to", "group:x"],
+            "to",
+            parse_reset_target("group:x"),
+        ),
+        (["subscribe", "g", "t", "--from", "-2h"], "start", parse_target("-2h")),
+        (["find", "t", "--from", "-2h", "--to", "-15m"], "start", parse_target("-2h")),
+        (["find", "t", "--from", "-2h", "--to", "-15m"], "end", parse_target("-15m")),
         (["find", "t", "--contains", "-x -y"], "contains", "-x -y"),
         (["send", "t", "hello", "--key", "-7"], "key", "-7"),
         (["send", "t", "-", "--key", "-k"], "message", "-"),
@@ -105,15 +113,15 @@ def test_a_position_is_a_word_an_offset_a_time_or_how_long_ago(
 def test_a_value_that_begins_with_a_dash_is_not_taken_for_an_option(
     argv: list[str], field: str, value: object
 ) -> None:
-    assert getattr(parsed(argv), field) == value
+    assert getattr(parse_arguments(argv), field) == value
 
 
 def test_a_number_or_none() -> None:
-    assert [or_none(whole(1))(text) for text in ("3", "none")] == [3, None]
+    assert [or_none(whole_number(1))(text) for text in ("3", "none")] == [3, None]
 
 
 def test_a_header_keeps_what_follows_its_first_equals_sign() -> None:
-    assert header("query=a=b") == ("query", "a=b")
+    assert parse_header("query=a=b") == ("query", "a=b")
 
 
 @pytest.mark.parametrize(
@@ -195,10 +203,14 @@ def test_what_can_be_no_name_is_refused_before_it_becomes_a_path(
 
 
 def test_url_and_key_may_stand_before_or_after_the_command() -> None:
-    from catmq_client.cli.main import parser
+    from catmq_client.cli.main import build_parser
 
-    before = parser().parse_args(["--url", "http://a:1", "--api-key", "k", "topic", "list"])
-    after = parser().parse_args(["topic", "list", "--url", "http://a:1", "--api-key", "k"])
+    before = build_parser().parse_args(
+        ["--url", "http://a:1", "--api-key", "k", "topic", "list"]
+    )
+    after = build_parser().parse_args(
+        ["topic", "list", "--url", "http://a:1", "--api-key", "k"]
+    )
     assert (before.url, before.api_key) == (after.url, after.api_key) == ("http://a:1", "k")
 
 
@@ -227,7 +239,7 @@ def test_a_wrong_word_is_answered_with_those_there_are(
     words: str, said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit):
-        parsed(words.split())
+        parse_arguments(words.split())
     assert said in capsys.readouterr().err
 
 
@@ -238,7 +250,7 @@ def test_no_former_name_is_offered(
     words: str, former: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit):
-        parsed(words.split())
+        parse_arguments(words.split())
     offered = capsys.readouterr().err.partition("choose from")[2]
     assert offered and not re.search(rf"\b{former}\b", offered)
 

@@ -288,7 +288,7 @@ def test_only_queues_that_have_nothing_to_deliver_are_quiet(
 ) -> None:
     watch = Watch(Canned({"POST consumers/c/pull": answer}))
     watch.request("POST", "/api/v1/consumers/c/pull")
-    assert (watch.quiet_s() > 0) == quiet
+    assert (watch.idle_s() > 0) == quiet
     assert (watch.away_s() > 0) != quiet
 
 

@@ -226,10 +226,10 @@ def test_progress_is_one_line_on_a_terminal_and_nothing_elsewhere(
 
 
 def told(progress: Progress) -> None:
-    progress.tell("1 sent")
-    progress.tell("2 sent")
-    progress.end()
-    progress.end()
+    progress.show("1 sent")
+    progress.show("2 sent")
+    progress.clear()
+    progress.clear()
 
 
 REDRIVE = {

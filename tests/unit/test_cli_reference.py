@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from catmq_client.cli.main import parsed, parser
+from catmq_client.cli.main import build_parser, parse_arguments
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "command-line.md"
 MARK = "<!-- from here on written by tests/unit/test_cli_reference.py -->\n"
@@ -132,7 +132,7 @@ def section(command: argparse.ArgumentParser, text: str) -> str:
 
 def written() -> str:
     """The part of the page that follows from argparse."""
-    return "\n".join(section(command, text) for command, text in leaves(parser()))
+    return "\n".join(section(command, text) for command, text in leaves(build_parser()))
 
 
 def test_the_page_says_what_the_commands_accept() -> None:
@@ -140,7 +140,7 @@ def test_the_page_says_what_the_commands_accept() -> None:
 
 
 def test_every_command_and_argument_says_what_it_is_for() -> None:
-    for command, text in leaves(parser()):
+    for command, text in leaves(build_parser()):
         assert text, command.prog
         for action in own(command):
             assert action.help or re.fullmatch("NAME|GROUP|TOPIC", value(action)), (
@@ -150,9 +150,9 @@ def test_every_command_and_argument_says_what_it_is_for() -> None:
 
 
 def test_former_names_work_and_no_help_lists_them() -> None:
-    listed = {command.prog for command, _ in leaves(parser())}
+    listed = {command.prog for command, _ in leaves(build_parser())}
     for old, new in FORMER.items():
-        before, now = vars(parsed(old.split())), vars(parsed(new.split()))
+        before, now = vars(parse_arguments(old.split())), vars(parse_arguments(new.split()))
         assert before.pop("command").__qualname__ == now.pop("command").__qualname__
         assert before.pop("parser") is now.pop("parser")
         assert before == now
@@ -162,12 +162,12 @@ def test_former_names_work_and_no_help_lists_them() -> None:
 
 def test_former_options_work() -> None:
     for old, new in FORMER_OPTIONS.items():
-        before, now = vars(parsed(old.split())), vars(parsed(new.split()))
+        before, now = vars(parse_arguments(old.split())), vars(parse_arguments(new.split()))
         assert before == now
 
 
 def test_every_command_has_output_but_those_that_print_a_text_of_their_own() -> None:
-    every = [command for command, _ in leaves(parser())]
+    every = [command for command, _ in leaves(build_parser())]
     without = [
         command.prog
         for command in every
@@ -178,7 +178,7 @@ def test_every_command_has_output_but_those_that_print_a_text_of_their_own() -> 
 
 def test_an_option_takes_the_same_kind_of_value_in_all_commands() -> None:
     kinds: dict[str, set[str]] = {}
-    for command, _ in leaves(parser()):
+    for command, _ in leaves(build_parser()):
         for action in own(command):
             for flag in action.option_strings:
                 kinds.setdefault(flag, set()).add(" ".join(value_words(action)))

@@ -14,7 +14,7 @@ import pytest
 from catmq_client import Producer
 from catmq_client.cli import main
 from catmq_client.cli.messages.send import Receipts
-from catmq_client.cli.output import number_of
+from catmq_client.cli.output import count_noun
 from catmq_client.errors import MessageRefused
 from catmq_client.testing import FakeBroker
 
@@ -320,7 +320,7 @@ def test_a_refused_line_is_named_and_the_counts_say_what_was_sent(
     error = capsys.readouterr().err
     assert "too large for this topic" in error
     assert "1 line not confirmed" in error
-    assert f"sent {number_of(len(bodies(broker)), 'message')} to orders" in error
+    assert f"sent {count_noun(len(bodies(broker)), 'message')} to orders" in error
 
 
 def test_an_empty_input_sends_nothing_and_is_fine(

@@ -242,3 +242,21 @@ def test_a_handler_that_keeps_failing_rests_and_gets_one_message_to_try(
     assert consumer.paused_by_breaker() == []
     end(consumer, thread)
     assert 4 <= len(broker.waiting("g")) <= 5
+
+
+def test_of_a_batch_only_the_messages_that_failed_are_traced_as_failed(
+    broker: SimulatedBroker, make: Make
+) -> None:
+    broker.configure("g", "t", trace_percent=100)
+    send(broker, None, None, None)
+    consumer = make()
+
+    def handler(messages: list[Message]) -> None:
+        consumer.fail(messages[0], "planted")
+        consumer.stop()
+
+    consumer.run(handler, threads=1, batch=3)
+
+    (request,) = broker.seen("POST .*/traces")
+    outcomes = [trace["outcome"] for trace in request.body["traces"]]
+    assert outcomes == ["failed", "handled", "handled"]

@@ -13,8 +13,13 @@ from hypothesis import strategies as st
 from kombu.transport.virtual.exchange import TopicExchange
 
 from catmq_client.contrib.kombu import messages
-from catmq_client.contrib.kombu.names import Names
-from catmq_client.contrib.kombu.options import Address, TransportOptions, address, checked
+from catmq_client.contrib.kombu.names import TopicNames
+from catmq_client.contrib.kombu.options import (
+    Address,
+    TransportOptions,
+    parse_address,
+    parse_options,
+)
 from catmq_client.contrib.kombu.registry import Registry, Table, is_match
 from catmq_client.errors import ConnectFailed, OptionError
 
@@ -44,15 +49,15 @@ def test_a_wrong_option_is_named_with_its_remedy(given: dict[str, Any], wrong: s
     with pytest.raises(
         OptionError, match="broker_transport_options: .*" + wrong.replace("(", r"\(")
     ):
-        checked(given)
+        parse_options(given)
 
 
 def test_options_of_kombu_pass() -> None:
-    assert checked({"max_retries": 3, "interval_start": 0}) == TransportOptions()
+    assert parse_options({"max_retries": 3, "interval_start": 0}) == TransportOptions()
 
 
 def test_a_priority_goes_to_the_highest_step_that_is_not_above_it() -> None:
-    options = checked({"priority_steps": [6, 3]})
+    options = parse_options({"priority_steps": [6, 3]})
     assert [options.step(priority) for priority in (0, 3, 5, 6, 9)] == [3, 3, 3, 6, 6]
     assert TransportOptions().step(9) == 0
 
@@ -67,24 +72,24 @@ def test_a_priority_goes_to_the_highest_step_that_is_not_above_it() -> None:
 )
 def test_a_wrong_url_is_refused(url: str, wrong: str) -> None:
     with pytest.raises(OptionError, match=wrong):
-        address(url)
+        parse_address(url)
 
 
 def test_urls_have_defaults_and_tls() -> None:
-    assert address("catmq://") == Address("http://localhost:8000", None, "celery")
-    assert address("catmqs://:a%2Fb@broker/").url == "https://broker:8000"
-    assert address("catmqs://:a%2Fb@broker/").api_key == "a/b"
-    assert address("catmq://[::1]:9").url == "http://[::1]:9"
+    assert parse_address("catmq://") == Address("http://localhost:8000", None, "celery")
+    assert parse_address("catmqs://:a%2Fb@broker/").url == "https://broker:8000"
+    assert parse_address("catmqs://:a%2Fb@broker/").api_key == "a/b"
+    assert parse_address("catmq://[::1]:9").url == "http://[::1]:9"
 
 
 def test_names_of_topics_are_different_for_different_queues() -> None:
-    names = Names("shop")
+    names = TopicNames("shop")
     queues = ("mails", "a/b", "a_x2f_b", "_bindings", "_log.x", "x_fail", "ä", "A b")
     topics = [names.topic(queue) for queue in queues]
     topics += [
         names.topic("mails", step=6),
-        names.log("mails"),
-        names.log(""),
+        names.log_topic("mails"),
+        names.log_topic(""),
         names.bindings,
     ]
     assert len({*topics}) == len(topics)
@@ -131,7 +136,7 @@ def test_only_what_is_new_is_recorded_and_others_see_it() -> None:
     one, two = Registry(log.read, log.bodies.append), Registry(log.read, log.bodies.append)
     entry = {"op": "queue", "queue": "q"}
     for registry in (one, two, one):
-        registry.ensure(
+        registry.record(
             entry, is_new=lambda table, entry: entry["queue"] not in table.queues
         )
     assert [json.loads(body) for body in log.bodies] == [entry]
@@ -141,7 +146,7 @@ def test_only_what_is_new_is_recorded_and_others_see_it() -> None:
 def test_bindings_of_a_moment_ago_do_while_brokers_are_away() -> None:
     log = Stored()
     registry = Registry(log.read, log.bodies.append)
-    registry.ensure({"op": "queue", "queue": "q"}, is_new=lambda table, _: not table.queues)
+    registry.record({"op": "queue", "queue": "q"}, is_new=lambda table, _: not table.queues)
     log.is_away = True
     assert registry.table(max_age_s=0.0).queues == {"q"}
     with pytest.raises(ConnectFailed):
@@ -176,11 +181,11 @@ def task(**headers: Any) -> messages.Payload:
     "eta", [None, "", "soon", 5, (NOW - timedelta(hours=1)).isoformat()]
 )
 def test_without_an_eta_to_come_nothing_is_delayed(eta: object) -> None:
-    assert messages.delay(task(eta=eta), NOW) == {}
+    assert messages.delay_arguments(task(eta=eta), NOW) == {}
 
 
 def test_an_eta_without_a_zone_is_utc() -> None:
-    assert messages.delay(task(eta="2026-11-24T13:00:00"), NOW) == {
+    assert messages.delay_arguments(task(eta="2026-11-24T13:00:00"), NOW) == {
         "deliver_at": NOW + timedelta(hours=1)
     }
 
@@ -197,13 +202,13 @@ def test_a_message_expires_after_it_was_stored() -> None:
 
 def test_what_is_no_json_is_refused_by_name() -> None:
     with pytest.raises(OptionError, match="headers and properties of a message are JSON"):
-        messages.encoded(task(when=object()))
+        messages.encode(task(when=object()))
 
 
 def test_headers_keep_times_and_properties_of_nobody_are_left_out() -> None:
     payload = task(when=NOW)
     payload["properties"] |= {"priority": 3, "signal": object()}
-    found = messages.decoded(messages.encoded(payload))
+    found = messages.decode(messages.encode(payload))
     assert found["headers"]["when"] == NOW
     assert found["properties"] == {"priority": 3, "delivery_info": {}}
 
@@ -284,10 +289,14 @@ channel = kombu.Connection("memory://").channel()
 @given(altered_messages() | json_values)
 def test_a_message_of_any_shape_is_refused_or_can_be_delivered(message: Any) -> None:
     try:
-        payload = messages.decoded(json.dumps(message).encode())
+        payload = messages.decode(json.dumps(message).encode())
     except messages.WrongMessage:
         return
-    messages.labels(payload), messages.delay(payload, NOW), messages.priority(payload)
+    (
+        messages.search_fields(payload),
+        messages.delay_arguments(payload, NOW),
+        messages.parse_priority(payload),
+    )
     messages.is_expired(payload, 0, NOW)
     info = payload["properties"]["delivery_info"]
     hash(
@@ -299,7 +308,7 @@ def test_a_message_of_any_shape_is_refused_or_can_be_delivered(message: Any) -> 
     )
     payload["properties"]["delivery_tag"] = "1"
     assert channel.Message(payload, channel=channel).delivery_tag == "1"
-    assert messages.decoded(messages.encoded(payload))["properties"] is not None
+    assert messages.decode(messages.encode(payload))["properties"] is not None
 
 
 @pytest.mark.parametrize(
@@ -323,10 +332,10 @@ def test_a_message_of_any_shape_is_refused_or_can_be_delivered(message: Any) -> 
 )
 def test_a_body_of_another_shape_is_refused(body: bytes) -> None:
     with pytest.raises(messages.WrongMessage):
-        messages.decoded(body)
+        messages.decode(body)
 
 
 def test_half_of_a_character_arrives_as_it_was() -> None:
     sent = task(argsrepr="('\ud83d',)", note="é")
-    assert messages.decoded(messages.encoded(sent))["headers"] == sent["headers"]
-    assert messages.labels(task(id="\ud83d"))["trace_id"] == "?"
+    assert messages.decode(messages.encode(sent))["headers"] == sent["headers"]
+    assert messages.search_fields(task(id="\ud83d"))["trace_id"] == "?"

@@ -94,7 +94,7 @@ def test_refused_calls_come_back_one_after_the_other(
     )
     turns = ReturnTimes(places=2)
     for _ in range(200):
-        turns.ended(0.2)
+        turns.record_call(0.2)
 
     given = [turns.next_ms() for _ in range(300)]
 
@@ -187,23 +187,23 @@ def test_no_call_is_the_probe_of_a_bulkhead_that_a_loop_looks_after() -> None:
     def away() -> None:
         raise MetadataUnavailable("away")
 
-    assert not bulkhead.look(away)
-    assert not bulkhead.look(away)
+    assert not bulkhead.check_database(away)
+    assert not bulkhead.check_database(away)
     for _ in range(3):
         with pytest.raises(MetadataUnavailable, match="did not answer"), bulkhead.permit():
             pytest.fail("a call went through")
-    assert bulkhead.look(lambda: None)
+    assert bulkhead.check_database(lambda: None)
     with bulkhead.permit():
         pass
 
 
 def test_a_bulkhead_whose_loop_says_that_it_ends_lets_calls_probe_at_once() -> None:
     bulkhead = Bulkhead(failures=1, pause_s=0.0)
-    assert bulkhead.look(lambda: None)
+    assert bulkhead.check_database(lambda: None)
     fail(bulkhead)
     with pytest.raises(MetadataUnavailable), bulkhead.permit():
         pass
-    bulkhead.end_looks()
+    bulkhead.end_checks()
     with bulkhead.permit():
         pass
 
@@ -216,7 +216,7 @@ def test_a_bulkhead_whose_loop_has_ended_lets_calls_probe_again(
         "metadata.limits.bulkhead.time", SimpleNamespace(monotonic=lambda: now[0])
     )
     bulkhead = Bulkhead(failures=1, pause_s=1.0)
-    assert bulkhead.look(lambda: None)
+    assert bulkhead.check_database(lambda: None)
     fail(bulkhead)
     now[0] += WATCHED_S + 1
     with bulkhead.permit():

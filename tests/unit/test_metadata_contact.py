@@ -41,7 +41,7 @@ def contact(now: list[float], monkeypatch: pytest.MonkeyPatch) -> Contact:
 def bulkhead(monkeypatch: pytest.MonkeyPatch) -> Bulkhead:
     """The bulkhead of the process, which a loop looks after."""
     made = Bulkhead()
-    made.look(lambda: None)
+    made.check_database(lambda: None)
     monkeypatch.setattr(heartbeats, "bulkhead", made)
     return made
 

@@ -100,7 +100,7 @@ def test_a_stop_ends_the_waits_for_heartbeats_and_grants(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(heartbeats, "SERVE_S", 3600.0)
-    monkeypatch.setattr(granted_queues, "_served", False)
+    monkeypatch.setattr(granted_queues, "_loop_runs", False)
     waits = [
         Loop("heartbeats", 0.0, heartbeats.serve, heartbeats.end_service),
         Loop("grants", 0.0, lambda: granted_queues.take(3600.0)),

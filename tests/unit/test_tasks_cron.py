@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from catmq_client.contrib.django_tasks.working.cron import Cron, WrongCron
 from catmq_client.contrib.django_tasks.working.schedules import (
-    _aware,
-    _stored,
+    _from_column,
+    _to_column,
+    find_problems,
     next_time,
-    wrong,
 )
 
 NOW = datetime(2026, 11, 23, 12, 0)  # a Monday
@@ -38,7 +38,7 @@ NOW = datetime(2026, 11, 23, 12, 0)  # a Monday
     ],
 )
 def test_the_next_time_of_a_rule(rule: str, then: datetime) -> None:
-    assert Cron.parse(rule).after(NOW) == then
+    assert Cron.parse(rule).next_wall_time(NOW) == then
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ def test_a_rule_that_is_wrong_is_refused(rule: str) -> None:
 def test_the_next_time_is_later_and_fits_and_none_is_left_out(
     now: datetime, minute: int, hour: int
 ) -> None:
-    then = Cron.parse(f"{minute} {hour} * * *").after(now)
+    then = Cron.parse(f"{minute} {hour} * * *").next_wall_time(now)
     assert now < then <= now + timedelta(days=1)
     assert (then.minute, then.hour) == (minute, hour)
 
@@ -95,7 +95,7 @@ def test_a_rule_goes_by_the_wall_clock_of_the_project() -> None:
 
 
 def is_time_of(rule: Cron, wall: datetime) -> bool:
-    return rule.after(wall - timedelta(minutes=1)) == wall
+    return rule.next_wall_time(wall - timedelta(minutes=1)) == wall
 
 
 # The minute from which the clocks of a zone go by another offset.
@@ -167,9 +167,9 @@ def test_a_time_is_stored_and_read_again_also_when_the_wall_clock_shows_it_twice
     with override_settings(TIME_ZONE="Europe/Berlin", USE_TZ=use_tz):
         for minutes in range(-180, 180, 30):
             time = datetime(2026, 10, 25, 1, tzinfo=UTC) + timedelta(minutes=minutes)
-            stored = _stored(time)
-            assert (stored.tzinfo is not None) is use_tz and _aware(stored) == time
-        assert _aware(datetime(2026, 10, 25, 2, 30)) == datetime(
+            stored = _to_column(time)
+            assert (stored.tzinfo is not None) is use_tz and _from_column(stored) == time
+        assert _from_column(datetime(2026, 10, 25, 2, 30)) == datetime(
             2026, 10, 25, 0, 30, tzinfo=UTC
         )
 
@@ -200,5 +200,5 @@ def test_an_interval_is_counted_from_1970_so_all_workers_agree() -> None:
     ],
 )
 def test_a_wrong_schedule_is_named_with_what_is_wrong(schedule: object, named: str) -> None:
-    (said,) = wrong({"nightly": schedule})
+    (said,) = find_problems({"nightly": schedule})
     assert said.startswith("schedule 'nightly': ") and named in said

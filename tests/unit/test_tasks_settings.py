@@ -19,18 +19,18 @@ from catmq_client.contrib.django_tasks.jobs import (
     TOKENS_A_MESSAGE,
     Job,
     WrongMessage,
-    message_of,
+    build_message,
     parse,
-    plain_of,
+    to_json_types,
 )
 from catmq_client.contrib.django_tasks.task import (
     TaskMissing,
+    copy_unchecked,
     find_task,
     may_import,
-    restored,
 )
 from catmq_client.contrib.django_tasks.working import records
-from catmq_client.contrib.django_tasks.working.upkeep import settings_of
+from catmq_client.contrib.django_tasks.working.upkeep import find_settings
 from tests.support.tasking import calls
 from tests.support.tasking.stage import with_options
 
@@ -44,7 +44,7 @@ from tests.support.tasking.stage import with_options
     ],
 )
 def test_lanes_are_called_by_their_place(lanes: Any, suffixes: list[str]) -> None:
-    assert [lane.suffix for lane in conf.named_lanes(lanes)] == suffixes
+    assert [lane.suffix for lane in conf.name_lanes(lanes)] == suffixes
 
 
 @pytest.mark.parametrize(
@@ -62,14 +62,14 @@ def test_lanes_are_called_by_their_place(lanes: Any, suffixes: list[str]) -> Non
     ],
 )
 def test_checks_name_what_is_wrong(options: dict[str, Any], ids: list[str]) -> None:
-    found = [*checks.of_backend("default", ["default"], options)]
+    found = [*checks.check_backend("default", ["default"], options)]
     assert [one.id for one in found] == [f"catmq_tasks.{name}" for name in ids]
     assert all(one.hint for one in found)
 
 
 def test_checks_name_missing_apps_and_wrong_brokers() -> None:
     with override_settings(INSTALLED_APPS=[], CATMQ_OUTBOX={"URL": 1}):
-        found = [*checks.of_backend("default", ["default"], {})]
+        found = [*checks.check_backend("default", ["default"], {})]
     assert [one.id for one in found] == [
         "catmq_tasks.E001",
         "catmq_tasks.E002",
@@ -84,7 +84,7 @@ class _Apart:
 
 def test_checks_name_a_router_that_takes_tasks_and_messages_apart() -> None:
     with override_settings(DATABASE_ROUTERS=[_Apart()]):
-        assert [one.id for one in checks.of_backend("default", ["default"], {})] == [
+        assert [one.id for one in checks.check_backend("default", ["default"], {})] == [
             "catmq_tasks.E008"
         ]
 
@@ -93,13 +93,13 @@ def test_checks_name_a_router_that_takes_tasks_and_messages_apart() -> None:
 def test_backends_that_a_collation_takes_for_the_same_are_named(other: str) -> None:
     backend = {"BACKEND": "catmq_client.contrib.django_tasks.CatmqBackend"}
     with override_settings(TASKS={"default": backend, other: backend, "another": backend}):
-        assert [one.id for one in checks.of_backend("default", ["default"], {})] == [
+        assert [one.id for one in checks.check_backend("default", ["default"], {})] == [
             "catmq_tasks.E010"
         ]
 
 
 def test_queues_that_differ_in_capitals_only_are_named() -> None:
-    (error,) = checks.of_backend("default", ["mails", "default", "Mails"], {})
+    (error,) = checks.check_backend("default", ["mails", "default", "Mails"], {})
     assert error.id == "catmq_tasks.E011" and "'Mails' and 'mails'" in error.msg
 
 
@@ -111,11 +111,11 @@ def test_a_task_is_found_by_the_path_of_its_function() -> None:
 
 
 def test_a_restored_task_is_not_validated() -> None:
-    gone = restored(calls.add, queue_name="a queue of an earlier release")
+    gone = copy_unchecked(calls.add, queue_name="a queue of an earlier release")
     assert (
         gone.queue_name == "a queue of an earlier release" and gone.func is calls.add.func
     )
-    assert restored(calls.add) == calls.add
+    assert copy_unchecked(calls.add) == calls.add
     assert calls.fail.using(priority=3).max_attempts == 3
 
 
@@ -165,12 +165,12 @@ def test_a_message_of_any_shape_is_refused_or_can_be_worked_with(
     except WrongMessage as error:
         assert str(error).encode()
         return
-    later = job.again(
-        above=job.token_of(attempt=15, deliveries=60_000), attempts=job.attempts
+    later = job.next_job(
+        above=job.delivery_token(attempt=15, deliveries=60_000), attempts=job.attempts
     )
-    message_of(job, due_ms=job.run_after_ms), message_of(later, due_ms=5)
-    record = records.in_memory(job, worker_ids=["?"] * job.attempts)
-    assert settings_of("default").topic(record.queue_name, record.priority)
+    build_message(job, due_ms=job.run_after_ms), build_message(later, due_ms=5)
+    record = records.build_record(job, worker_ids=["?"] * job.attempts)
+    assert find_settings("default").topic(record.queue_name, record.priority)
 
 
 @pytest.mark.parametrize(
@@ -201,7 +201,7 @@ def test_arguments_that_are_nested_too_deep_are_refused_when_a_task_is_enqueued(
     for _ in range(5_000):
         value = [value]
     with pytest.raises(ValueError, match="nested too deep"):
-        plain_of(value, "the arguments")
+        to_json_types(value, "the arguments")
     with pytest.raises(ValueError, match="nested deeper than 100 levels"):
         replace(deep, args=json.loads("[" * 101 + "]" * 101)).body()
 
@@ -259,6 +259,10 @@ def test_the_tokens_of_a_later_message_are_above_those_of_an_earlier_one() -> No
         priority=0,
         max_attempts=3,
     )
-    last = job.token_of(attempt=2, deliveries=900)
-    assert job.again(above=last).token > last > job.token_of(attempt=2, deliveries=899)
-    assert job.again(above=0).token == TOKENS_A_MESSAGE
+    last = job.delivery_token(attempt=2, deliveries=900)
+    assert (
+        job.next_job(above=last).token
+        > last
+        > job.delivery_token(attempt=2, deliveries=899)
+    )
+    assert job.next_job(above=0).token == TOKENS_A_MESSAGE

@@ -34,12 +34,12 @@ class Execution:
         self.threads: Threads | None = None
         self.attempt: Any = None
 
-    def begin_all(self, deliveries: Sequence[Any]) -> list[None]:
+    def claim_all(self, deliveries: Sequence[Any]) -> list[None]:
         return [None] * len(deliveries)
 
     def handle(self, delivery: Any, begun: None) -> None:
         if self.threads is not None:
-            self.threads.begun(self.attempt)
+            self.threads.attempt_began(self.attempt)
         self.begun.set()
         assert self.may.wait(10)
         self.done.append(delivery)
@@ -62,7 +62,7 @@ class Attempt:
     def end(self) -> bool:
         return next(self._ends, False)
 
-    def timed_out(self) -> TimeoutError:
+    def timeout_error(self) -> TimeoutError:
         return TimeoutError("too long")
 
 
@@ -97,7 +97,7 @@ def test_a_thread_that_comes_back_while_it_is_given_up_is_not_given_up() -> None
     (me,) = threads._at_work
     execution.may.set()
     until(lambda: not threads.is_busy())
-    threads._give_up(me, attempt)  # it was seen as late a moment before
+    threads._abandon(me, attempt)  # it was seen as late a moment before
     assert (threads.lost, threads.is_worn_out, execution.ended) == (0, False, [])
     assert threads.wait_for_idle(0.0) == 1
     assert threads.drain(1.0) == []

@@ -14,6 +14,7 @@ from messagestore.nodes import registry
 from metadata.brokers import fingerprints
 from metadata.cache import snapshot
 from metadata.config import config
+from metadata.db import migration_state
 
 EMBEDDED_NODES = {"main": "normal", "failure": "failure"}
 
@@ -35,6 +36,7 @@ class Command(CatmqCommand):
     def run(self, **options: Any) -> None:
         """Every step asks first whether it was done."""
         config.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        migration_state.check_can_migrate()
         call_command("migrate", interactive=False, verbosity=1)
         fingerprints.record_keys()
         if config.database is None:

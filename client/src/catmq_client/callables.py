@@ -36,7 +36,7 @@ def check_callable(name: str, function: Any) -> None:
     `name` is that of the argument.
     """
     underlying = getattr(function, "__func__", function)
-    # Some callers check for each message. This test costs a twentieth of the full one and
+    # Some callers check for each message. This test costs a twentieth of the full check and
     # accepts nearly all functions.
     if type(underlying) is FunctionType and not underlying.__code__.co_flags & _LAZY_FLAGS:
         return

@@ -35,8 +35,8 @@ class Consumer(Reader[Message]):
     message is not finished: call commit() first if you have handled it. Options and
     defaults: ConsumerOptions.
 
-    Use it from one thread; stop() and close() may be called from any. It connects when the
-    first message is requested. It cannot be used in a forked process.
+    Use it from a single thread; stop() and close() may be called from any. It connects when
+    the first message is requested. It cannot be used in a forked process.
     """
 
     options: ConsumerOptions
@@ -74,17 +74,19 @@ class Consumer(Reader[Message]):
         """Call `handler(message)` in threads until stop() or a signal; then finish, commit
         and leave.
 
-        order: "key" (the messages of a key one by one, in order), "queue" or "none". batch:
-        the handler gets a list of at most so many messages of one topic. If the handler
-        raises, the message is stored for a retry; in an ordered subscription it is retried
-        in place. A queue stops at a message that cannot be stored for a retry. Raises
-        HandlerFailed when all queues have stopped, or at the end if one has.
+        order: "key" (the messages of a key in order, never two at a time), "queue" or
+        "none". batch: the handler gets a list of at most this many messages of the same
+        topic. If the handler raises, the message is stored for a retry; in an ordered
+        subscription it is retried in place. A queue stops at a message that cannot be
+        stored for a retry. Raises HandlerFailed when all queues have stopped, or at the end
+        if any queue has.
         """
         self._run_handler(handler, threads=threads, order=order, batch=batch)
 
     def fail(self, message: Message, error: BaseException | str = "") -> None:
-        """Report a failed message. It is delivered again from the retry topic, until its
-        retries are used up.
+        """Report a failed message.
+
+        It is delivered again from the retry topic, until its retries are used up.
 
         After that, and in an ordered subscription at once, it becomes a dead letter. It
         counts as finished when the broker has stored it; no commit passes it before. If its
@@ -158,8 +160,9 @@ class Consumer(Reader[Message]):
             return self._owned_queue(queue).committed
 
     def seek(self, queue: int, offset: int) -> None:
-        """Continue at `offset`. Going back repeats messages, but does not lower the
-        committed offset.
+        """Continue at `offset`.
+
+        Going back repeats messages, but does not lower the committed offset.
         """
         if offset < 0:
             raise OptionError(f"offset={offset}: offsets start at 0")
@@ -176,8 +179,9 @@ class Consumer(Reader[Message]):
         self._seek_to("head", queues)
 
     def pause(self, *queues: int) -> None:
-        """Deliver nothing from these queues (default: all owned) until resume(). They stay
-        assigned.
+        """Deliver nothing from these queues (default: all owned) until resume().
+
+        They stay assigned.
         """
         self._set_paused(queues, True)
 
@@ -287,7 +291,7 @@ class Consumer(Reader[Message]):
         return owned
 
     def _chosen_queues(self, queues: tuple[int, ...]) -> list[OwnedQueue]:
-        """Return the named queues, or all acquired ones."""
+        """Return the named queues, or all acquired queues."""
         all_queues = [owned for owned in self._state.queues.values() if owned.acquired]
         return [self._owned_queue(queue) for queue in queues] if queues else all_queues
 

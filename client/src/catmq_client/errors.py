@@ -223,6 +223,7 @@ def from_problem(status: int, problem: Mapping[str, Any]) -> CatmqError:
     unknown.
     """
     code = problem.get("code") if isinstance(problem.get("code"), str) else None
+    entries = problem.get("errors")
     if code is None and status >= 500 and status not in (500, 501):
         return AnswerLost(f"HTTP {status} from a proxy or a dying broker", status=status)
     error_class = _BY_STATUS.get(status) or (
@@ -233,8 +234,9 @@ def from_problem(status: int, problem: Mapping[str, Any]) -> CatmqError:
         code=code,
         retriable=problem.get("retriable"),
         errors=[
-            FieldError(str(e.get("field")), str(e.get("message")))
-            for e in _field_errors(problem)
+            FieldError(str(entry.get("field")), str(entry.get("message")))
+            for entry in (entries if isinstance(entries, list) else [])
+            if isinstance(entry, Mapping)
         ],
         retry_after_ms=_checked_pause_ms(problem.get("retry_after_ms")),
         status=status,
@@ -257,12 +259,3 @@ def _checked_pause_ms(retry_after_ms: object) -> int | None:
     ):
         return None
     return min(retry_after_ms, MOST_PAUSE_MS)
-
-
-def _field_errors(problem: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    errors = problem.get("errors")
-    return (
-        [entry for entry in errors if isinstance(entry, Mapping)]
-        if isinstance(errors, list)
-        else []
-    )

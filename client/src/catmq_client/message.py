@@ -54,12 +54,11 @@ class Origin(NamedTuple):
 
 
 class Message:
-    """One message; `epoch` rises whenever its queue changes hands and serves as a fencing
+    """A message; `epoch` rises whenever its queue changes hands and serves as a fencing
     token.
 
     A retried message has an `origin`, and `topic` is the topic it was sent to. `queue` and
-    `offset` are
-    those of the retry topic, because they are committed.
+    `offset` are those of the retry topic, because they are committed.
 
     Most fields are decoded from the row only when they are read.
     """
@@ -78,7 +77,7 @@ class Message:
     def __init__(
         self, source: Source, row: Row, origin: Mapping[str, Any] | None = None
     ) -> None:
-        # Called hundreds of times for one answer, so it decodes nothing.
+        # Called hundreds of times per answer, so it decodes nothing.
         self._source = source
         self.offset: int = row[OFFSET]
         self.body: bytes = row[BODY]

@@ -87,8 +87,8 @@ class ConsumerOptions:
     # queues) or "broadcasting" (each instance_id reads all). None = clustering, or the mode
     # of the existing group. A consumer whose mode differs from the group's is refused.
     mode: str | None = None
-    # The same for the session timeout: a member without a heartbeat for this time loses its
-    # queues, ms, 2,000-300,000. None = 15,000.
+    # Session timeout of the group, if this consumer creates it: a member without a
+    # heartbeat for this time loses its queues, ms, 2,000-300,000. None = 15,000.
     session_timeout_ms: int | None = None
     # Where to start without a position, or if the position no longer exists: "earliest",
     # "latest", "none" (raise).
@@ -115,7 +115,7 @@ class ConsumerOptions:
     retry_backoff_max_ms: int = 10_000
     # Tries of a handler that raises, in place and without a long pause, before its message
     # is reported and comes again from the retry topic. Ordered subscriptions retry in
-    # place, as often as the subscription says.
+    # place, as often as the subscription allows.
     handler_attempts: int = 1
     # Iteration ends after this time without a message, ms. None = never.
     consumer_timeout_ms: int | None = None
@@ -144,8 +144,8 @@ class ShareConsumerOptions:
     makes.
     """
 
-    # Asking for the next message accepts the one before. False: only accept(), release()
-    # and reject() count.
+    # Asking for the next message accepts the message before. False: only accept(),
+    # release() and reject() count.
     auto_accept: bool = True
     # Messages leased ahead of the application. None = as many as it will begin with in a
     # second, at most 16, or twice the threads of run() if that is more.
@@ -164,13 +164,13 @@ class ShareConsumerOptions:
     lease_ms: int | None = None
     run_messages: int | None = None
     max_deliveries: int | None = None
-    # The same for the session timeout: a member without a heartbeat for this time loses its
-    # leases, ms, 2,000-300,000. None = 15,000.
+    # Session timeout of the group, if this consumer creates it: a member without a
+    # heartbeat for this time loses its leases, ms, 2,000-300,000. None = 15,000.
     session_timeout_ms: int | None = None
     # Where a new subscription starts: "earliest", "latest".
     auto_offset_reset: str = "earliest"
-    # Topics are preferred in their order. Every pull of this number prefers them in
-    # reverse, so that the last ones do not starve. None = no pull.
+    # Topics are preferred in their order. Every n-th pull prefers them in reverse order, so
+    # that the last topics do not starve. None = no pull does.
     reverse_topics_every: int | None = None
     # Maximum number of messages of one poll().
     max_poll_records: int = 500
@@ -226,7 +226,7 @@ _MAY_BE_ZERO = {"linger_ms", "max_block_ms", "fetch_max_wait_ms", "consumer_time
 
 
 def check_options(options_class: type[O], options: Mapping[str, Any]) -> O:
-    """Return the options. Raises OptionError, which names the wrong one and the remedy."""
+    """Return the options. Raises OptionError, which names the wrong option and the remedy."""
     known_names = {field.name for field in fields(options_class)}
     for name in options:
         if name not in known_names:

@@ -27,13 +27,14 @@ class ShareConsumer(Reader[ShareMessage]):
     There may be more members than queues. Each message is leased to one member; the lease
     is renewed while the process works. A message is accepted when the application asks for
     the next one: in iteration the next message, in poll() the next batch; in run() when its
-    handler returns. accept(), release() and reject() of a message say so earlier, and with
-    auto_accept=False nothing else does. What is not accepted when the consumer closes, or
-    when its process dies and the lease has run out, is delivered again, to anybody. Options
-    and defaults: ShareConsumerOptions.
+    handler returns. accept(), release() and reject() end a message earlier. With
+    auto_accept=False nothing else ends it. Messages that are not accepted when the consumer
+    closes, or when its process dies and the lease has run out, are delivered again, to
+    anybody. Options and defaults: ShareConsumerOptions.
 
-    Take messages in one thread; any thread may accept them, and call stop() and close(). It
-    connects when the first message is requested. It cannot be used in a forked process.
+    Take messages in a single thread; any thread may accept them, and call stop() and
+    close(). It connects when the first message is requested. It cannot be used in a forked
+    process.
     """
 
     options: ShareConsumerOptions
@@ -63,8 +64,8 @@ class ShareConsumer(Reader[ShareMessage]):
         """Call `handler(message)` in threads until stop() or a signal; then finish, report
         and leave.
 
-        batch: the handler gets a list of at most so many messages of one topic. If the
-        handler returns, its messages are accepted, except for those that it released or
+        batch: the handler gets a list of at most this many messages of the same topic. If
+        the handler returns, its messages are accepted, except for those that it released or
         rejected. If it raises, the message is stored for a retry. Messages are handled in
         no order. Raises HandlerFailed, and gives its messages back to the group, if a
         failed message cannot be stored for a retry.
@@ -73,8 +74,9 @@ class ShareConsumer(Reader[ShareMessage]):
         self._run_handler(handler, threads=threads, order="none", batch=batch)
 
     def fail(self, message: ShareMessage, error: BaseException | str = "") -> None:
-        """Report a failed message. It is delivered again from the retry topic, until its
-        retries are used up.
+        """Report a failed message.
+
+        It is delivered again from the retry topic, until its retries are used up.
 
         After that it becomes a dead letter. It counts as finished when the broker has
         stored it.
@@ -91,11 +93,11 @@ class ShareConsumer(Reader[ShareMessage]):
                 )
 
     def commit(self) -> None:
-        """Report all that is accepted, released or rejected; in iteration and after poll()
-        accept it before.
+        """Report all messages that are accepted, released or rejected.
 
-        Raises CommitFailed if somebody else had accepted messages by then, because their
-        lease had run out, and Unavailable if something could not be reported within
+        In iteration and after poll(), the messages taken before are accepted first. Raises
+        CommitFailed if another member had accepted messages by then, because their lease
+        had run out, and Unavailable if something could not be reported within
         COMMIT_WITHIN_S seconds.
         """
         self._check_process()
@@ -118,8 +120,8 @@ class ShareConsumer(Reader[ShareMessage]):
             )
 
     def close(self, timeout_s: float | None = None) -> None:
-        """Report what is done, in `timeout_s` (default close_timeout_ms), give back the
-        rest, and leave.
+        """Report finished messages within `timeout_s` (default close_timeout_ms), give back
+        all others, and leave.
         """
         super().close(timeout_s)
 

@@ -25,6 +25,7 @@ from portal.kit.tables import (
     Column,
     Columns,
     EmptyHint,
+    Table,
     Text,
     badge,
     code,
@@ -106,9 +107,39 @@ def jobs(request: HttpRequest) -> HttpResponse:
         schedules=simple_table(
             schedule_columns, sorted(runs.scheduled_jobs().items()), EmptyHint(_("No jobs"))
         ),
+        loops=_loops_table(request),
         table=list_table(request, columns, runs_page, empty=hint),
         query=request.GET.get("q", ""),
     )
+
+
+def _loops_table(request: HttpRequest) -> Table:
+    """Return the loops of the broker processes, with the process that makes the passes."""
+    holders = operation_lists.lease_holders(actor=actor(request))
+    columns: list[Column[runs.BrokerLoop]] = [
+        Column(_("Loop"), lambda row: code(row.name)),
+        Column(_("What it does"), lambda row: text(_(row.purpose))),
+        Column(
+            _("Every"),
+            lambda row: (
+                duration(round(row.every_s * 1000))
+                if row.every_s
+                else text(_("until an event"))
+            ),
+        ),
+        Column(
+            _("Runs in"),
+            lambda row: text(
+                _("one process of all brokers")
+                if row.lease
+                else _("every broker process, once for each node")
+                if row.per_node
+                else _("every broker process")
+            ),
+        ),
+        Column(_("Lease held by"), lambda row: text(holders.get(row.lease))),
+    ]
+    return simple_table(columns, list(runs.broker_loops()), EmptyHint(_("No loops")))
 
 
 def run_columns(*, has_links: bool = True) -> list[Column[RunRow]]:

@@ -18,7 +18,7 @@ from itertools import count
 from pathlib import Path
 from typing import NamedTuple
 
-from catmq_client.contrib.kombu.names import Names
+from catmq_client.contrib.kombu.names import TopicNames
 from tests.acceptance.scenarios.lost_nodes import node_on, own_server, restart_database
 from tests.acceptance.scenarios.stage import Stage
 from tests.support.mariadb import MariaDB
@@ -225,7 +225,7 @@ def run_on_database(stage: Stage, pair: Pair, *, kills: int, outages: int) -> st
     """Play with a node of its own for the tasks, whose database is restarted."""
     with own_server(stage, binlog=False) as database:
         shop = Shop(stage, stage.server)
-        topic = Names(shop.name).topic("celery")
+        topic = TopicNames(shop.name).topic("celery")
         stage.terminal.admin.create_topic(
             topic, queues=4, node=node_on(stage, pair, database)
         )

@@ -9,11 +9,11 @@ from django.db import models
 from django.db.models import Q
 from django.utils import timezone
 
-from catmq_client.contrib.django_tasks.enqueueing import job_of
-from catmq_client.contrib.django_tasks.jobs import send
+from catmq_client.contrib.django_tasks.enqueueing import build_job
+from catmq_client.contrib.django_tasks.jobs import send_job
 from catmq_client.contrib.django_tasks.models import TaskRecord
 from catmq_client.contrib.django_tasks.task import TaskMissing
-from catmq_client.contrib.django_tasks.working.upkeep import settings_of
+from catmq_client.contrib.django_tasks.working.upkeep import find_settings
 from catmq_client.sending.ids import uuid7
 
 
@@ -50,8 +50,8 @@ class Rows(models.QuerySet["DBTaskResult"]):
             **given,
         )
         record.save(force_insert=True)
-        settings = settings_of("default")
-        send(job_of(record, None, settings), settings)
+        settings = find_settings("default")
+        send_job(build_job(record, None, settings), settings)
         return record
 
 

@@ -152,8 +152,8 @@ def test_a_look_tells_the_age_of_the_snapshot_and_wakes_its_loop_when_something_
     made = groups.create(name="billing", actor=ACTOR)
     monkeypatch.setattr(
         metadata_loops,
-        "consumers",
-        SimpleNamespace(look=lambda: snapshot.current().version),
+        "expiry",
+        SimpleNamespace(observe_database=lambda: snapshot.current().version),
     )
     metadata_loops.look_at_metadata()  # one that saw nothing new
     assert not snapshot._holder.news.is_set()

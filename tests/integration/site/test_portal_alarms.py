@@ -340,7 +340,9 @@ def test_the_problems_of_a_group_stand_together_and_all_alarms_are_acknowledged_
     assert (
         "One problem needs attention" in page and page.count('aria-label="critical"') == 3
     )
-    monkeypatch.setattr(outages, "silent_nodes", lambda: [node_pools.node_of(queue).info.name])
+    monkeypatch.setattr(
+        outages, "silent_nodes", lambda: [node_pools.node_of(queue).info.name]
+    )
     page = text(ada.get("/"))
     verdict = page.partition('role="status"')[2].partition('class="tiles"')[0]
     assert "does not answer" in verdict and "billing" not in verdict

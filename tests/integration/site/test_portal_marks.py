@@ -41,7 +41,7 @@ def test_a_group_has_marks_of_its_rebalances_resets_and_alarms(ada: Client) -> N
     failing.member()
     reset()
     alarms.reconcile(
-        kind="lag", found={"billing/orders": "much", "billing2/orders": "more"}
+        kind="lag", active={"billing/orders": "much", "billing2/orders": "more"}
     )
     alarms.end_alarms(kind="lag", names=["billing/orders"])
     alarms.raise_alarm(kind="node_low", name="billing", detail="a node of that name")
@@ -58,7 +58,7 @@ def test_a_group_has_marks_of_its_rebalances_resets_and_alarms(ada: Client) -> N
 def test_a_topic_and_the_overview_have_marks_of_resets_and_alarms_only(ada: Client) -> None:
     failing.member()
     reset()
-    alarms.reconcile(kind="not_cleaned", found={"orders/0": "no", "payments/0": "no"})
+    alarms.reconcile(kind="not_cleaned", active={"orders/0": "no", "payments/0": "no"})
     page = text(ada.get("/topics/orders"))
     assert "Alarm: not cleaned, orders/0</span>" in page and "payments" not in page
     assert f"Reset by {ME.name}: orders</span>" in page and "Rebalance: " not in page
@@ -69,7 +69,7 @@ def test_a_topic_and_the_overview_have_marks_of_resets_and_alarms_only(ada: Clie
 
 def test_what_was_before_the_span_is_not_marked(ada: Client) -> None:
     failing.member()
-    alarms.reconcile(kind="lag", found={"billing/orders": "much"})
+    alarms.reconcile(kind="lag", active={"billing/orders": "much"})
     reset()
     earlier = database_now() - timedelta(hours=1, minutes=2)
     Alarm.objects.update(since_at=earlier)

@@ -12,9 +12,9 @@ from django.test import override_settings
 
 from catmq_client.contrib.django_outbox.claims import Claims
 from catmq_client.contrib.django_outbox.relay import Relay
-from catmq_client.contrib.django_tasks.connections import using
+from catmq_client.contrib.django_tasks.connections import use_transport
 from catmq_client.contrib.django_tasks.models import TaskRecord, TaskSchedule
-from catmq_client.contrib.django_tasks.working.upkeep import settings_of
+from catmq_client.contrib.django_tasks.working.upkeep import find_settings
 from catmq_client.contrib.django_tasks.working.worker import Worker, WorkerOptions
 from catmq_client.testing import FakeBroker
 from tests.support import outboxes
@@ -53,7 +53,7 @@ class Stage:
     """A broker with the topics of the default backend, which its share group reads."""
 
     def __init__(self) -> None:
-        self.settings = settings_of("default")
+        self.settings = find_settings("default")
         self.broker = FakeBroker()
         for topic in self.settings.topics():
             self.broker.create_topic(topic, queues=1)
@@ -128,7 +128,7 @@ def staged() -> Iterator[Stage]:
     forget_all()
     made = Stage()
     try:
-        with using(made.broker):
+        with use_transport(made.broker):
             yield made
     finally:
         forget_all()

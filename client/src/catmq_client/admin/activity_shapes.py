@@ -1,6 +1,4 @@
-"""Answers about what producers and consumers do: who sent, who handled, and how a process
-is.
-"""
+"""Answers about clients: who sent, who handled messages, and the state of a process."""
 
 from __future__ import annotations
 
@@ -8,9 +6,9 @@ from typing import TypedDict
 
 
 class Trace(TypedDict):
-    """A sampled attempt at a message; `took_ms` is None if only the delivery is known.
+    """A sampled attempt at a message. `took_ms` is None if only the delivery is recorded.
 
-    `outcome`: handled, failed or delivered; `attempt` counts the failed ones before.
+    `outcome` is handled, failed or delivered. `attempt` counts the failed attempts before.
     """
 
     group: str
@@ -22,8 +20,9 @@ class Trace(TypedDict):
 
 
 class TopicProducer(TypedDict):
-    """An API key that sent to a topic, from an address, with a client; times are ms since
-    1970 UTC.
+    """An API key that sent to a topic from an address with a client library.
+
+    Times are ms since 1970 UTC.
     """
 
     name: str
@@ -35,7 +34,7 @@ class TopicProducer(TypedDict):
 
 
 class SlowHandler(TypedDict):
-    """The handler call that runs for the longest time, and the first message of it."""
+    """The handler call that has run longest, and its first message."""
 
     queue: int
     offset: int
@@ -43,9 +42,7 @@ class SlowHandler(TypedDict):
 
 
 class ProcessReport(TypedDict):
-    """Threads of a member's process, those at work, its messages in memory, and counts
-    since its start.
-    """
+    """Threads of a member's process, its messages in memory, and counts since its start."""
 
     threads: int
     busy: int

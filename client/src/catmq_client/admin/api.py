@@ -1,12 +1,11 @@
-"""The management endpoints as typed calls: topics, groups, positions, nodes, brokers,
-browsing messages.
+"""The management API as typed calls: topics, groups, offsets, nodes, brokers, messages.
 
     admin = Admin(HttpTransport("http://127.0.0.1:8000", api_key=...))
     admin.create_topic("orders", queues=4)
 
 Answers are the API's objects as dicts, typed by the TypedDicts in `shapes`. They may have
-more fields than the type: newer brokers add fields. Every call raises what
-`Transport.request` raises.
+more fields than the type: newer brokers add fields. Every call raises the errors of
+`Transport.request`.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, cast
 
 from catmq_client.admin.activity_shapes import TopicProducer, Trace
-from catmq_client.admin.calls import Calls, given, path_of, with_bytes
+from catmq_client.admin.calls import Calls, drop_none, path_of, with_body_bytes
 from catmq_client.admin.dead_letters import DeadLetters
 from catmq_client.admin.definition_shapes import Definitions, Imported
 from catmq_client.admin.shapes import (
@@ -49,7 +48,9 @@ IMPORT_TIMEOUT_S = 600.0
 
 
 class Admin(Calls):
-    """Calls of the management API over a transport. Failed calls raise; none is repeated."""
+    """Calls of the management API over a transport. Failed calls raise and are not
+    repeated.
+    """
 
     def __init__(self, transport: Transport) -> None:
         super().__init__(transport)
@@ -63,16 +64,12 @@ class Admin(Calls):
         return cast(Topic, self._call("GET", path_of("topics", topic=name)))
 
     def create_topic(self, name: str, *, queues: int = 4, **settings: object) -> Topic:
-        """Create a topic. Settings: node, retention_days, keep_unread_days, keyed,
-        on_unknown, …
-        """
-        body = {"name": name, "queues": queues, **given(settings)}
+        """Create a topic. `settings` are node, retention_days, keep_unread_days, keyed, …"""
+        body = {"name": name, "queues": queues, **drop_none(settings)}
         return cast(Topic, self._call("POST", "/api/v1/topics", body=body))
 
     def change_topic(self, name: str, **settings: object) -> TopicRow:
-        """Change retention_days, keep_unread_days, retention_bytes (None: no limit), keyed,
-        on_unknown, …
-        """
+        """Change retention_days, retention_bytes (None: no limit), keyed, on_unknown, …"""
         return cast(
             TopicRow, self._call("PATCH", path_of("topics", topic=name), body=settings)
         )
@@ -81,7 +78,7 @@ class Admin(Calls):
         self, name: str, *, queues: int, node: str | None = None, dry_run: bool = False
     ) -> LayoutChange:
         """Add queues to a topic, on `node` or spread over the nodes."""
-        body = {"queues": queues, "dry_run": dry_run, **given({"node": node})}
+        body = {"queues": queues, "dry_run": dry_run, **drop_none({"node": node})}
         return cast(
             LayoutChange,
             self._call("POST", path_of("topics", topic=name) + "/expand", body=body),
@@ -95,10 +92,8 @@ class Admin(Calls):
         count: int | None = None,
         dry_run: bool = False,
     ) -> LayoutChange:
-        """Close queues, by id or number. They are retired once all groups have read them to
-        the end.
-        """
-        body = {"dry_run": dry_run, **given({"queues": queues, "count": count})}
+        """Close queues, by ids or by a count. They are retired when all groups read them."""
+        body = {"dry_run": dry_run, **drop_none({"queues": queues, "count": count})}
         return cast(
             LayoutChange,
             self._call("POST", path_of("topics", topic=name) + "/shrink", body=body),
@@ -126,13 +121,14 @@ class Admin(Calls):
         return cast(QueueState, self._call("PATCH", path, body={"state": state}))
 
     def producers(self, topic: str) -> list[TopicProducer]:
-        """Return who sent to a topic in the last seven days, the last one first."""
+        """Return the clients that sent to a topic in the last seven days, the latest first."""
         answer = self._call("GET", path_of("topics", topic=topic) + "/producers")
         return cast(list[TopicProducer], answer["producers"])
 
     def delete_topic(self, name: str) -> None:
-        """Delete a topic; refused while groups subscribe to it. Its tables are dropped
-        after 3 days.
+        """Delete a topic. Refused while groups subscribe to it.
+
+        Its tables are dropped after 3 days.
         """
         self._call("DELETE", path_of("topics", topic=name), params={"confirm": name})
 
@@ -142,47 +138,43 @@ class Admin(Calls):
         return cast(list[SendToken], self._call("GET", path)["tokens"])
 
     def create_send_token(self, topic: str) -> NewSendToken:
-        """Create a send token; a topic has at most two. Nothing else ever tells the token."""
+        """Create a send token, at most two per topic. Only this answer has the token."""
         return cast(
             NewSendToken,
             self._call("POST", path_of("topics", topic=topic) + "/send-tokens"),
         )
 
     def delete_send_token(self, topic: str, token: str) -> None:
-        """Delete the send token of that id; without the last one every Java client may
-        send.
-        """
+        """Delete a send token by its id. Without the last one every Java client may send."""
         path = path_of("topics", topic=topic) + f"/send-tokens/{token}"
         self._call("DELETE", path, params={"confirm": token})
 
     def messages(
         self, topic: str, *, queue: int, offset: int, limit: int, wait_ms: int = 0
     ) -> list[dict[str, Any]]:
-        """Return up to `limit` (≤ 1,000) messages of a queue from an offset, each with
-        `body_bytes`.
+        """Return up to `limit` (≤ 1,000) messages of a queue from an offset.
 
-        wait_ms: how long to wait for the first message behind the last one that there is (≤
-        30,000).
+        They have `body_bytes`. `wait_ms` (≤ 30,000) is the time to wait for a first message
+        at the end of the queue.
         """
         params = {"queue": queue, "offset": offset, "limit": limit}
         timeout_s = BASE_TIMEOUT_S + wait_ms / 1000
-        if wait_ms:  # brokers of an earlier release do not know it
+        # Brokers of an earlier release refuse the parameter.
+        if wait_ms:
             params["wait_ms"] = wait_ms
         path = path_of("topics", topic=topic) + "/messages"
         answer = self._call("GET", path, params=params, timeout_s=timeout_s)
-        return [with_bytes(message) for message in answer["messages"]]
+        return [with_body_bytes(message) for message in answer["messages"]]
 
     def delayed(
         self, topic: str, *, after: str | None = None, limit: int = 100
     ) -> DelayedPage:
-        """Return a page of delayed messages, by id; its `next` is the `after` of the next
-        page.
-        """
-        params = {"limit": limit, **given({"after": after})}
+        """Return a page of delayed messages, by id. Its `next` is the next page's `after`."""
+        params = {"limit": limit, **drop_none({"after": after})}
         answer = self._call(
             "GET", path_of("topics", topic=topic) + "/delayed", params=params
         )
-        messages = [with_bytes(message) for message in answer["messages"]]
+        messages = [with_body_bytes(message) for message in answer["messages"]]
         return cast(DelayedPage, {**answer, "messages": messages})
 
     def recall(self, message_id: str) -> None:
@@ -201,9 +193,7 @@ class Admin(Calls):
         return cast(TagMatches, self._call("GET", path, params=filters))
 
     def traces(self, topic: str, message_id: str) -> list[Trace]:
-        """Return who handled a message, when and for how long, as far as it is in the
-        sample of a group.
-        """
+        """Return the sampled attempts at a message: by whom, when, and for how long."""
         path = path_of("topics", topic=topic) + "/traces"
         return cast(
             list[Trace],
@@ -211,8 +201,9 @@ class Admin(Calls):
         )
 
     def read_plan(self, topic: str) -> ReadPlan:
-        """Return tables and ranges for a job that reads a topic from its nodes; needs the
-        right admin.
+        """Return tables and ranges for a job that reads a topic from its nodes.
+
+        Needs the right `admin`.
         """
         return cast(
             ReadPlan, self._call("GET", path_of("topics", topic=topic) + "/read-plan")
@@ -221,19 +212,19 @@ class Admin(Calls):
     def find(
         self, topic: str, *, after: str | None = None, **wanted: object
     ) -> FoundMessages:
-        """Search a topic for up to 2 s. Repeat with `next` of the answer as `after` until
-        it is None.
+        """Search a topic for up to 2 s.
 
-        `wanted`, all of which must match: key, tag, trace_id, header ("name:value"),
-        contains (text of the body), from_ms and to_ms (stored at or after, and before),
-        queue; `limit` (≤ 1,000) messages.
+        Repeat with `next` of the answer as `after` until it is None. All conditions in
+        `wanted` must match: key, tag, trace_id, header ("name:value"), contains (text of
+        the body), from_ms and to_ms (stored at or after, and before), queue. `limit` (≤
+        1,000) is the maximum number of messages.
         """
-        params = given({**wanted, "after": after})
+        params = drop_none({**wanted, "after": after})
         answer = self._call(
             "GET", path_of("topics", topic=topic) + "/messages", params=params
         )
-        found = [with_bytes(message) for message in answer["messages"]]
-        return {"messages": found, "scanned": answer["scanned"], "next": answer["next"]}
+        messages = [with_body_bytes(message) for message in answer["messages"]]
+        return {"messages": messages, "scanned": answer["scanned"], "next": answer["next"]}
 
     def groups(self, *, search: str | None = None) -> Iterator[Group]:
         """Return all groups by name, or those whose name contains `search`."""
@@ -243,18 +234,16 @@ class Admin(Calls):
         return cast(Group, self._call("GET", path_of("groups", group=name)))
 
     def create_group(self, name: str, **settings: object) -> Group:
-        """Create a group. Settings: mode (clustering, broadcasting, share),
-        session_timeout_ms, owners, …
-        """
+        """Create a group. `settings` are mode (clustering, broadcasting, share), owners, …"""
         return cast(
             Group,
-            self._call("POST", "/api/v1/groups", body={"name": name, **given(settings)}),
+            self._call(
+                "POST", "/api/v1/groups", body={"name": name, **drop_none(settings)}
+            ),
         )
 
     def change_group(self, name: str, **settings: object) -> Group:
-        """Change stopped, session_timeout_ms, allow_addresses, max_active_members (None:
-        all), owners, …
-        """
+        """Change stopped, allow_addresses, max_active_members (None: all), owners, …"""
         return cast(
             Group, self._call("PATCH", path_of("groups", group=name), body=settings)
         )
@@ -275,10 +264,10 @@ class Admin(Calls):
         """Subscribe a group to a topic. `start` sets its committed offset in every queue.
 
         With `start_at_ms` (since 1970 UTC) or `start_ago_ms` (back from the server's now)
-        it is the first message stored then or later.
+        it is the first message stored at that time or later.
         """
         path = path_of("groups", group=group) + "/subscriptions"
-        since = given({"start_at_ms": start_at_ms, "start_ago_ms": start_ago_ms})
+        since = drop_none({"start_at_ms": start_at_ms, "start_ago_ms": start_ago_ms})
         body = {"topic": topic, "start": start, **since}
         return cast(Subscription, self._call("POST", path, body=body))
 
@@ -291,9 +280,7 @@ class Admin(Calls):
     def change_subscription(
         self, group: str, topic: str, **settings: object
     ) -> Subscription:
-        """Change stopped, stopped_queues (ids, in place of those before), ordered, retries,
-        threads, …
-        """
+        """Change stopped, stopped_queues (ids, replacing the former), retries, threads, …"""
         path = path_of("groups", group=group, subscriptions=topic)
         return cast(Subscription, self._call("PATCH", path, body=settings))
 
@@ -315,15 +302,14 @@ class Admin(Calls):
         dry_run: bool = False,
         **where: object,
     ) -> Moves:
-        """Reset committed offsets of a group, also while it runs. Topic None: all its
-        topics.
+        """Reset committed offsets of a group, of all its topics if `topic` is None.
 
-        `where`: queues (list of ids, default all), instance (of a broadcasting group),
-        `offset` with to="offset", `at_ms` (since 1970 UTC) or `ago_ms` (back from the
-        server's now) with to="time", `source_group` with to="group": the committed offsets
-        of another group in the topic.
+        The group may be running. `where` has queues (list of ids, default all), instance
+        (of a broadcasting group), `offset` with to="offset", `at_ms` (since 1970 UTC) or
+        `ago_ms` (back from the server's now) with to="time", `source_group` with
+        to="group": the committed offsets of another group in the topic.
         """
-        body = {"to": to, "dry_run": dry_run, **given({"topic": topic, **where})}
+        body = {"to": to, "dry_run": dry_run, **drop_none({"topic": topic, **where})}
         return cast(
             Moves,
             self._call("PATCH", path_of("groups", group=group) + "/offsets", body=body),
@@ -332,15 +318,18 @@ class Admin(Calls):
     def undo_offsets(
         self, group: str, reset: str | None = None, *, dry_run: bool = False
     ) -> Moves:
-        """Undo a reset of offsets; None: the last one that was not undone."""
-        body = {"dry_run": dry_run, **given({"reset": reset})}
+        """Undo a reset of offsets. None is the last reset that was not undone."""
+        body = {"dry_run": dry_run, **drop_none({"reset": reset})}
         return cast(
             Moves,
             self._call("POST", path_of("groups", group=group) + "/offsets/undo", body=body),
         )
 
     def offset_moves(self, group: str, *, page: int = 100) -> Iterator[dict[str, Any]]:
-        """Return the offset resets of a group, newest first; `page` are fetched at a time."""
+        """Return the offset resets of a group, newest first.
+
+        `page` rows are fetched at a time.
+        """
         return self._pages(
             path_of("groups", group=group) + "/offsets/moves", "moves", limit=page
         )
@@ -348,15 +337,13 @@ class Admin(Calls):
     def share_runs(
         self, group: str, *, queue: int | None = None, limit: int = 100
     ) -> Leases:
-        """Return up to `limit` (≤ 1,000) runs of a share group, of all its queues or of
-        one.
-        """
-        params = {"limit": limit, **given({"queue": queue})}
+        """Return up to `limit` (≤ 1,000) runs of a share group, in a queue or in all."""
+        params = {"limit": limit, **drop_none({"queue": queue})}
         path = path_of("groups", group=group) + "/share/runs"
         return cast(Leases, self._call("GET", path, params=params))
 
     def release_runs(self, group: str, *, queue: int, first: int) -> int:
-        """End the leases of the runs that begin at an offset; return how many there were."""
+        """End the leases of runs that begin at an offset. Return their number."""
         path = path_of("groups", group=group) + "/share/runs/release"
         return int(
             self._call("POST", path, body={"queue": queue, "first": first})["released"]
@@ -368,18 +355,21 @@ class Admin(Calls):
         return cast(Plan, self._call("POST", path, body={"dry_run": dry_run}))
 
     def rebalances(self, group: str, *, page: int = 100) -> Iterator[Rebalance]:
-        """Return a group's rebalances, the newest first; `page` (≤ 1,000) are fetched at a
-        time.
+        """Return a group's rebalances, newest first.
+
+        `page` (≤ 1,000) rows are fetched at a time.
         """
         path = path_of("groups", group=group) + "/rebalances"
         return self._pages(path, "rebalances", limit=page)
 
     def export(self, *, topic: str | None = None) -> Definitions:
-        """Return topics by a pattern such as `orders*`, their subscriptions and groups, for
-        an import.
+        """Return the topics that match a pattern such as `orders*`, for an import.
+
+        Their subscriptions and groups are included.
         """
         return cast(
-            Definitions, self._call("GET", "/api/v1/export", params=given({"topic": topic}))
+            Definitions,
+            self._call("GET", "/api/v1/export", params=drop_none({"topic": topic})),
         )
 
     def import_definitions(
@@ -389,9 +379,10 @@ class Admin(Calls):
         existing: Literal["refuse", "keep", "change"] = "refuse",
         dry_run: bool = False,
     ) -> Imported:
-        """Make what a document of `export` defines and is not there; it may be repeated.
+        """Create what a document of `export` defines and does not exist.
 
-        `existing`: what to do with what exists with other settings.
+        The call may be repeated. `existing` says whether a resource with other settings is
+        an error, kept, or changed.
         """
         body = {"document": document, "existing": existing, "dry_run": dry_run}
         answer = self._call("POST", "/api/v1/import", body=body, timeout_s=IMPORT_TIMEOUT_S)
@@ -404,16 +395,14 @@ class Admin(Calls):
         return cast(Key, self._call("GET", path_of("keys", key=name)))
 
     def change_key(self, name: str, **settings: object) -> Key:
-        """Change max_messages_per_s, max_bytes_per_s: the quota of a key (None: no limit)."""
+        """Change the quota of a key: max_messages_per_s, max_bytes_per_s (None: no limit)."""
         return cast(Key, self._call("PATCH", path_of("keys", key=name), body=settings))
 
     def brokers(self) -> list[Broker]:
         return cast(list[Broker], self._call("GET", "/api/v1/brokers")["brokers"])
 
     def change_broker(self, name: str, *, state: Literal["in", "out"]) -> Broker:
-        """Drain a broker ("out") or enable it ("in"); the last one in service stays
-        enabled.
-        """
+        """Drain a broker ("out") or enable it ("in"). The last in service stays enabled."""
         return cast(
             Broker,
             self._call("PATCH", path_of("brokers", broker=name), body={"state": state}),

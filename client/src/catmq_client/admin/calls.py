@@ -1,4 +1,4 @@
-"""Parts of a management call: path, parameters, pages, the messages in an answer."""
+"""Parts of a management call: path, parameters, pages, the messages of an answer."""
 
 from __future__ import annotations
 
@@ -12,19 +12,20 @@ from catmq_client.http.transport import Transport, api_path, repeat_call
 
 T = TypeVar("T")
 
-# How long something that another process is making is waited for, s.
+# Longest wait, in seconds, for a resource that another process is creating.
 MADE_WITHIN_S = 15.0
-PAGE = 1000  # rows a request; the API's limit
-# Up to 210 characters: failure topics have longer names than users may give.
+# Rows per request; the API's limit.
+PAGE = 1000
+# Up to 210 characters: failure topics have longer names than users may choose.
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,209}", re.ASCII)
 NAME_RULE = "use letters, digits, '.', '_', '-', the first a letter or digit"
-# by default host:port
+# The default name of a broker is host:port.
 BROKER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,209}", re.ASCII)
 BROKER_RULE = NAME_RULE.replace("'-',", "'-', ':',")
 
 
 class Calls:
-    """Calls over a transport."""
+    """Base of the classes of calls over a transport."""
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
@@ -33,7 +34,8 @@ class Calls:
     def _pages(
         self, path: str, plural: str, *, limit: int = PAGE, **filters: object
     ) -> Iterator[Any]:
-        params: dict[str, object] = {"limit": limit, **given(filters)}
+        """Yield the rows of all pages of a list. Filters that are None are left out."""
+        params: dict[str, object] = {"limit": limit, **drop_none(filters)}
         while True:
             answer = self._call("GET", path, params=params)
             yield from answer[plural]
@@ -43,25 +45,22 @@ class Calls:
 
 
 def create_if_missing(
-    make: Callable[[], object], *, within_s: float = MADE_WITHIN_S
+    create: Callable[[], object], *, within_s: float = MADE_WITHIN_S
 ) -> None:
-    """Call what makes a topic, group or subscription, unless another process made it or is
-    making it.
+    """Call `create`, which creates a topic, group or subscription, unless it exists.
 
-    One that is being made answers Unavailable, and its topic perhaps NotFound: those calls
-    are repeated.
+    Another process may be creating it now. Its calls then answer Unavailable, or NotFound
+    for its topic, and are repeated for `within_s` seconds.
     """
     try:
-        call_when_ready(make, within_s=within_s)
+        call_when_ready(create, within_s=within_s)
     except Conflict as error:
         if error.code != "already_exists":
             raise
 
 
 def call_when_ready(call: Callable[[], T], *, within_s: float = MADE_WITHIN_S) -> T:
-    """Return the value of a call on something that another process may be making at this
-    moment.
-    """
+    """Return the value of a call on a resource that another process may be creating now."""
     return repeat_call(
         call,
         within_s=within_s,
@@ -69,17 +68,16 @@ def call_when_ready(call: Callable[[], T], *, within_s: float = MADE_WITHIN_S) -
     )
 
 
-def given(settings: dict[str, object]) -> dict[str, Any]:
-    """Return the settings that have a value: the others keep the broker's default."""
+def drop_none(settings: dict[str, object]) -> dict[str, Any]:
+    """Return the settings that have a value. The others keep the broker's default."""
     return {name: value for name, value in settings.items() if value is not None}
 
 
 def path_of(collection: str, **names: str) -> str:
-    """`path_of("groups", group="g", subscriptions="t")` is
-    `/api/v1/groups/g/subscriptions/t`.
+    """Return the path of a resource.
 
-    Raises OptionError for what can be no name: `.` and `..` would change the path on its
-    way.
+    `path_of("groups", group="g", subscriptions="t")` is `/api/v1/groups/g/subscriptions/t`.
+    Raises OptionError for an invalid name: `.` and `..` would change the path on its way.
     """
     parts: list[str] = []
     for field, name in names.items():
@@ -87,12 +85,12 @@ def path_of(collection: str, **names: str) -> str:
             (BROKER_NAME, BROKER_RULE) if field == "broker" else (NAME, NAME_RULE)
         )
         if not pattern.fullmatch(name):
-            what = field.removesuffix("s") if field != "subscriptions" else "topic"
-            raise OptionError(f"{what}: {name!r} is not a valid name: {rule}")
+            kind = field.removesuffix("s") if field != "subscriptions" else "topic"
+            raise OptionError(f"{kind}: {name!r} is not a valid name: {rule}")
         parts += [field, name] if parts else [collection, name]
     return api_path(*parts)
 
 
-def with_bytes(message: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a message with `body_bytes`, its body decoded."""
+def with_body_bytes(message: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a message with `body_bytes`, its decoded body."""
     return {**message, "body_bytes": wire.body_of(message)}

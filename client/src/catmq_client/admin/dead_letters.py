@@ -1,8 +1,7 @@
 """Failed messages of groups, as typed calls: `Admin(transport).dead_letters`.
 
-Messages that wait for a retry, dead letters, and redrives that bring these back. All of it
-needs the right
-`manage` on the group.
+These are messages that wait for a retry, dead letters, and redrives, which send dead
+letters again. All calls need the right `manage` on the group.
 """
 
 from __future__ import annotations
@@ -11,14 +10,15 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Literal, TypedDict, cast
 from urllib.parse import quote
 
-from catmq_client.admin.calls import Calls, given, path_of, with_bytes
+from catmq_client.admin.calls import Calls, drop_none, path_of, with_body_bytes
 
 PAGE = 500
-IDS_AT_ONCE = 100  # in the URL of a request
+# Ids in the URL of a request, whose length is limited.
+IDS_AT_ONCE = 100
 
 
 class FailedMessage(TypedDict):
-    """A message that failed; `topic`, `queue`, `offset`: where it was sent."""
+    """A message that failed. `topic`, `queue` and `offset` are where it was first sent."""
 
     topic: str
     queue: int
@@ -51,7 +51,7 @@ class DeadLetterCount(TypedDict):
 
 
 class DeadLetterSummary(TypedDict):
-    """Counts, the largest first; `away`: nodes that did not answer."""
+    """Counts, the largest first. Nodes in `away` did not answer."""
 
     count: int
     errors: list[DeadLetterCount]
@@ -59,8 +59,9 @@ class DeadLetterSummary(TypedDict):
 
 
 class Redrive(TypedDict):
-    """A redrive of dead letters: running, done, stopped or failed. `detail`: what holds it
-    up.
+    """A redrive of dead letters: running, done, stopped or failed.
+
+    `detail` is the reason why it does not progress.
     """
 
     id: int
@@ -80,16 +81,14 @@ class Redrive(TypedDict):
 
 
 class RetryMessage(FailedMessage):
-    """A message that waits for its retry; `attempt`: the retry that it waits for."""
+    """A message that waits for a retry. `attempt` is the number of that retry."""
 
     attempt: int
     due_at_ms: int
 
 
 class RetryCount(TypedDict):
-    """Number of messages of a topic that wait for their retry time, and of those that are
-    due and unread.
-    """
+    """Numbers of a topic's messages that wait for their retry time, or are due and unread."""
 
     topic: str
     failure_topic: str
@@ -98,7 +97,7 @@ class RetryCount(TypedDict):
 
 
 class Retries(TypedDict):
-    """Messages that wait for a retry; those that are due first."""
+    """Messages that wait for a retry, due ones first."""
 
     topics: list[RetryCount]
     messages: list[RetryMessage]
@@ -106,12 +105,12 @@ class Retries(TypedDict):
 
 
 class DeadLetters(Calls):
-    """Calls about the failed messages of groups. Failed calls raise; none is repeated."""
+    """Calls about failed messages of groups. A failed call raises; it is not repeated."""
 
     def failed(self, group: str, *, topic: str | None = None, limit: int = 100) -> Retries:
         """Return the messages that wait for a retry."""
-        params = given({"topic": topic, "limit": limit})
-        return cast(Retries, self._call("GET", _path(group, "failed"), params=params))
+        params = drop_none({"topic": topic, "limit": limit})
+        return cast(Retries, self._call("GET", _group_path(group, "failed"), params=params))
 
     def messages(
         self,
@@ -122,23 +121,21 @@ class DeadLetters(Calls):
         key: str | None = None,
         page: int = PAGE,
     ) -> Iterator[DeadLetter]:
-        """Return the dead letters of a group, newest first; `error` is the `error_class` of
-        the messages.
-        """
-        path = _path(group, "dead")
+        """Return the dead letters of a group, newest first. `error` is an `error_class`."""
+        path = _group_path(group, "dead")
         return self._pages(path, "messages", limit=page, topic=topic, error=error, key=key)
 
     def summary(self, group: str, *, topic: str | None = None) -> DeadLetterSummary:
         """Count the dead letters of each kind."""
-        params = given({"topic": topic})
+        params = drop_none({"topic": topic})
         return cast(
             DeadLetterSummary,
-            self._call("GET", _path(group, "dead", "summary"), params=params),
+            self._call("GET", _group_path(group, "dead", "summary"), params=params),
         )
 
     def message(self, group: str, message: str) -> dict[str, Any]:
         """Return a dead letter with `headers` and `body_bytes`."""
-        return with_bytes(self._call("GET", _path(group, "dead", message)))
+        return with_body_bytes(self._call("GET", _group_path(group, "dead", message)))
 
     def redrive(
         self,
@@ -151,26 +148,33 @@ class DeadLetters(Calls):
         to: Literal["group", "topic"] = "group",
         rate: int | None = None,
     ) -> Redrive:
-        """Begin to redrive some, those of a topic and kind, or all; `rate`: messages per
-        second.
+        """Begin to redrive messages by ids, by topic and kind of error, or all.
+
+        `rate` is the number of messages per second.
         """
-        body = given({"ids": ids, "topic": topic, "error": error, "to": to, "rate": rate})
+        body = drop_none(
+            {"ids": ids, "topic": topic, "error": error, "to": to, "rate": rate}
+        )
         if everything:
             body["all"] = True
-        return cast(Redrive, self._call("POST", _path(group, "dead", "redrive"), body=body))
+        return cast(
+            Redrive, self._call("POST", _group_path(group, "dead", "redrive"), body=body)
+        )
 
     def redrives(self, group: str, *, limit: int = 20) -> list[Redrive]:
         """Return the last redrives of a group, newest first."""
-        answer = self._call("GET", _path(group, "redrives"), params={"limit": limit})
+        answer = self._call("GET", _group_path(group, "redrives"), params={"limit": limit})
         return cast(list[Redrive], answer["redrives"])
 
     def redrive_state(self, group: str, redrive: int) -> Redrive:
         """Return the progress of a redrive."""
-        return cast(Redrive, self._call("GET", _path(group, "redrives", str(redrive))))
+        return cast(
+            Redrive, self._call("GET", _group_path(group, "redrives", str(redrive)))
+        )
 
     def stop_redrive(self, group: str, redrive: int) -> None:
-        """Stop a redrive; redriven messages stay redriven."""
-        self._call("DELETE", _path(group, "redrives", str(redrive)))
+        """Stop a redrive. Messages that were sent again are not taken back."""
+        self._call("DELETE", _group_path(group, "redrives", str(redrive)))
 
     def drop(
         self,
@@ -181,22 +185,24 @@ class DeadLetters(Calls):
         error: str | None = None,
         everything: bool = False,
     ) -> int:
-        """Delete some for good, those of a topic and kind, or all; return how many."""
+        """Delete messages by ids, by topic and kind of error, or all. Return their number."""
         if ids is None:
-            params = given({"topic": topic, "error": error})
+            params = drop_none({"topic": topic, "error": error})
             if everything:
                 params["all"] = "true"
-            return int(self._call("DELETE", _path(group, "dead"), params=params)["dropped"])
+            return int(
+                self._call("DELETE", _group_path(group, "dead"), params=params)["dropped"]
+            )
         count = 0
         for first in range(0, len(ids), IDS_AT_ONCE):
-            some = ",".join(ids[first : first + IDS_AT_ONCE])
-            count += self._call("DELETE", _path(group, "dead"), params={"ids": some})[
-                "dropped"
-            ]
+            ids_text = ",".join(ids[first : first + IDS_AT_ONCE])
+            count += self._call(
+                "DELETE", _group_path(group, "dead"), params={"ids": ids_text}
+            )["dropped"]
         return count
 
 
-def _path(group: str, *words: str) -> str:
+def _group_path(group: str, *segments: str) -> str:
     return "/".join(
-        [path_of("groups", group=group), *(quote(word, safe="") for word in words)]
+        [path_of("groups", group=group), *(quote(segment, safe="") for segment in segments)]
     )

@@ -15,7 +15,7 @@ class Definitions(TypedDict):
 
 
 class Difference(TypedDict):
-    """A field with another value in the document (`there`)."""
+    """A field whose value `there`, in the document, differs from the one `here`."""
 
     field: str
     here: Any
@@ -23,8 +23,9 @@ class Difference(TypedDict):
 
 
 class ImportStep(TypedDict):
-    """An entry of a document; `outcome`: create, change, same, keep, conflict or
-    unfinished.
+    """An entry of a document.
+
+    `outcome` is create, change, same, keep, conflict or unfinished.
     """
 
     place: str

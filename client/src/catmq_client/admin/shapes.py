@@ -1,5 +1,6 @@
-"""Shapes of the management API's answers, by noun; newer brokers add fields, older ones
-leave some out.
+"""Shapes of the management API's answers.
+
+Newer brokers add fields; brokers of an older release omit some.
 """
 
 from __future__ import annotations
@@ -10,30 +11,30 @@ from catmq_client.admin.activity_shapes import ProcessReport
 
 
 class QueueRow(TypedDict):
-    """A queue of a topic. `low`: first offset still stored, `head`: the next to be given;
-    None: node down.
-    """
+    """A queue of a topic. Without an answer of its node, `low` and `head` are None."""
 
     queue: int
     number: int
     node: str
     state: str
+    # first offset that is still stored
     low: int | None
+    # offset that the next message gets
     head: int | None
 
 
 class Unread(TypedDict):
-    """Number of messages a group has not read, its slowest instance if it broadcasts; None:
-    node down.
-    """
+    """The number of messages that a group has not read."""
 
     group: str
+    # None if the node does not answer; of the slowest instance of a broadcasting group
     messages: int | None
 
 
 class ChangedQueue(TypedDict):
-    """A queue that a topic got, or that drains. `queue`: None where it is only planned."""
+    """A queue that was added to a topic, or that drains."""
 
+    # None if it is only planned
     queue: int | None
     number: int
     node: str
@@ -41,43 +42,40 @@ class ChangedQueue(TypedDict):
 
 
 class LayoutChange(TypedDict):
-    """Changes that an expansion or a shrinking made, or with `dry_run` would make.
-
-    `moved_share` of all keys (0 to 1) go to another queue; `unread` counts the queues that
-    they leave.
-    """
+    """Changes that expanding or shrinking made, or with `dry_run` would make."""
 
     topic: str
     dry_run: bool
     layout_version: int
     queues: list[ChangedQueue]
     moved_slots: int
+    # share of all keys that move to another queue, 0 to 1
     moved_share: float
+    # messages in the queues that keys leave
     unread: list[Unread]
 
 
 class TagMatches(TypedDict):
-    """A filter, tried on the `looked_at` last messages of a topic; `away`: nodes that did
-    not answer.
-    """
+    """The number of a topic's last messages that match a filter."""
 
     looked_at: int
     matching: int
+    # nodes that did not answer
     away: list[str]
 
 
 class QueueState(QueueRow):
-    """A queue with its share of the 1,024 slots; one that is `draining` is retired once all
-    is read.
-    """
+    """A queue with its share of the key slots."""
 
+    # of 1,024
     slots: int
+    # True until all groups have read it; then the queue is retired
     draining: bool
     unread: list[Unread]
 
 
 class TopicSettings(TypedDict):
-    """Part of a topic that lists hold, too."""
+    """The fields of a topic that lists have, too."""
 
     name: str
     kind: str
@@ -118,24 +116,24 @@ class Topic(TopicSettings):
 
 
 class DelayedPage(TypedDict):
-    """Messages that wait (message_id, due_at_ms, queue, key, body_bytes, …) and how many
-    there are.
-
-    Nodes that are `away` are not counted.
-    """
+    """Delayed messages (message_id, due_at_ms, queue, key, body_bytes, …) and their number."""
 
     messages: list[dict[str, Any]]
+    # `after` of the next page
     next: str | None
     count: int
+    # nodes that did not answer, and whose messages are not counted
     away: list[str]
 
 
 class Broker(TypedDict):
-    """A broker. `alive`: heard of within 10 s, and it did not say that it stops."""
+    """A broker, in service or drained."""
 
     name: str
     url: str
+    # in service, or drained
     state: Literal["in", "out"]
+    # heard within 10 s, and did not announce its end
     alive: bool
     version: str
     started_at_ms: int
@@ -161,20 +159,20 @@ class Node(TypedDict):
 
 
 class FoundMessages(TypedDict):
-    """Messages found by one search, each with `body_bytes`; `scanned` messages were looked
-    at for it.
-    """
+    """Messages found by a search, with `body_bytes`."""
 
     messages: list[dict[str, Any]]
     scanned: int
+    # `after` of the next search, None at the end of the topic
     next: str | None
 
 
 class Key(TypedDict):
-    """An API key, without its secret; what it may send in a second (None: any number)."""
+    """An API key without its secret, and its quota."""
 
     name: str
     rights: dict[str, list[str]]
+    # None: no limit
     max_messages_per_s: int | None
     max_bytes_per_s: int | None
     created_at_ms: int
@@ -209,11 +207,7 @@ class Subscription(TypedDict):
 
 
 class Member(TypedDict):
-    """A consumer in a group, and the queues that it owns; one that is not active stands by.
-
-    `process`: what it said of itself `process_age_ms` ago; None: nothing. Brokers of an
-    earlier release answer neither.
-    """
+    """A consumer in a group, and the queues that it owns."""
 
     name: str
     instance_id: str | None
@@ -222,7 +216,10 @@ class Member(TypedDict):
     joined_at_ms: int
     heartbeat_age_ms: int | None
     queues: list[int]
+    # False for a member that stands by, beyond the group's max_active_members
     active: bool
+    # Its last report and the report's age; None if it sent none. Brokers of an earlier
+    # release omit both.
     process: NotRequired[ProcessReport | None]
     process_age_ms: NotRequired[int | None]
 
@@ -237,6 +234,7 @@ class Group(TypedDict):
     allow_addresses: str
     deny_addresses: str
     max_active_members: int | None
+    # of share groups only
     lease_ms: NotRequired[int]
     run_messages: NotRequired[int]
     max_deliveries: NotRequired[int]
@@ -250,78 +248,73 @@ class Group(TypedDict):
 
 
 class QueueLag(TypedDict):
-    """Lag of a group in a queue. `lag_ms`: age of the first unread message; None: node
-    down.
-
-    `instance`: whose position it is in a broadcasting group, else None. In a share group
-    `in_flight` messages
-    are leased, `redelivered` of them not for the first time, the oldest lease since
-    `oldest_lease_ms`.
-    """
+    """Lag of a group in a queue."""
 
     topic: str
     queue: int
     number: int
+    # set in a broadcasting group only
     instance: str | None
     committed: int | None
     head: int | None
     low: int | None
     lag: int | None
+    # age of the oldest unread message; None if the node does not answer
     lag_ms: int | None
     owner: str | None
     epoch: int
+    # In a share group: leased messages, those leased not for the first time, and the time
+    # since the oldest lease began.
     in_flight: NotRequired[int | None]
     redelivered: NotRequired[int | None]
     oldest_lease_ms: NotRequired[int | None]
 
 
 class LeasedRun(TypedDict):
-    """Offsets `first` to `end` (not included) that a member of a share group has leased, or
-    that wait.
-
-    `messages` of them are not finished. `owner`: None: nobody; `lease_left_ms`: negative
-    when it is over.
-    """
+    """Offsets that a member of a share group has leased, or that wait for a member."""
 
     topic: str
     queue: int
     number: int
+    # from `first` to before `end`
     first: int
     end: int
+    # None if no member has leased it
     owner: str | None
     deliveries: int
+    # not finished yet
     messages: int
     finished: int
+    # negative if the lease is over
     lease_left_ms: int
 
 
 class Leases(TypedDict):
-    """Runs of a share group by queue and offset; `away`: nodes that did not answer."""
+    """Runs of a share group by queue and offset."""
 
     runs: list[LeasedRun]
+    # nodes that did not answer
     away: list[str]
 
 
 class Progress(TypedDict):
-    """The trend of a group: `state` is one of the API's words, rates are messages a second.
-
-    `per_s`: by so many the lag grows or shrinks, where it does; the lag was `lag_before`
-    `between_s` ago.
-    """
+    """The trend of a group's lag. Rates are messages per second."""
 
     state: str
+    # rate at which the lag grows or shrinks
     per_s: float | None
     catches_up_in_s: float | None
     sent_per_s: float
     pulled_per_s: float
     handled_per_s: float | None
     lag: int | None
+    # the lag `between_s` seconds ago
     lag_before: int | None
     between_s: float
 
 
 class GroupLag(TypedDict):
-    """The positions of a group; a broker of an earlier version tells no progress."""
+    """The positions of a group. Brokers of an earlier release omit `progress`."""
 
     group: str
     lag: int | None
@@ -340,18 +333,19 @@ Move = TypedDict(
         "to": int,
         "skipped": int,
         "repeated": int,
+        # the requested offset, if only the nearest one (`to`) was possible
         "asked": int | None,
+        # True if the other group has no offset, so that this one stays
         "kept": bool,
     },
 )
 
 
 class Moves(TypedDict):
-    """Offsets that a reset moved, or with `dry_run` would move; `reset` is what it is
-    undone by.
-    """
+    """Offsets that a reset moved, or with `dry_run` would move."""
 
     dry_run: bool
+    # id by which the reset can be undone
     reset: str | None
     moves: list[Move]
 
@@ -373,8 +367,9 @@ PastMove = TypedDict(
 
 
 class Plan(TypedDict):
-    """Queues that a rebalance moved, or with `dry_run` would move, from member to member
-    (None: nobody).
+    """Queues that a rebalance moved, or with `dry_run` would move, between members.
+
+    The member is None for a queue without one.
     """
 
     dry_run: bool
@@ -383,34 +378,33 @@ class Plan(TypedDict):
 
 
 class Rebalance(TypedDict):
-    """A rebalance of the past. `assignment`: the queues meant for each member."""
+    """A rebalance in the past."""
 
     id: int
     generation: int
     cause: str
     at_ms: int
+    # queues by member
     assignment: dict[str, list[int]]
     moves: list[PastMove]
 
 
 class PlannedQueue(TypedDict):
-    """Location of a queue: offsets low … head - 1 of its table, without the gaps (from, to
-    exclusive).
-    """
+    """Table of a queue, and the offsets that are stored in it."""
 
     queue: int
     number: int
     node: str
     table: str
+    # from `low` to before `head`
     low: int
     head: int
+    # pairs of offsets without messages: from, and before
     gaps: list[list[int]]
 
 
 class PlannedNode(TypedDict):
-    """A node as jobs reach it; user name and password are empty if it has no reader
-    account.
-    """
+    """A node as jobs reach it."""
 
     name: str
     engine: str
@@ -419,6 +413,7 @@ class PlannedNode(TypedDict):
     database: str
     identity: str
     min_release: str
+    # empty if the node has no reader account
     username: str
     password: str
     tls: str

@@ -1,8 +1,8 @@
-"""The command `catmq`: one module per noun, with `add` for its arguments and one function a
-command.
+"""The command `catmq`.
 
-Results go to standard output through `output`; progress, notes and errors go to standard
-error.
+There is one module for each noun, which declares its commands and their arguments (see
+verbs.py). Results are written to standard output by `output`; progress, notes and errors to
+standard error.
 """
 
 from __future__ import annotations

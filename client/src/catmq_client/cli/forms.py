@@ -1,6 +1,4 @@
-"""Forms of output: the words of `--output`, a FORMAT such as '{key} {body}', and colour on
-a terminal.
-"""
+"""Forms of output: the values of `--output`, a FORMAT such as '{key} {body}', and colours."""
 
 from __future__ import annotations
 
@@ -10,7 +8,7 @@ import re
 from collections.abc import Collection, Mapping
 from typing import Any, TextIO
 
-from catmq_client.cli.arguments import wrong
+from catmq_client.cli.arguments import argument_error
 from catmq_client.errors import OptionError
 
 TABLES = ("pretty", "table")
@@ -27,17 +25,20 @@ MESSAGE_FIELDS = [
     "attempt",
     "deliveries",
 ]
+# A part of a FORMAT: a doubled brace, an escape, a field in braces, or other text.
 PART = re.compile(r"\{\{|\}\}|\\[tn\\]|\{([^{}]*)\}|[^{}\\]+|.", re.DOTALL)
 ESCAPED = {"{{": "{", "}}": "}", r"\t": "\t", r"\n": "\n", r"\\": "\\", "\\": "\\"}
 NAME = re.compile(r"[A-Za-z_]\w*(\.[^.{}]+)*")
 # Control characters, and halves of surrogate pairs, which JSON can write and UTF-8 cannot.
 CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
-TOO_DEEP = b"[JSON too deep] "  # printed before a body whose fields cannot be read
+# Printed before a body that is nested too deep to read its fields.
+TOO_DEEP = b"[JSON too deep] "
 
 
 class Format:
-    r"""A line for each row: text with fields of the row in braces. Raises
-    ArgumentTypeError.
+    r"""A line for each row: text with fields of the row in braces.
+
+    Raises ArgumentTypeError.
 
     >>> Format(r"{key}\t{headers.trace}").line({"key": "k", "headers": {"trace": 7}})
     b'k\t7\n'
@@ -45,73 +46,75 @@ class Format:
     b'{["a"]} \n'
     """
 
-    def __init__(self, text: str, known: Collection[str] = ()) -> None:
-        self._known = known
-        self._parts: list[tuple[str, str]] = []  # (text, "") or ("", path of a field)
-        for found in PART.finditer(text):
-            if found[1] is None and found[0] in "{}":
-                raise wrong(
+    def __init__(self, text: str, fields: Collection[str] = ()) -> None:
+        self._fields = fields
+        # (text, "") or ("", path of a field)
+        self._parts: list[tuple[str, str]] = []
+        for match in PART.finditer(text):
+            if match[1] is None and match[0] in "{}":
+                raise argument_error(
                     f"{text!r}: a brace without its other one; write {{{{ or }}}} for a "
                     "brace itself"
                 )
-            if found[1] is not None and not NAME.fullmatch(found[1]):
-                raise wrong(
-                    f"{text!r}: {found[0]} is no field; give its name, such as {{name}}"
+            if match[1] is not None and not NAME.fullmatch(match[1]):
+                raise argument_error(
+                    f"{text!r}: {match[0]} is no field; give its name, such as {{name}}"
                 )
             self._parts.append(
-                (ESCAPED.get(found[0], found[0]), "")
-                if found[1] is None
-                else ("", found[1])
+                (ESCAPED.get(match[0], match[0]), "")
+                if match[1] is None
+                else ("", match[1])
             )
-        for path in self._paths():
-            if known and path.partition(".")[0] not in known:
-                raise wrong(
-                    f"{text!r}: {{{path}}} is no field; there are {', '.join(known)}"
+        for _, path in self._parts:
+            if fields and path and path.partition(".")[0] not in fields:
+                raise argument_error(
+                    f"{text!r}: {{{path}}} is no field; there are {', '.join(fields)}"
                 )
 
     def line(self, row: Mapping[str, Any], body: bytes | None = None) -> bytes:
-        """Return the line of a row; `body` is that of a message. Raises OptionError for an
-        unknown field.
+        """Return the line of a row; `body` is that of a message.
+
+        Raises OptionError for an unknown field.
         """
         return (
-            b"".join(self._shown(text, path, row, body) for text, path in self._parts)
+            b"".join(self._format_part(text, path, row, body) for text, path in self._parts)
             + b"\n"
         )
 
-    def _paths(self) -> list[str]:
-        return [path for _, path in self._parts if path]
-
-    def _shown(
+    def _format_part(
         self, text: str, path: str, row: Mapping[str, Any], body: bytes | None
     ) -> bytes:
+        """Return a part of the line: text, or the value of a field."""
         if not path:
             return text.encode()
-        first, _, inner = path.partition(".")
-        if first == "body" and body is not None:
-            return field_of(body, inner) if inner else body
-        if first not in row and not self._known:
+        name, _, inner_path = path.partition(".")
+        # The bytes of a body are printed unchanged, whether they are text or not.
+        if name == "body" and body is not None:
+            return body_field(body, inner_path) if inner_path else body
+        if name not in row and not self._fields:
             raise OptionError(
-                f"--output: {{{first}}} is no field; there are {', '.join(row)}"
+                f"--output: {{{name}}} is no field; there are {', '.join(row)}"
             )
-        return shown(member(row.get(first), inner))
+        return format_value(value_at(row.get(name), inner_path))
 
 
-def field_of(body: bytes, path: str) -> bytes:
-    """Return a field of a JSON body, nothing of another; of one too deep the whole with a
-    mark.
+def body_field(body: bytes, path: str) -> bytes:
+    """Return a field of a JSON body, nothing if the body is not JSON.
+
+    A body that is nested too deep is returned whole, after a mark.
     """
     try:
-        return shown(member(json.loads(body), path))
+        return format_value(value_at(json.loads(body), path))
     except ValueError:
         return b""
     except RecursionError:
         return TOO_DEEP + body
 
 
-def member(value: Any, path: str) -> Any:
-    """Return what a path of names leads to inside of a value, None if there is nothing.
+def value_at(value: Any, path: str) -> Any:
+    """Return the value at a path of names inside of a value, None if there is none.
 
-    >>> member({"a": {"b": 1}}, "a.b"), member({"a": 1}, "a.b"), member(7, "")
+    >>> value_at({"a": {"b": 1}}, "a.b"), value_at({"a": 1}, "a.b"), value_at(7, "")
     (1, None, 7)
     """
     for name in path.split(".") if path else ():
@@ -119,27 +122,29 @@ def member(value: Any, path: str) -> Any:
     return value
 
 
-def shown(value: Any) -> bytes:
-    """Return a value in a FORMAT: text as it is, nothing for null, else JSON."""
+def format_value(value: Any) -> bytes:
+    """Return a value in a FORMAT: text unchanged, nothing for null, else JSON."""
     if value is None:
         return b""
     if isinstance(value, str):
-        return in_utf8(value)
+        return encode_text(value)
     return json_bytes(value)
 
 
-def in_utf8(text: str) -> bytes:
-    r"""Return text in UTF-8; half of a surrogate pair as its escape.
+def encode_text(text: str) -> bytes:
+    r"""Return text in UTF-8, with half of a surrogate pair as its escape.
 
-    >>> in_utf8("a\ud83d")
+    >>> encode_text("a\ud83d")
     b'a\\ud83d'
     """
     return text.encode(errors="backslashreplace")
 
 
 def json_bytes(value: Any) -> bytes:
-    r"""Return a value as compact JSON in UTF-8; with escapes if it has half of a surrogate
-    pair.
+    r"""Return a value as compact JSON in UTF-8.
+
+    Half of a surrogate pair cannot be encoded. A value that has one is written with
+    escapes.
 
     >>> json_bytes({"a": "\ud83d"})
     b'{"a":"\\ud83d"}'
@@ -154,18 +159,17 @@ Form = str | Format  # pretty, table, json, body or none; or a FORMAT
 
 
 def is_table(form: Form) -> bool:
-    """Return True for a form that is for people, not programs."""
+    """Return True for a form that is for people, not for programs."""
     return form in TABLES
 
 
-def printable(text: str) -> str:
-    r"""Return text with its control characters escaped: a message must not steer the
-    terminal.
+def escape_control(text: str) -> str:
+    r"""Return text with control characters escaped, so that it cannot control the terminal.
 
-    >>> printable("a\x1b[2J\n")
+    >>> escape_control("a\x1b[2J\n")
     'a\\x1b[2J\\n'
     """
-    return CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+    return CONTROL.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
 
 
 COLOURS = {
@@ -181,12 +185,13 @@ STATES = {
     "yellow": ("creating", "read_only", "draining", "out", "stopped", "deleting"),
     "red": ("offline", "failed", "deleted", "retired", "cancelled"),
 }
-OF_STATE = {state: colour for colour, states in STATES.items() for state in states}
+COLOUR_OF_STATE = {state: colour for colour, states in STATES.items() for state in states}
 
 
-def coloured(stream: TextIO) -> bool:
-    """Return True for a terminal that shows colours and whose user wants them
-    (https://no-color.org).
+def shows_colours(stream: TextIO) -> bool:
+    """Return True for a terminal that shows colours, unless NO_COLOR is set.
+
+    See https://no-color.org.
     """
     return (
         stream.isatty()
@@ -206,9 +211,9 @@ class Paint:
         return f"\x1b[{COLOURS[colour]}m{text}\x1b[0m" if self._on and text else text
 
     def value(self, heading: str, text: str) -> str:
-        """Return the text of a cell: states in the colour that they have, keys stand out."""
+        """Return the text of a cell: states in their colour, keys highlighted."""
         if heading.upper() == "STATE":
-            colour = OF_STATE.get(text.strip())
+            colour = COLOUR_OF_STATE.get(text.strip())
             return self.text(text, colour) if colour else text
         return self.text(text, "cyan") if heading == "KEY" and text.strip() != "-" else text
 
@@ -218,4 +223,4 @@ PLAIN = Paint(on=False)
 
 def paint(form: Form, stream: TextIO) -> Paint:
     """Return the colours of a form on a stream."""
-    return Paint(on=form == "pretty" and coloured(stream))
+    return Paint(on=form == "pretty" and shows_colours(stream))

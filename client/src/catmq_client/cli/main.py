@@ -1,9 +1,9 @@
-"""The command line as a whole: all arguments, and how a command ends.
+"""The command line as a whole: the parser, and the exit codes.
 
-Exit codes: 0 done (also: the reader of the output went away, or `consume` was told to
-stop), 1 failed, 2 the call is wrong, 3 `consume` waited --idle-timeout without a single
-message, 4 what was named does not exist, 5 the key may not do that, 6 no broker, or not the
-node that is needed, answers: try again later.
+Exit codes: 0 done (also if the reader of the output is gone, or `consume` was stopped), 1
+failed, 2 wrong arguments, 3 `consume` waited --idle-timeout without a single message, 4 a
+named resource does not exist, 5 the key lacks a permission, 6 no broker answers, or not the
+node that is needed: try again later.
 """
 
 from __future__ import annotations
@@ -16,8 +16,14 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
-from catmq_client.cli.arguments import is_text, joined, shown_bytes, url, with_value
-from catmq_client.cli.connection import Brokers, Command, chosen
+from catmq_client.cli.arguments import (
+    broker_urls,
+    escape_bytes,
+    is_text,
+    join_dashed_values,
+    options_with_value,
+)
+from catmq_client.cli.connection import Brokers, Command, resolve_brokers
 from catmq_client.cli.manage import (
     cluster,
     dead_letters,
@@ -30,7 +36,15 @@ from catmq_client.cli.manage import (
 )
 from catmq_client.cli.messages import consume, delayed, find, peek, send
 from catmq_client.cli.output import note
-from catmq_client.cli.verbs import Argument, Noun, Parser, Verb, flags, meant, with_form
+from catmq_client.cli.verbs import (
+    Argument,
+    Noun,
+    Parser,
+    Verb,
+    listed_options,
+    suggest,
+    with_output_form,
+)
 from catmq_client.errors import (
     AnswerLost,
     CatmqError,
@@ -45,7 +59,7 @@ from catmq_client.http.transport import Transport
 from catmq_client.version import VERSION
 
 DONE, FAILED, WRONG = 0, 1, 2
-CODES: dict[tuple[type[CatmqError], ...], int] = {
+EXIT_CODES: dict[tuple[type[CatmqError], ...], int] = {
     (NotFound,): 4,
     (Unauthenticated, Forbidden): 5,
     (ConnectFailed, AnswerLost, Unavailable): 6,
@@ -89,34 +103,34 @@ COMMANDS: tuple[Noun | Verb, ...] = (
 )
 
 
-SHELLS = ("bash", "zsh", "tcsh")
+COMPLETION_SHELLS = ("bash", "zsh", "tcsh")
 
 
 class Completion(argparse.Action):
-    """Prints the completion script of a shell, which the package shtab makes from the
-    parser.
-    """
+    """Prints the completion script of a shell, which the package shtab generates."""
 
     def __call__(
         self,
-        whole: argparse.ArgumentParser,
-        space: object,
+        parser: argparse.ArgumentParser,
+        namespace: object,
         shell: Any,
         flag: str | None = None,
     ) -> None:
         try:
             import shtab
         except ImportError:
-            whole.error(
+            parser.error(
                 "--completion needs a package: pip install 'catmq-client[completion]'"
             )
-        sys.stdout.write(f"{shtab.complete(whole, shell)}\n")
-        whole.exit()
+        sys.stdout.write(f"{shtab.complete(parser, shell)}\n")
+        parser.exit()
 
 
-CONNECTION = (
+CONNECTION_OPTIONS = (
     Argument(
-        "--url URL", "broker URLs, separated by commas (default: CATMQ_URL)", type=url
+        "--url URL",
+        "broker URLs, separated by commas (default: CATMQ_URL)",
+        type=broker_urls,
     ),
     Argument(
         "--api-key KEY",
@@ -130,85 +144,89 @@ CONNECTION = (
 
 
 @cache
-def parser() -> argparse.ArgumentParser:
-    """Make the parser of all commands, once in a process."""
-    # Before or after the command alike: an absent option behind it hides no earlier value.
+def build_parser() -> argparse.ArgumentParser:
+    """Return the parser of all commands, built once in a process."""
+    # These options are accepted before and after the command. Those after it have no
+    # default, so an absent one does not overwrite a value that was set before the command.
     common = argparse.ArgumentParser(add_help=False)
-    whole = Parser(
+    parser = Parser(
         prog="catmq",
         description="Send, consume and manage CatMQ.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    whole.add_argument(
+    parser.add_argument(
         "--version",
         action="version",
         version=f"catmq {VERSION}",
         help="print the version and exit",
     )
-    whole.add_argument(
+    parser.add_argument(
         "--completion",
         action=Completion,
-        choices=SHELLS,
+        choices=COMPLETION_SHELLS,
         help="print the completion script of a shell and exit",
     )
-    for option in CONNECTION:
-        option.add(whole)
+    for option in CONNECTION_OPTIONS:
+        option.add(parser)
         option.optional().add(common)
-    commands = whole.add_subparsers(metavar="COMMAND", required=True)
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
     for entry in COMMANDS:
         entry.add(commands, common)
-    return whole
+    return parser
 
 
-def parsed(argv: Sequence[str]) -> argparse.Namespace:
-    """Parse the arguments; a wrong call ends the program with exit code 2."""
-    whole = parser()
-    for word in argv:
-        if not is_text(word):
-            whole.error(f"an argument is not UTF-8 text: {shown_bytes(word)}")
-    args, left = whole.parse_known_args(joined(argv, with_value(whole)))
-    # argparse fills an optional positional only right behind the first: `send TOPIC --key K
-    # -` misses the -.
+def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
+    """Parse the arguments. Wrong arguments end the program with exit code 2."""
+    parser = build_parser()
+    # Checked for all arguments at once: each of them may end up in JSON or in a URL.
+    for argument in argv:
+        if not is_text(argument):
+            parser.error(f"an argument is not UTF-8 text: {escape_bytes(argument)}")
+    args, unparsed = parser.parse_known_args(
+        join_dashed_values(argv, options_with_value(parser))
+    )
+    # argparse fills an optional positional only directly after the first one. In `send TOPIC
+    # --key K -` it leaves the `-` unparsed.
     if (
-        len(left) == 1
+        len(unparsed) == 1
         and getattr(args, "message", "") is None
-        and (left[0] == "-" or left[0][:1] != "-")
+        and (unparsed[0] == "-" or unparsed[0][:1] != "-")
     ):
-        args.message = left.pop()
-    if left:
-        close = (
-            meant(left[0].partition("=")[0], flags(args.parser))
-            if left[0].startswith("-")
+        args.message = unparsed.pop()
+    if unparsed:
+        hint = (
+            suggest(unparsed[0].partition("=")[0], listed_options(args.parser))
+            if unparsed[0].startswith("-")
             else ""
         )
-        args.parser.error(f"unrecognized arguments: {' '.join(left)}{close}")
-    return with_form(args)
+        args.parser.error(f"unrecognized arguments: {' '.join(unparsed)}{hint}")
+    return with_output_form(args)
 
 
 def main(argv: Sequence[str] | None = None, *, transport: Transport | None = None) -> int:
-    """Run one command and return its exit code; without one, show the help.
+    """Run a command and return its exit code. Without a command, print the help.
 
-    `transport`: what to use instead of the network.
+    `transport` replaces the network, for tests.
     """
-    words = sys.argv[1:] if argv is None else argv
-    if not words:
-        parser().print_help()
+    arguments = sys.argv[1:] if argv is None else argv
+    if not arguments:
+        build_parser().print_help()
         return DONE
-    args = parsed(words)
+    args = parse_arguments(arguments)
     logging.basicConfig(
         level=logging.WARNING, stream=sys.stderr, format="catmq: %(message)s"
     )
     try:
-        brokers = chosen(args, transport)
+        brokers = resolve_brokers(args, transport)
     except OptionError as error:
         note(f"catmq: {error}")
         return WRONG
-    return ended(args, brokers)
+    return run_command(args, brokers)
 
 
-def ended(args: argparse.Namespace, brokers: Brokers) -> int:
-    """Run the command and turn its end into an exit code."""
+def run_command(args: argparse.Namespace, brokers: Brokers) -> int:
+    """Run the command and return its exit code. Errors are printed."""
     command: Command = args.command
     try:
         return command(args, brokers)
@@ -216,33 +234,45 @@ def ended(args: argparse.Namespace, brokers: Brokers) -> int:
         note(f"catmq: {error}")
         return WRONG
     except CatmqError as error:
-        note(f"catmq: {brokers.explained(error)}")
-        return code_of(error)
+        note(f"catmq: {brokers.explain(error)}")
+        return exit_code_of(error)
     except BrokenPipeError:
-        nobody_reads()
+        # The reader has all it wants, as `head` in a pipe: that is no failure.
+        silence_stdout()
         return DONE
     except KeyboardInterrupt:
         note("catmq: interrupted")
     except OSError as error:
-        named = f"{error.filename}: " if error.filename else ""
-        note(f"catmq: {named}{error.strerror or error}")
+        prefix = f"{error.filename}: " if error.filename else ""
+        note(f"catmq: {prefix}{error.strerror or error}")
     return FAILED
 
 
-def code_of(error: CatmqError) -> int:
+def exit_code_of(error: CatmqError) -> int:
     """Return the exit code for an error.
 
-    >>> code_of(NotFound("no such topic")), code_of(CatmqError("another"))
+    >>> exit_code_of(NotFound("no such topic")), exit_code_of(CatmqError("another"))
     (4, 1)
     """
-    return next((code for kinds, code in CODES.items() if isinstance(error, kinds)), FAILED)
+    return next(
+        (
+            code
+            for error_classes, code in EXIT_CODES.items()
+            if isinstance(error, error_classes)
+        ),
+        FAILED,
+    )
 
 
-def nobody_reads() -> None:
-    """Keep Python from complaining at exit that the last bytes could not be written."""
+def silence_stdout() -> None:
+    """Redirect standard output to /dev/null, after its reader is gone.
+
+    Otherwise Python prints an error at exit, when it flushes the last bytes.
+    """
     try:
         descriptor = sys.stdout.fileno()
-    except OSError:  # not a file, so nothing is written at exit
+    except OSError:
+        # Standard output is not a file, so nothing is flushed at exit.
         return
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, descriptor)

@@ -1,5 +1,6 @@
-"""Output of commands: tables for people, lines for programs, notes and progress on standard
-error.
+"""Output of commands: tables for people, lines for programs, notes and progress.
+
+Notes and progress are written to standard error.
 """
 
 from __future__ import annotations
@@ -19,20 +20,23 @@ from catmq_client.cli.forms import (
     Form,
     Format,
     Paint,
-    coloured,
-    in_utf8,
+    encode_text,
+    escape_control,
     is_table,
     json_bytes,
     paint,
-    printable,
+    shows_colours,
 )
 
-MISSING = "-"  # how a table shows that there is no value
-PROGRAM = "catmq:"  # what errors begin with
+# Text of an empty cell.
+MISSING = "-"
+# Errors begin with this word.
+PROGRAM = "catmq:"
+# Time between two updates of the progress line.
 PROGRESS_S = 0.5
 CLEAR_LINE = "\r\x1b[K"
 
-# What a column shows of a row: a field, or what a function makes of the row. By heading.
+# The value of a column in a row: a field, or a function of the row. By heading.
 Column = str | Callable[[Any], object]
 Columns = Mapping[str, Column]
 
@@ -41,31 +45,33 @@ def json_line(value: Mapping[str, Any]) -> bytes:
     return json_bytes(value) + b"\n"
 
 
-def number_of(number: int, noun: str) -> str:
+def count_noun(number: int, noun: str) -> str:
     """Return a number with its noun.
 
-    >>> number_of(1, "line"), number_of(2, "line")
+    >>> count_noun(1, "line"), count_noun(2, "line")
     ('1 line', '2 lines')
     """
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def text_or_base64(body: bytes) -> dict[str, str]:
-    """`{"body": …}`, or `{"body_base64": …}` for bytes that are not UTF-8."""
+    """Return `{"body": …}`, or `{"body_base64": …}` for bytes that are not UTF-8."""
     try:
         return {"body": body.decode()}
     except UnicodeDecodeError:
         return {"body_base64": base64.b64encode(body).decode("ascii")}
 
 
-def plain(message: Mapping[str, Any]) -> dict[str, Any]:
+def with_text_body(message: Mapping[str, Any]) -> dict[str, Any]:
     """Return a message with its body as text or base64, in place of `body_bytes`."""
-    rest = {name: value for name, value in message.items() if not name.startswith("body")}
-    return {**rest, **text_or_base64(message["body_bytes"])}
+    other_fields = {
+        name: value for name, value in message.items() if not name.startswith("body")
+    }
+    return {**other_fields, **text_or_base64(message["body_bytes"])}
 
 
 def message_row(topic: str, message: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a message as every command prints it, from its fields and `body_bytes`."""
+    """Return a message in the form that every command prints, from its fields."""
     return {
         "topic": topic,
         "queue": message["queue"],
@@ -80,178 +86,186 @@ def message_row(topic: str, message: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-class Lines:
-    """Rows, printed as they come; a table's heading stands before the first."""
+class RowPrinter:
+    """Prints rows as they arrive. In a table the heading comes before the first row."""
 
     def __init__(self, form: Form, columns: Columns, widths: Sequence[int]) -> None:
         self._form = form
         self._columns = columns
-        # Of fixed width: the next row is not known yet.
+        # The widths are fixed, because later rows are not known yet.
         self._layout = Layout(
             list(columns), widths, [False] * len(columns), paint(form, sys.stdout)
         )
-        self._before = self._layout.heading().encode() if is_table(form) else b""
+        self._heading = self._layout.heading().encode() if is_table(form) else b""
 
     def write(self, row: Mapping[str, Any], body: bytes | None = None) -> None:
-        """Print one; `body` is that of a message. Raises BrokenPipeError when nobody reads."""
-        write(self._before + self._line(row, body))
-        self._before = b""
+        """Print a row; `body` is that of a message.
 
-    def _line(self, row: Mapping[str, Any], body: bytes | None) -> bytes:
+        Raises BrokenPipeError if the reader of the output is gone.
+        """
         if isinstance(self._form, Format):
-            return self._form.line(row, body)
-        if is_table(self._form):
-            return in_utf8(
-                self._layout.row([cell(value) for value in values(row, self._columns)])
+            line = self._form.line(row, body)
+        elif is_table(self._form):
+            line = encode_text(
+                self._layout.row(
+                    [format_cell(value) for value in row_values(row, self._columns)]
+                )
             )
-        return json_line(row) if self._form == "json" or body is None else body + b"\n"
+        else:
+            line = json_line(row) if self._form == "json" or body is None else body + b"\n"
+        write(self._heading + line)
+        self._heading = b""
 
 
-class MessageLines(Lines):
-    """Messages, printed as they come."""
+class MessagePrinter(RowPrinter):
+    """Prints messages as they arrive."""
 
     def __init__(self, form: Form) -> None:
         super().__init__(form, MESSAGE, MESSAGE_WIDTHS)
 
 
 def write(line: bytes) -> None:
-    """Write a line and flush it. Raises BrokenPipeError when there is none."""
+    """Write a line and flush it. Raises BrokenPipeError if the reader is gone."""
+    # Flushed line by line, so that the next program of a pipe sees each row at once.
     sys.stdout.buffer.write(line)
     sys.stdout.buffer.flush()
 
 
 def show(text: str) -> None:
-    write(in_utf8(text))
+    write(encode_text(text))
 
 
 def note(text: str) -> None:
-    """Write something that is not the result to standard error; an error's first word is
-    red there.
-    """
-    if text.startswith(PROGRAM) and coloured(sys.stderr):
+    """Write text that is not the result to standard error. An error begins in red."""
+    if text.startswith(PROGRAM) and shows_colours(sys.stderr):
         text = Paint(on=True).text(PROGRAM, "red") + text.removeprefix(PROGRAM)
     sys.stderr.write(f"{text}\n")
     sys.stderr.flush()
 
 
 class Progress:
-    """One line on a terminal that tells how far a command is; nothing elsewhere."""
+    """A line on a terminal that shows the progress of a command. Elsewhere it does nothing."""
 
     def __init__(self) -> None:
         self._on = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
-        self._told_at = time.monotonic()
+        self._shown_at = time.monotonic()
         self._shown = False
 
-    def due(self) -> bool:
-        """Return True if it is time to tell something."""
-        return self._on and time.monotonic() - self._told_at >= PROGRESS_S
+    def is_due(self) -> bool:
+        """Return True if it is time to update the line."""
+        return self._on and time.monotonic() - self._shown_at >= PROGRESS_S
 
-    def tell(self, text: str) -> None:
-        """Show the text in place of the former one, if that is due."""
-        if self.due():
-            self._told_at, self._shown = time.monotonic(), True
-            self._put(text)
+    def show(self, text: str) -> None:
+        """Replace the line, if that is due."""
+        if self.is_due():
+            self._shown_at, self._shown = time.monotonic(), True
+            self._overwrite(text)
 
-    def end(self) -> None:
-        """Take the line away, before anything else is written."""
+    def clear(self) -> None:
+        """Erase the line. Call it before other output."""
         if self._shown:
             self._shown = False
-            self._put("")
+            self._overwrite("")
 
-    def _put(self, text: str) -> None:
+    def _overwrite(self, text: str) -> None:
+        # A closed terminal must not end the command.
         with suppress(OSError):
             sys.stderr.write(f"{CLEAR_LINE}{text}")
             sys.stderr.flush()
 
 
-def cell(value: object) -> str:
+def format_cell(value: object) -> str:
+    """Return a value as the text of a cell."""
     if value is None or value == "":
         return MISSING
     if isinstance(value, bool):
         return "yes" if value else "no"
-    return printable(str(value))
+    return escape_control(str(value))
 
 
-def table(
+def format_table(
     headings: Sequence[str], rows: Iterable[Sequence[object]], colours: Paint = PLAIN
 ) -> str:
-    """Return rows in columns as wide as they need; numbers to the right.
+    """Return rows as a table, with columns as wide as needed and numbers to the right.
 
-    >>> print(table(["NAME", "LAG"], [["orders", 7], ["refunds", None]]), end="")
+    >>> print(format_table(["NAME", "LAG"], [["orders", 7], ["refunds", None]]), end="")
     NAME     LAG
     orders     7
     refunds    -
     """
-    kept = [list(row) for row in rows]
+    cells = [list(row) for row in rows]
+    # A column is numeric if it has a number and nothing but numbers and empty cells.
     numeric = [
-        any(isinstance(row[index], int) for row in kept)
-        and all(row[index] is None or isinstance(row[index], int) for row in kept)
+        any(isinstance(row[index], int) for row in cells)
+        and all(row[index] is None or isinstance(row[index], int) for row in cells)
         for index in range(len(headings))
     ]
-    lines = [list(headings), *([cell(value) for value in row] for row in kept)]
+    lines = [list(headings), *([format_cell(value) for value in row] for row in cells)]
     widths = [max(len(line[index]) for line in lines) for index in range(len(headings))]
     layout = Layout(headings, widths, numeric, colours)
     return layout.heading() + "".join(layout.row(line) for line in lines[1:])
 
 
-def rows_table(
+def format_rows(
     rows: Iterable[Mapping[str, Any]], columns: Columns, colours: Paint = PLAIN
 ) -> str:
-    return table(list(columns), (values(row, columns) for row in rows), colours)
+    """Return objects as a table of these columns."""
+    return format_table(list(columns), (row_values(row, columns) for row in rows), colours)
 
 
 def print_rows(rows: Iterable[Mapping[str, Any]], columns: Columns, form: Form) -> None:
-    """Print rows of the API as a table, or each on a line, as JSON or in a FORMAT."""
+    """Print rows of the API as a table, or one per line as JSON or in a FORMAT."""
     if is_table(form):
-        show(rows_table(rows, columns, paint(form, sys.stdout)))
+        show(format_rows(rows, columns, paint(form, sys.stdout)))
         return
     for row in rows:
         print_row(row, form)
 
 
 def print_row(row: Mapping[str, Any], form: Form, body: bytes | None = None) -> None:
-    """Print one row on a line; `body` is that of a message, for a FORMAT."""
+    """Print a row on a line; `body` is that of a message, for a FORMAT."""
     write(form.line(row, body) if isinstance(form, Format) else json_line(row))
 
 
-def values(row: Mapping[str, Any], columns: Columns) -> list[object]:
-    """Return the cells of a row; an older broker leaves fields out."""
+def row_values(row: Mapping[str, Any], columns: Columns) -> list[object]:
+    """Return the values of a row's cells. Brokers of an older release omit some fields."""
     return [
         row.get(column) if isinstance(column, str) else column(row)
         for column in columns.values()
     ]
 
 
-def fields(names: str) -> dict[str, Column]:
-    """Return columns of fields under their own names.
+def field_columns(names: str) -> dict[str, Column]:
+    """Return columns for fields, with headings from their names.
 
-    >>> fields("name created_at")
+    >>> field_columns("name created_at")
     {'NAME': 'name', 'CREATED AT': 'created_at'}
     """
     return {name.replace("_", " ").upper(): name for name in names.split()}
 
 
-def at(field: str) -> Column:
-    """Return a column with the time in a field."""
-    return lambda row: moment(row.get(field))
+def time_column(field: str) -> Column:
+    """Return a column for a field that has a time in ms."""
+    return lambda row: format_time(row.get(field))
 
 
-def span(field: str) -> Column:
-    """Return a column with the duration in a field."""
-    return lambda row: duration(row.get(field))
+def duration_column(field: str) -> Column:
+    """Return a column for a field that has a duration in ms."""
+    return lambda row: format_duration(row.get(field))
 
 
 @dataclass(frozen=True)
 class Layout:
-    """The columns of a table."""
+    """Headings, widths and alignment of a table's columns."""
 
     headings: Sequence[str]
     widths: Sequence[int]
-    numeric: Sequence[bool]  # to the right
+    # True for columns that are aligned to the right
+    numeric: Sequence[bool]
     colours: Paint
 
     def heading(self) -> str:
-        """Return the first line."""
+        """Return the line with the headings."""
         return self._line(
             [self.colours.text(text, "bold") for text in self._padded(self.headings)]
         )
@@ -272,33 +286,34 @@ class Layout:
         return "  ".join(cells).rstrip() + "\n"
 
 
-def facts(row: Mapping[str, Any], columns: Columns, colours: Paint = PLAIN) -> str:
-    """Return one thing as text, a name and a value a line."""
-    kept = [
-        (name.lower(), cell(value))
-        for name, value in zip(columns, values(row, columns), strict=True)
+def format_facts(row: Mapping[str, Any], columns: Columns, colours: Paint = PLAIN) -> str:
+    """Return an object as text, with a name and a value on each line."""
+    lines = [
+        (name.lower(), format_cell(value))
+        for name, value in zip(columns, row_values(row, columns), strict=True)
     ]
-    width = max(len(name) for name, _ in kept)
+    width = max(len(name) for name, _ in lines)
     return "".join(
         f"{colours.text(name.ljust(width), 'dim')}  {colours.value(name, value)}\n"
-        for name, value in kept
+        for name, value in lines
     )
 
 
-def moment(at_ms: int | None) -> str | None:
+def format_time(at_ms: int | None) -> str | None:
     """Return a time as text: UTC, to the second."""
     if at_ms is None:
         return None
     try:
         return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
-    except (ValueError, OverflowError, OSError):  # no year that Python has
+    except (ValueError, OverflowError, OSError):
+        # The time is outside the years that Python supports.
         return f"{at_ms} ms"
 
 
-def duration(span_ms: int | None) -> str | None:
-    """Return a span of time as short text.
+def format_duration(span_ms: int | None) -> str | None:
+    """Return a duration as short text.
 
-    >>> [duration(ms) for ms in (900, 61_000, 7_260_000, 200_000_000)]
+    >>> [format_duration(ms) for ms in (900, 61_000, 7_260_000, 200_000_000)]
     ['0.9s', '1m01s', '2h01m', '2d07h']
     """
     if span_ms is None:
@@ -314,7 +329,7 @@ def duration(span_ms: int | None) -> str | None:
 
 
 MESSAGE: Columns = {
-    "STORED": at("stored_at_ms"),
+    "STORED": time_column("stored_at_ms"),
     "MESSAGE": lambda row: f"{row['queue']}-{row['offset']}",
     "KEY": "key",
     "TAG": "tag",

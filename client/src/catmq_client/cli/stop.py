@@ -1,10 +1,9 @@
-"""Ctrl-C and SIGTERM as a wish that a command looks at where it can keep its promises.
+"""Ctrl-C and SIGTERM as a request that a command checks where it can stop safely.
 
-A signal that raised anywhere could tear a line from its commit. So the first one only sets
-`asked`, and
-raises where the command says that it is merely `waiting`. A command that does not come
-round to looking within GRACE_S, because the reader of its output stands still, is
-interrupted after all, as by a second one.
+A signal that raises at any place could separate a printed line from its commit. So the
+first signal only sets `requested`, and raises Stopped inside `waiting()`. A command that
+does not check within GRACE_S, because the reader of its output has stopped reading, is
+interrupted as by a second signal.
 """
 
 from __future__ import annotations
@@ -21,12 +20,12 @@ GRACE_S = 3.0
 
 
 def until_stopped(act: Callable[[], bool], *, every_s: float) -> int:
-    """Call `act` again and again until a signal, and return exit code 0.
+    """Call `act` until a signal comes, and return exit code 0.
 
     It pauses for `every_s` seconds after each call that returned False.
     """
     with Stop() as stop, suppress(Stopped):
-        while not stop.asked:
+        while not stop.requested:
             if not act():
                 with stop.waiting():
                     time.sleep(every_s)
@@ -34,27 +33,27 @@ def until_stopped(act: Callable[[], bool], *, every_s: float) -> int:
 
 
 class Stopped(BaseException):
-    """Raised by a signal; not an Exception, so that nothing on the way takes it for a
-    failure.
-    """
+    """Raised by a signal. It is no Exception, so that no handler takes it for a failure."""
 
 
 class Stop:
-    """`with Stop() as stop:` catches the signals; only in the main thread, elsewhere it
-    does nothing.
+    """`with Stop() as stop:` handles the signals.
+
+    Python allows that in the main thread only; in another thread it does nothing.
     """
 
     def __init__(self) -> None:
-        self.asked = False
+        self.requested = False
         self._waiting = False
-        self._before: dict[int, Any] = {}
+        self._previous_handlers: dict[int, Any] = {}
 
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGINT, signal.SIGTERM):
-                self._before[number] = signal.signal(number, self._on_signal)
+                self._previous_handlers[number] = signal.signal(number, self._on_signal)
+            # Windows has no SIGALRM, so there is no grace period.
             if hasattr(signal, "SIGALRM"):
-                self._before[signal.SIGALRM] = signal.signal(
+                self._previous_handlers[signal.SIGALRM] = signal.signal(
                     signal.SIGALRM, self._on_signal
                 )
         return self
@@ -66,29 +65,30 @@ class Stop:
         trace: TracebackType | None,
     ) -> None:
         self.disarm()
-        for number, handler in self._before.items():
+        for number, handler in self._previous_handlers.items():
             signal.signal(number, handler)
 
     def disarm(self) -> None:
         """End the grace period: the command has noticed the signal."""
-        if hasattr(signal, "SIGALRM") and signal.SIGALRM in self._before:
+        if hasattr(signal, "SIGALRM") and signal.SIGALRM in self._previous_handlers:
             signal.setitimer(signal.ITIMER_REAL, 0)
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
-        """Wrap a wait for input, where a signal may raise Stopped at once."""
+        """Mark a wait for input, in which a signal may raise Stopped at once."""
         self._waiting = True
         try:
-            if self.asked:
+            if self.requested:
                 raise Stopped
             yield
         finally:
             self._waiting = False
 
     def _on_signal(self, number: int, _frame: FrameType | None) -> None:
-        if self.asked or self._waiting:
-            self.asked = True
+        # The second signal, the end of the grace period, or a signal during a wait.
+        if self.requested or self._waiting:
+            self.requested = True
             raise Stopped
-        self.asked = True
+        self.requested = True
         if hasattr(signal, "SIGALRM"):
             signal.setitimer(signal.ITIMER_REAL, GRACE_S)

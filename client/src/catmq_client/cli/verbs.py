@@ -1,8 +1,7 @@
-"""The table of verbs: name, arguments, call of the management API and output of each
-command.
+"""The table of commands: name, arguments, call of the management API, output.
 
-The modules of `manage` and `messages` declare entries of the table; main.py makes the
-parser from them.
+The modules of `manage` and `messages` declare the entries; main.py builds the parser from
+them.
 """
 
 from __future__ import annotations
@@ -17,63 +16,67 @@ from itertools import islice
 from typing import Any, NoReturn
 
 from catmq_client.admin.api import Admin
-from catmq_client.cli.arguments import whole
+from catmq_client.cli.arguments import whole_number
 from catmq_client.cli.connection import Brokers, Command
 from catmq_client.cli.forms import MESSAGE_FIELDS, Form, Format, Paint, is_table, paint
-from catmq_client.cli.output import Columns, facts, note, print_row, print_rows, show
+from catmq_client.cli.output import Columns, format_facts, note, print_row, print_rows, show
 from catmq_client.errors import OptionError
 
 # A call of the management API with the arguments of a command.
 Call = Callable[[Admin, argparse.Namespace], Any]
-# Writes an answer as a page for people, in colours.
+# Formats an answer as a page for people, in colours.
 Page = Callable[[Any, Paint], str]
 
 
 class Argument:
-    """An argument as the help shows it: "--limit N", a flag as "--all", or "NAME"; `form`
-    is argparse's.
+    """An argument as the help shows it: "--limit N", a flag as "--all", or "NAME".
 
-    `old`: a former name of an option; it works, and no help lists it. `old_type`: its type,
-    if that differs.
+    `keywords` are passed to argparse. `old` is a former name of an option; it still works,
+    but help does not list it. `old_type` is the type of the former option, if it differs.
     """
 
     def __init__(
-        self, words: str, text: str | None = None, *, old: str = "", **form: Any
+        self, usage: str, text: str | None = None, *, old: str = "", **keywords: Any
     ) -> None:
-        self.flag, _, metavar = words.partition(" ")
-        self.old, self.old_type = old, form.pop("old_type", None)
-        self.dest: str = form.get("dest") or self.flag.lstrip("-").replace("-", "_").lower()
-        self.form = {"help": text, **form}
+        self.flag, _, metavar = usage.partition(" ")
+        self.old, self.old_type = old, keywords.pop("old_type", None)
+        self.dest: str = (
+            keywords.get("dest") or self.flag.lstrip("-").replace("-", "_").lower()
+        )
+        self.keywords = {"help": text, **keywords}
         if not self.flag.startswith("-"):
-            self.form.pop("dest", None)
-        elif not (metavar or "choices" in form or "action" in form):
-            self.form["action"] = "store_true"
+            self.keywords.pop("dest", None)
+        elif not (metavar or "choices" in keywords or "action" in keywords):
+            self.keywords["action"] = "store_true"
         if metavar:
-            self.form["metavar"] = metavar
+            self.keywords["metavar"] = metavar
 
     def add(self, parser: argparse._ActionsContainer) -> None:
+        """Add the argument to a parser, with its former name."""
         if self.flag.startswith("-"):
-            parser.add_argument(self.flag, **self.form)
+            parser.add_argument(self.flag, **self.keywords)
             if self.old:
-                former = {
+                # Without a default of its own the former option does not overwrite the
+                # value of the present one.
+                old_keywords = {
                     "help": argparse.SUPPRESS,
                     "dest": self.dest,
                     "default": argparse.SUPPRESS,
                 }
-                former |= {"type": self.old_type} if self.old_type else {}
-                parser.add_argument(self.old, **{**self.form, **former})
+                old_keywords |= {"type": self.old_type} if self.old_type else {}
+                parser.add_argument(self.old, **{**self.keywords, **old_keywords})
         else:
-            parser.add_argument(self.dest, metavar=self.flag, **self.form)
+            parser.add_argument(self.dest, metavar=self.flag, **self.keywords)
 
     def optional(self) -> Argument:
-        """Return the same argument, absent from the parsed ones unless it is given."""
-        same = copy(self)
-        same.form = {**self.form, "default": argparse.SUPPRESS}
-        return same
+        """Return the same argument without a default: absent from the namespace unless set."""
+        argument = copy(self)
+        argument.keywords = {**self.keywords, "default": argparse.SUPPRESS}
+        return argument
 
 
 class OneOf(Argument):
-    """Arguments of which exactly one must be given."""
+    """Arguments of which exactly one is required."""
 
     def __init__(self, *choices: Argument) -> None:
         super().__init__("NONE")
@@ -81,8 +84,8 @@ class OneOf(Argument):
 
     def add(self, parser: argparse._ActionsContainer) -> None:
         group = parser.add_mutually_exclusive_group(required=True)
-        for choice in self.choices:
-            choice.add(group)
+        for argument in self.choices:
+            argument.add(group)
 
 
 Arguments = tuple[Argument, ...]
@@ -90,7 +93,10 @@ Arguments = tuple[Argument, ...]
 
 @dataclass(frozen=True)
 class Verb:
-    """A command that does something. `old`: a former name; it works, and no help lists it."""
+    """A command that does something.
+
+    `old` is a former name. It still works, but help does not list it.
+    """
 
     name: str
     help: str
@@ -99,15 +105,16 @@ class Verb:
     old: str = ""
 
     def add(self, parsers: Any, common: argparse.ArgumentParser) -> None:
-        made = add_parser(parsers, self, parents=[common])
+        parser = add_parser(parsers, self, parents=[common])
         for argument in self.arguments:
-            argument.add(made)
-        made.set_defaults(command=self.run, parser=made)
+            argument.add(parser)
+        # With this parser later errors show the usage of the command.
+        parser.set_defaults(command=self.run, parser=parser)
 
 
 @dataclass(frozen=True)
 class Noun:
-    """A group of verbs. `old`: a former name, as of a verb."""
+    """A group of verbs. `old` is a former name, as of a verb."""
 
     name: str
     help: str
@@ -115,107 +122,126 @@ class Noun:
     old: str = ""
 
     def add(self, parsers: Any, common: argparse.ArgumentParser) -> None:
-        below = add_parser(parsers, self).add_subparsers(metavar="VERB", required=True)
+        subparsers = add_parser(parsers, self).add_subparsers(metavar="VERB", required=True)
         for verb in self.verbs:
-            verb.add(below, common)
+            verb.add(subparsers, common)
 
 
-def add_parser(parsers: Any, entry: Verb | Noun, **form: Any) -> argparse.ArgumentParser:
-    made: argparse.ArgumentParser = parsers.add_parser(entry.name, help=entry.help, **form)
+def add_parser(
+    parsers: Any, entry: Verb | Noun, **keywords: Any
+) -> argparse.ArgumentParser:
+    """Add the parser of an entry, under its present and its former name."""
+    parser: argparse.ArgumentParser = parsers.add_parser(
+        entry.name, help=entry.help, **keywords
+    )
+    # Not the argument `aliases` of argparse, since help would list the former name.
     if entry.old:
-        parsers.choices[entry.old] = made
-    return made
+        parsers.choices[entry.old] = parser
+    return parser
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser that answers a wrong word with those that help lists, and with the one that
-    was meant.
-    """
+    """A parser whose errors list the visible choices and suggest the nearest one."""
 
-    given: Collection[str] = ()
+    # The arguments that are parsed, for error().
+    arguments: Collection[str] = ()
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Parse the arguments; they are kept for error()."""
-        self.given = args or ()
+        """Parse the arguments, and keep them for error()."""
+        self.arguments = args or ()
         return super().parse_known_args(args, namespace)
 
     def error(self, message: str) -> NoReturn:
-        """End the program; what is missing may have been given by a wrong name."""
-        known = flags(self)
-        options = [word.partition("=")[0] for word in self.given if word.startswith("--")]
-        wrong = [
-            f"{word} is unknown{close}"
-            for word in options
-            if word not in known and (close := meant(word, known))
+        """End the program with an error.
+
+        If a required option is missing, the text also names misspelt options.
+        """
+        valid_options = listed_options(self)
+        options = [
+            option.partition("=")[0] for option in self.arguments if option.startswith("--")
+        ]
+        misspelt = [
+            f"{option} is unknown{hint}"
+            for option in options
+            if option not in valid_options and (hint := suggest(option, valid_options))
         ]
         missing = message.startswith("the following arguments are required")
-        super().error(f"{message} ({', '.join(wrong)})" if missing and wrong else message)
+        super().error(
+            f"{message} ({', '.join(misspelt)})" if missing and misspelt else message
+        )
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
+        """Check a choice as argparse does, but list only visible commands, and suggest one."""
         if action.choices is None or isinstance(value, Format) or value in action.choices:
             return
-        words = [str(choice) for choice in action.choices]
+        # A FORMAT is valid for --output, but is none of its choices.
+        choices = [str(choice) for choice in action.choices]
         if isinstance(action, argparse._SubParsersAction):
-            words = [listed.dest for listed in action._choices_actions]
-        form = ", or a FORMAT in braces" if str(action.metavar).endswith("FORMAT") else ""
-        told = (
-            f"invalid choice: {value!r} (choose from "
-            f"{', '.join(words)}{form}){meant(str(value), words)}"
+            choices = [entry.dest for entry in action._choices_actions]
+        format_hint = (
+            ", or a FORMAT in braces" if str(action.metavar).endswith("FORMAT") else ""
         )
-        raise argparse.ArgumentError(action, told)
+        message = (
+            f"invalid choice: {value!r} (choose from "
+            f"{', '.join(choices)}{format_hint}){suggest(str(value), choices)}"
+        )
+        raise argparse.ArgumentError(action, message)
 
 
-def flags(command: argparse.ArgumentParser) -> list[str]:
+def listed_options(command: argparse.ArgumentParser) -> list[str]:
     """Return the options that the help of a command lists."""
-    shown = (action for action in command._actions if action.help != argparse.SUPPRESS)
-    return [flag for action in shown for flag in action.option_strings]
+    visible = (action for action in command._actions if action.help != argparse.SUPPRESS)
+    return [flag for action in visible for flag in action.option_strings]
 
 
-def meant(text: str, words: Iterable[str]) -> str:
-    """Return the question for the word that was meant, '' if none is close.
+def suggest(text: str, words: Iterable[str]) -> str:
+    """Return a question that names the word closest to a text, '' if none is close.
 
-    >>> meant("tabel", ["table", "json"]), meant("x", ["table"])
+    >>> suggest("tabel", ["table", "json"]), suggest("x", ["table"])
     ('; did you mean table?', '')
     """
-    close = difflib.get_close_matches(text, list(words), n=1)
-    return f"; did you mean {close[0]}?" if close else ""
+    matches = difflib.get_close_matches(text, list(words), n=1)
+    return f"; did you mean {matches[0]}?" if matches else ""
 
 
 class Output(Argument):
-    """`--output` of a command: `terminal` is the default on one, the first of `forms`
-    elsewhere.
+    """The option `--output` of a command.
 
-    `known`: the fields that a FORMAT may have, if they are known before there is a row.
+    Its default is `terminal` on a terminal, and the first of `forms` elsewhere. `fields`
+    are the fields that a FORMAT may name, if they are fixed before the first row.
     """
 
     def __init__(
         self,
         *forms: str,
-        known: Collection[str] = (),
+        fields: Collection[str] = (),
         example: str = "{name} {state}",
         terminal: str = "pretty",
     ) -> None:
+        # dict.fromkeys() removes repeats and keeps the order.
         choices = list(dict.fromkeys(["pretty", "table", "json", *forms]))
         self._defaults = {"piped": forms[0], "on_terminal": terminal}
-        told = (
+        default = (
             forms[0]
             if terminal == forms[0]
             else f"{terminal} on a terminal, else {forms[0]}"
         )
         super().__init__(
             f"--output {'|'.join(choices)}|FORMAT",
-            f"format (default {told}); FORMAT: fields of the JSON, such as '{example}'",
+            f"format (default {default}); FORMAT: fields of the JSON, such as '{example}'",
             choices=choices,
-            type=lambda text: Format(text, known) if "{" in text else text,
+            type=lambda text: Format(text, fields) if "{" in text else text,
         )
 
     def add(self, parser: argparse._ActionsContainer) -> None:
         super().add(parser)
+        # The choice depends on the terminal and is made by with_output_form(): the parser is
+        # built once, while standard output may change between commands of a process.
         parser.set_defaults(**self._defaults)
 
 
-def with_form(args: argparse.Namespace) -> argparse.Namespace:
-    """Return the arguments with the form of output that was not given."""
+def with_output_form(args: argparse.Namespace) -> argparse.Namespace:
+    """Return the arguments with the default form of output if none was chosen."""
     if getattr(args, "piped", "") and args.output is None:
         args.output = args.on_terminal if sys.stdout.isatty() else args.piped
     return args
@@ -225,15 +251,17 @@ NAME, GROUP, TOPIC = Argument("NAME"), Argument("GROUP"), Argument("TOPIC")
 YES = Argument("--yes", "delete without confirmation; required without a terminal")
 DRY_RUN = Argument("--dry-run", "show the changes without making them")
 QUEUES = Argument(
-    "--queue QUEUE", "only this queue (repeatable)", type=whole(1), action="append"
+    "--queue QUEUE", "only this queue (repeatable)", type=whole_number(1), action="append"
 )
 
 
 def limit(
-    default: int, most: int | None = None, *, what: str = "rows", old: str = ""
+    default: int, maximum: int | None = None, *, noun: str = "rows", old: str = ""
 ) -> Argument:
-    text = f"maximum {what} (default {default})"
-    return Argument("--limit N", text, type=whole(1, most), default=default, old=old)
+    text = f"maximum {noun} (default {default})"
+    return Argument(
+        "--limit N", text, type=whole_number(1, maximum), default=default, old=old
+    )
 
 
 def search(plural: str) -> Argument:
@@ -241,17 +269,19 @@ def search(plural: str) -> Argument:
 
 
 TABLE = Output("table")
-# a sentence says on standard error what was done
+# Commands that change something print nothing by default. A note on standard error says what
+# was done.
 CHANGED = Output("none", example="{name}", terminal="none")
-MESSAGES = Output("json", "body", known=MESSAGE_FIELDS, example="{key} {body}")
+MESSAGES = Output("json", "body", fields=MESSAGE_FIELDS, example="{key} {body}")
 
 
 def listing(
     name: str, text: str, arguments: Arguments, call: Call, *, columns: Columns
 ) -> Verb:
-    """A verb that prints the rows of a call, at most `--limit`."""
+    """Return a verb that prints the rows of a call, at most `--limit`."""
 
     def run(args: argparse.Namespace, brokers: Brokers) -> int:
+        # Rows are fetched page by page, so a small limit saves requests.
         rows = islice(call(brokers.admin(), args), getattr(args, "limit", None))
         print_rows(rows, columns, args.output)
         return 0
@@ -260,8 +290,9 @@ def listing(
 
 
 def detail(name: str, text: str, arguments: Arguments, call: Call, *, page: Page) -> Verb:
-    """A verb that prints the answer of a call: as `page` writes it, or as a JSON object or
-    FORMAT.
+    """Return a verb that prints the answer of a call.
+
+    It is formatted by `page` for people, as a JSON object or in a FORMAT.
     """
 
     def run(args: argparse.Namespace, brokers: Brokers) -> int:
@@ -285,47 +316,48 @@ def action(
     asks: str = "",
     old: str = "",
 ) -> Verb:
-    """A verb that changes something and notes `done`, filled in from the arguments and the
-    `answer`.
+    """Return a verb that changes something and notes `done`.
 
-    `asks`: what is deleted, for a verb that must be confirmed with the value of its last
-    argument.
+    `done` is a template of the arguments and the `answer`. `asks` is a template of what is
+    deleted, for a verb that must be confirmed with the value of its last argument.
     """
 
     def run(args: argparse.Namespace, brokers: Brokers) -> int:
-        told = vars(args)
-        if asks and not confirmed(
-            asks.format(**told), told[arguments[-1].dest], yes=args.yes
+        values = vars(args)
+        if asks and not confirm_deletion(
+            asks.format(**values), values[arguments[-1].dest], yes=args.yes
         ):
             return 1
         answer = call(brokers.admin(), args)
-        note(done.format(**told, answer=answer))
-        named = {
-            one.dest: told[one.dest] for one in arguments if not one.flag.startswith("-")
+        note(done.format(**values, answer=answer))
+        named_values = {
+            argument.dest: values[argument.dest]
+            for argument in arguments
+            if not argument.flag.startswith("-")
         }
-        show_row(answer if isinstance(answer, Mapping) else named, args.output)
+        show_row(answer if isinstance(answer, Mapping) else named_values, args.output)
         return 0
 
     return Verb(name, text, (*arguments, *((YES,) if asks else ()), CHANGED), run, old)
 
 
 def show_row(row: Mapping[str, Any], form: Form, body: bytes | None = None) -> None:
-    """Show one thing as names and values, as JSON or in a FORMAT, or not at all.
+    """Print an object as names and values, as JSON or in a FORMAT, or not at all.
 
-    `body` is that of a message, for a FORMAT.
+    `body` is the body of a message, for a FORMAT.
     """
     if is_table(form):
-        shown = {
+        columns = {
             name.replace("_", " "): name
             for name, value in row.items()
             if not isinstance(value, list)
         }
-        show(facts(row, shown, paint(form, sys.stdout)))
+        show(format_facts(row, columns, paint(form, sys.stdout)))
     elif form != "none":
         print_row(row, form, body)
 
 
-# Changes settings: the management API, the arguments, the settings that were given.
+# Changes settings: called with the management API, the arguments and the changed settings.
 Change = Callable[[Admin, argparse.Namespace, dict[str, Any]], object]
 
 
@@ -338,29 +370,31 @@ def settings(
     label: str,
     flags: Arguments = (),
 ) -> Verb:
-    """The verb `set`: it changes the options that were given and notes them behind `label`.
+    """Return the verb `set`, which changes the settings whose options are present.
 
-    A `change` that returns False has changed nothing. `flags` are no settings.
+    It notes them after `label`. A `change` that returns False has changed nothing. `flags`
+    are options that are no settings.
     """
 
     def run(args: argparse.Namespace, brokers: Brokers) -> int:
-        given = given_by(args, options)
-        if not given:
+        changes = present_options(args, options)
+        # An empty change would succeed without any effect.
+        if not changes:
             raise OptionError(
                 f"nothing to set: give {', '.join(option.flag for option in options)}"
             )
-        changed = change(brokers.admin(), args, given)
-        if changed is not False:
-            note(f"{label.format(**vars(args))}: {assignments(given)}")
-        if isinstance(changed, Mapping):
-            show_row(changed, args.output)
+        answer = change(brokers.admin(), args, changes)
+        if answer is not False:
+            note(f"{label.format(**vars(args))}: {format_assignments(changes)}")
+        if isinstance(answer, Mapping):
+            show_row(answer, args.output)
         return 0
 
     return Verb("set", text, (*named, *options, *flags, CHANGED), run)
 
 
-def given_by(args: argparse.Namespace, options: Arguments) -> dict[str, Any]:
-    """Return the values of optional arguments that were given, by name."""
+def present_options(args: argparse.Namespace, options: Arguments) -> dict[str, Any]:
+    """Return the values of the options that are present, by name."""
     return {
         option.dest: getattr(args, option.dest)
         for option in options
@@ -368,31 +402,30 @@ def given_by(args: argparse.Namespace, options: Arguments) -> dict[str, Any]:
     }
 
 
-def assignments(given: Mapping[str, Any]) -> str:
+def format_assignments(values: Mapping[str, Any]) -> str:
     """Return settings as text.
 
-    >>> assignments({"tags": "new", "threads": None})
+    >>> format_assignments({"tags": "new", "threads": None})
     "tags='new', threads=none"
     """
     return ", ".join(
         f"{name}={'none' if value is None else repr(value)}"
-        for name, value in given.items()
+        for name, value in values.items()
     )
 
 
-def confirmed(what: str, name: str, *, yes: bool) -> bool:
-    """Return True if to delete: a person at a terminal types the name again, a script says
-    --yes.
-    """
+def confirm_deletion(kind: str, name: str, *, yes: bool) -> bool:
+    """Return True if the deletion is confirmed: with `--yes`, or by typing the name again."""
     if yes:
         return True
     if not sys.stdin.isatty():
         note(
             "catmq: nothing deleted: no terminal for a confirmation; give --yes to delete "
-            f"{what} {name}"
+            f"{kind} {name}"
         )
         return False
-    sys.stderr.write(f"Delete {what} {name}? Type its name: ")
+    # The prompt goes to standard error, since standard output has results only.
+    sys.stderr.write(f"Delete {kind} {name}? Type its name: ")
     sys.stderr.flush()
     if sys.stdin.readline().strip() == name:
         return True

@@ -1,5 +1,5 @@
-"""`--wait`: a command returns when what it began is done; on a terminal a line tells how
-far it is.
+"""`--wait`: a command returns when the work it began is done. A terminal shows the
+progress.
 """
 
 from __future__ import annotations
@@ -14,67 +14,66 @@ from catmq_client.errors import AnswerLost, ConnectFailed, Unavailable
 
 WAIT = Argument("--wait", "wait until it is done")
 EVERY_S = 1.0
-AWAY = (ConnectFailed, AnswerLost, Unavailable)
+UNREACHABLE = (ConnectFailed, AnswerLost, Unavailable)
 
-# Returns what is still to be done, as text; '' if nothing is.
-Look = Callable[[], str]
+# Returns the remaining work as text, '' if it is done.
+DescribeWork = Callable[[], str]
 
 
-def waited(look: Look, *, goes_on: str) -> bool:
-    """Look again and again until all is done; False if a signal ended the wait.
+def wait_until_done(remaining_work: DescribeWork, *, continues: str) -> bool:
+    """Wait until no work remains. Return False if a signal ended the wait.
 
-    `goes_on`: what the end of the wait does not stop. Brokers and nodes that do not answer
-    are waited for.
+    `continues` names the work that the signal does not stop. Brokers and nodes that do not
+    answer are waited for.
     """
     progress = Progress()
     with Stop() as stop:
         try:
-            while rest := left(look):
-                progress.tell(rest)
+            while True:
+                try:
+                    text = remaining_work()
+                except UNREACHABLE as error:
+                    text = error.detail.partition("\n")[0]
+                if not text:
+                    break
+                progress.show(text)
                 with stop.waiting():
                     time.sleep(EVERY_S)
         except Stopped:
-            progress.end()
-            note(f"catmq: stopped waiting; {goes_on}")
+            progress.clear()
+            note(f"catmq: stopped waiting; {continues}")
             return False
         finally:
-            progress.end()
+            progress.clear()
             stop.disarm()
     return True
 
 
-def left(look: Look) -> str:
-    """Return what is still to be done, and whom one waits for if nobody can tell."""
-    try:
-        return look()
-    except AWAY as error:
-        return error.detail.partition("\n")[0]
+def repeat_until_stopped(
+    act: Callable[[], bool], *, every_s: float, begun: bool = False
+) -> int:
+    """Call `act` as `until_stopped` does, and wait for a broker that does not answer.
 
-
-def followed(act: Callable[[], bool], *, every_s: float, begun: bool = False) -> int:
-    """Call `act` as `until_stopped` does, and wait for a broker that goes away meanwhile.
-
-    Its absence and its return are told once. Unless it has `begun`, the first call must
-    succeed.
+    Its absence and its return are noted once. Unless `begun`, the first call must succeed.
     """
-    away = False
+    is_away = False
 
-    def again() -> bool:
-        nonlocal away, begun
+    def act_once() -> bool:
+        nonlocal is_away, begun
         try:
             more = act()
-        except AWAY as error:
+        except UNREACHABLE as error:
             if not begun:
                 raise
-            if not away:
+            if not is_away:
                 note(
                     f"catmq: {error.detail.partition(chr(10))[0]}; waiting for it until Ctrl-C"
                 )
-            away = True
+            is_away = True
             return False
-        if away:
+        if is_away:
             note("catmq: it answers again")
-        away, begun = False, True
+        is_away, begun = False, True
         return more
 
-    return until_stopped(again, every_s=every_s)
+    return until_stopped(act_once, every_s=every_s)

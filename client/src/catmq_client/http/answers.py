@@ -72,7 +72,13 @@ def read_answer(
     incomplete answer, and OSError.
     """
     stream = _Stream(sock, timeout_s)
-    status, headers, keep_alive = _read_final_head(stream)
+    for _ in range(MAX_INTERIM + 1):
+        status, headers, keep_alive = _read_head(stream)
+        # Below 200 it is an interim answer, as 100 Continue or 102 Processing.
+        if status >= 200:
+            break
+    else:
+        raise HTTPException(f"more than {MAX_INTERIM} interim answers")
     if method == "HEAD" or status in _BODILESS:
         data: bytes | bytearray = b""
     elif "transfer-encoding" in headers:
@@ -143,7 +149,14 @@ class _Stream:
         while len(data) < count:
             filled = len(data)
             data += bytes(min(count - filled, max(RECEIVE_BYTES, filled)))
-            self._receive_into(data, filled, count)
+            with memoryview(data) as view:
+                while filled < len(view):
+                    self._limit_time()
+                    received = self._sock.recv_into(view[filled:])
+                    if not received:
+                        raise IncompleteRead(bytes(view[:filled]), count - filled)
+                    filled += received
+                    self._extend_time(received)
         return data
 
     def read_to_end(self) -> bytes:
@@ -156,17 +169,6 @@ class _Stream:
                 raise HTTPException(f"an answer of more than {MAX_BODY_BYTES} bytes")
         self.buffered = b""
         return b"".join(pieces)
-
-    def _receive_into(self, data: bytearray, filled: int, count: int) -> None:
-        """Fill the rest of `data` after `filled` bytes. `count` is its final length."""
-        with memoryview(data) as whole:
-            while filled < len(whole):
-                self._limit_time()
-                received = self._sock.recv_into(whole[filled:])
-                if not received:
-                    raise IncompleteRead(bytes(whole[:filled]), count - filled)
-                filled += received
-                self._extend_time(received)
 
     def _receive(self, max_bytes: int) -> bytes:
         """Return at most `max_bytes` bytes, b"" if the peer closed the connection."""
@@ -188,15 +190,6 @@ class _Stream:
         # The head must come within the limit itself: only a body may be large.
         if self._deadline is not None and self._head_received:
             self._deadline += received / MIN_BYTES_PER_S
-
-
-def _read_final_head(stream: _Stream) -> tuple[int, Headers, bool]:
-    """Return the first head that is not an interim answer (100 Continue, 102 Processing)."""
-    for _ in range(MAX_INTERIM + 1):
-        head = _read_head(stream)
-        if head[0] >= 200:
-            return head
-    raise HTTPException(f"more than {MAX_INTERIM} interim answers")
 
 
 def _read_head(stream: _Stream) -> tuple[int, Headers, bool]:

@@ -102,7 +102,13 @@ class _WholeRequests(_Base):
                 self, "the request was not taken in time"
             ) from self._send_error
         try:
-            answer = self._read()
+            self.sock.settimeout(self.timeout)
+            answer = answers.read_answer(
+                self.sock,
+                method=self._method,
+                timeout_s=self.timeout,
+                takes_gzip=self._takes_gzip,
+            )
         except (HTTPException, OSError) as error:
             if self._send_error is None:
                 raise
@@ -112,15 +118,6 @@ class _WholeRequests(_Base):
         if not answer.stays_open:
             self.close()
         return answer
-
-    def _read(self) -> answers.Answer:
-        self.sock.settimeout(self.timeout)
-        return answers.read_answer(
-            self.sock,
-            method=self._method,
-            timeout_s=self.timeout,
-            takes_gzip=self._takes_gzip,
-        )
 
     def _host_header(self, url: str) -> str:
         """Return the Host of a request: that of its URL if a proxy gets the whole URL."""

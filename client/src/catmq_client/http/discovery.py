@@ -80,7 +80,11 @@ class Brokers:
         A paused broker is returned only if all brokers are paused: waiting for its timeout
         is not worth it.
         """
-        ranks = {url: self._rank(url) for url in self._circle_after(tried[-1])}
+        # All brokers as a circle, starting after the one that was tried last, so that equal
+        # brokers take turns.
+        urls = self._all_urls()
+        start = urls.index(tried[-1]) + 1 if tried[-1] in urls else 0
+        ranks = {url: self._rank(url) for url in urls[start:] + urls[:start]}
         worst_rank = max(AVOIDED, min(ranks.values()))
         candidates = [
             url for url, rank in ranks.items() if url not in tried and rank <= worst_rank
@@ -89,8 +93,16 @@ class Brokers:
 
     def move_away(self, url: str, *, unreachable: bool) -> None:
         """Make the next request start elsewhere, unless another thread already did that."""
-        if unreachable:
-            self._pause(url)
+        now, earlier = time.monotonic(), self._pauses.get(url)
+        # During a pause another thread met the same failure, which must not count twice.
+        if unreachable and (earlier is None or now >= earlier.until):
+            # The pause grows with each failure.
+            backoff = (
+                earlier.backoff
+                if earlier
+                else Backoff(base_ms=PAUSE_MS, max_ms=MAX_PAUSE_MS)
+            )
+            self._pauses[url] = _Pause(now + backoff.next_s(), backoff)
         if self.current == url:
             self.current = self.next_broker([url]) or url
 
@@ -129,10 +141,6 @@ class Brokers:
         }
         listed.sort(key=lambda url: url in avoided)
         self._listed_urls, self._avoided = tuple(listed[:MAX_LISTED]), frozenset(avoided)
-        self._choose_current()
-
-    def _choose_current(self) -> None:
-        """Move `current` to a broker of the best rank; forget pauses of unlisted brokers."""
         best = self.urls
         if self.current not in best:
             self.current = random.choice(best)
@@ -142,29 +150,11 @@ class Brokers:
     def _all_urls(self) -> tuple[str, ...]:
         return self._seeds + self._listed_urls
 
-    def _circle_after(self, url: str) -> tuple[str, ...]:
-        """Return all brokers in their order as a circle, starting after `url`."""
-        urls = self._all_urls()
-        start = urls.index(url) + 1 if url in urls else 0
-        return urls[start:] + urls[:start]
-
     def _rank(self, url: str) -> int:
         pause = self._pauses.get(url)
         if pause is not None and time.monotonic() < pause.until:
             return PAUSED
         return AVOIDED if url in self._avoided else IN_SERVICE
-
-    def _pause(self, url: str) -> None:
-        """Avoid a broker for a time that grows with each failure."""
-        earlier = self._pauses.get(url)
-        now = time.monotonic()
-        if earlier is not None and now < earlier.until:
-            # Another thread met the same failure.
-            return
-        backoff = (
-            earlier.backoff if earlier else Backoff(base_ms=PAUSE_MS, max_ms=MAX_PAUSE_MS)
-        )
-        self._pauses[url] = _Pause(now + backoff.next_s(), backoff)
 
     def _is_acceptable(self, url: str) -> bool:
         """Return True if requests with the API key may go to a URL that a broker named.
@@ -200,17 +190,8 @@ class Discovery:
 
     def refresh_if_due(self) -> None:
         """Fetch the list in the background if it is time, after a successful request."""
-        if time.monotonic() >= self._due_at:
-            self._start_thread()
-
-    def refresh_soon(self) -> None:
-        """Fetch the list as soon as GAP_S allows. Called when a broker failed."""
-        self._broker_failed = True
-        self._due_at = min(self._due_at, self._not_before)
-        self.refresh_if_due()
-
-    def _start_thread(self) -> None:
-        """Start the thread that fetches the list, unless one is running in this process."""
+        if time.monotonic() < self._due_at:
+            return
         pid, question = os.getpid(), object()
         # setdefault() is atomic: of threads that come here together one starts a question.
         if self._asking.setdefault(pid, question) is not question:
@@ -226,6 +207,12 @@ class Discovery:
             # The system has no more threads, or the interpreter is ending.
             self._asking.pop(pid, None)
 
+    def refresh_soon(self) -> None:
+        """Fetch the list as soon as GAP_S allows. Called when a broker failed."""
+        self._broker_failed = True
+        self._due_at = min(self._due_at, self._not_before)
+        self.refresh_if_due()
+
     def _run(self, pid: int) -> None:
         """Fetch the list once, take it over, and set the time of the next question."""
         try:
@@ -233,20 +220,18 @@ class Discovery:
             if rows is not None:
                 self._brokers.update_list(rows)
                 self._backoff.reset()
-            self._schedule_next(failed=rows is None)
+            now = time.monotonic()
+            self._not_before = now + (self._backoff.next_s() if rows is None else GAP_S)
+            self._due_at = (
+                self._not_before
+                if rows is None
+                else now + REFRESH_S * random.uniform(0.8, 1.0)
+            )
+            # Checked last, so that a broker that fails during these lines is not overlooked.
+            if self._broker_failed:
+                self._due_at = self._not_before
         finally:
             self._asking.pop(pid, None)
-
-    def _schedule_next(self, *, failed: bool) -> None:
-        """Set the time of the next question."""
-        now = time.monotonic()
-        self._not_before = now + (self._backoff.next_s() if failed else GAP_S)
-        self._due_at = (
-            self._not_before if failed else now + REFRESH_S * random.uniform(0.8, 1.0)
-        )
-        # Checked last, so that a broker that fails during these lines is not overlooked.
-        if self._broker_failed:
-            self._due_at = self._not_before
 
     def _fetch_list(self) -> list[Any] | None:
         """Return the rows of the first of MAX_ASKED brokers that answers, or None."""

@@ -255,8 +255,12 @@ class HttpTransport:
             "User-Agent": SDK,
         }
         key = api_key if api_key is not None else os.environ.get("CATMQ_API_KEY")
+        if key and not (key.isascii() and key.isprintable()):
+            raise OptionError(
+                "the API key has a line break, or another character that headers cannot have"
+            )
         if key:
-            self._headers["Authorization"] = f"Bearer {_checked_key(key)}"
+            self._headers["Authorization"] = f"Bearer {key}"
         self._verify = checked_verify(verify)
         self._proxies = dict(proxies or {})
         self._max_connections = max_connections
@@ -300,12 +304,24 @@ class HttpTransport:
             try:
                 answer = self._decode(url, self._send_once(url, call))
             except CatmqError as error:
-                self._note_failure(url, error)
+                is_unreachable = isinstance(error, ConnectFailed)
+                is_unavailable = isinstance(error, Unavailable) and error.status == 503
+                # Only these errors mean that the broker has not carried out the request.
+                is_undone = is_unreachable or error.code == "draining"
+                if (
+                    is_undone
+                    or isinstance(error, AnswerLost)
+                    or (is_unavailable and error.retriable)
+                ):
+                    # The next request, too, starts at another broker.
+                    self._brokers.move_away(url, unreachable=is_unreachable)
+                    if self._discovery is not None:
+                        self._discovery.refresh_soon()
                 # A second broker is always tried; further ones only within the time limit,
                 # because each unreachable broker may take a connect timeout.
                 time_is_over = len(tried) > 1 and time.monotonic() > deadline
                 next_url = self._brokers.next_broker(tried)
-                if next_url is None or time_is_over or not _is_certainly_undone(error):
+                if next_url is None or time_is_over or not is_undone:
                     error.brokers = tuple(tried)
                     raise
                 url = next_url
@@ -323,13 +339,6 @@ class HttpTransport:
         # A session of the parent process shares its sockets and is not closed here.
         if session is not None and session[0] == pid:
             session[1].close()
-
-    def _note_failure(self, url: str, error: CatmqError) -> None:
-        """Leave a broker that failed, and ask for the list of brokers."""
-        if _should_leave_broker(error):
-            self._brokers.move_away(url, unreachable=isinstance(error, ConnectFailed))
-            if self._discovery is not None:
-                self._discovery.refresh_soon()
 
     def _fetch_brokers(self, url: str) -> dict[str, Any]:
         """Return the answer of `GET /api/v1/brokers`; see Discovery.
@@ -448,15 +457,6 @@ def _checked_urls(urls: str | Sequence[str]) -> tuple[str, ...]:
     return stripped
 
 
-def _checked_key(key: str) -> str:
-    """Return the API key. Raises OptionError if a header cannot carry it."""
-    if not (key.isascii() and key.isprintable()):
-        raise OptionError(
-            "the API key has a line break, or another character that headers cannot have"
-        )
-    return key
-
-
 def _problem_document(response: BaseHTTPResponse) -> dict[str, Any]:
     """Return the fields of a problem document, {} if a proxy sent something else."""
     content_type = response.headers.get("Content-Type", "")
@@ -467,15 +467,3 @@ def _problem_document(response: BaseHTTPResponse) -> dict[str, Any]:
     except (ValueError, RecursionError):
         return {}
     return problem if isinstance(problem, dict) else {}
-
-
-def _is_certainly_undone(error: CatmqError) -> bool:
-    """Return True if no broker carried out the request, so that it may be sent to the next."""
-    return isinstance(error, ConnectFailed) or error.code == "draining"
-
-
-def _should_leave_broker(error: CatmqError) -> bool:
-    """Return True if the next request, too, should go to another broker."""
-    if isinstance(error, ConnectFailed | AnswerLost) or error.code == "draining":
-        return True
-    return isinstance(error, Unavailable) and error.status == 503 and error.retriable

@@ -25,7 +25,7 @@ from catmq_client.reading.state import GroupState
 
 log = logging.getLogger("catmq.consumer")
 
-# Limit of brokers for one request.
+# Limit of brokers per request.
 MAX_QUEUES = 1_000
 # Longest pause before a queue is tried again that could not be acquired.
 MAX_PAUSE_S = 1.0
@@ -35,7 +35,7 @@ IDLE_S = 60.0
 
 
 class Acquirer(Component):
-    """Acquires queues for one consumer; `run` is the body of its thread."""
+    """Acquires the queues of a consumer; `run` is the body of its thread."""
 
     def __init__(
         self, *, transport: Transport, state: GroupState, handle_error: ErrorHandler
@@ -59,7 +59,10 @@ class Acquirer(Component):
         state = self._state
         with state.changed:
             consumer_id, batch = state.consumer_id, self._due()
-            delay_s = self._next_due_s()
+            times = [owned.not_before for owned in self._queues_to_acquire()]
+            if state.full_since is not None:
+                times.append(max(state.full_since + CHECK_S, self._check_at))
+            delay_s = min(times, default=IDLE_S + time.monotonic()) - time.monotonic()
             if consumer_id is None or (not batch and delay_s > 0):
                 state.changed.wait(IDLE_S if consumer_id is None else delay_s)
                 return
@@ -91,27 +94,17 @@ class Acquirer(Component):
         return [owned for owned in queues if not (self._is_retrying and owned.failures)]
 
     def _due(self) -> list[OwnedQueue]:
-        """Return the queues to acquire now: new ones first, failed ones only if there are
-        no new ones.
+        """Return the queues to acquire now: new queues first, failed queues only if there
+        is no new queue.
         """
         now = time.monotonic()
-        # A node that hangs delays the whole request, so queues that failed never share one
+        # A node that hangs delays the whole request, so queues that failed never share it
         # with new queues.
         due_queues = [
             owned for owned in self._queues_to_acquire() if owned.not_before <= now
         ]
         new_queues = [owned for owned in due_queues if not owned.failures]
         return (new_queues or due_queues)[:MAX_QUEUES]
-
-    def _next_due_s(self) -> float:
-        """Return the seconds until a queue is to be acquired or the generation to be asked
-        for.
-        """
-        state = self._state
-        times = [owned.not_before for owned in self._queues_to_acquire()]
-        if state.full_since is not None:
-            times.append(max(state.full_since + CHECK_S, self._check_at))
-        return max(0.0, min(times, default=IDLE_S + time.monotonic()) - time.monotonic())
 
     def _acquire_again(self, consumer_id: str, batch: list[OwnedQueue]) -> None:
         """Acquire queues that failed before. Runs in a thread of its own."""
@@ -125,12 +118,17 @@ class Acquirer(Component):
                 self._state.changed.notify_all()
 
     def _acquire(self, consumer_id: str, batch: list[OwnedQueue]) -> None:
-        """Acquire queues with one request and apply the state of each."""
+        """Acquire queues and apply the state of each."""
         body = {"queues": [{"queue": owned.queue, "epoch": owned.epoch} for owned in batch]}
         try:
             answer = self._post("consumers", consumer_id, "acquire", body=body)
         except CatmqError as error:
-            self._after_error(consumer_id, batch, error)
+            with self._state.changed:
+                for owned in batch:
+                    min_s = (error.retry_after_ms or 0) / 1000
+                    owned.back_off(min_s=min_s, max_s=MAX_PAUSE_S)
+            if not self._handle_error(error, consumer_id):
+                self._failures.failed(error)
             return
         self._failures.ended()
         queue_states = {
@@ -145,16 +143,6 @@ class Acquirer(Component):
             if any(owned.acquired and not owned.lost for owned in batch):
                 self._state.on_readable()
             self._state.changed.notify_all()
-
-    def _after_error(
-        self, consumer_id: str, batch: list[OwnedQueue], error: CatmqError
-    ) -> None:
-        """Put off the queues of a failed request, and handle its error."""
-        with self._state.changed:
-            for owned in batch:
-                owned.back_off(min_s=(error.retry_after_ms or 0) / 1000, max_s=MAX_PAUSE_S)
-        if not self._handle_error(error, consumer_id):
-            self._failures.failed(error)
 
     def _apply_state(self, owned: OwnedQueue, queue_state: dict[str, Any]) -> None:
         """Start reading an acquired queue, or put it off if the node refused it."""

@@ -25,7 +25,7 @@ from catmq_client.reading.state import GroupState
 
 log = logging.getLogger("catmq.consumer")
 
-# Limit of brokers for one request.
+# Limit of brokers per request.
 MAX_OFFSETS = 1_000
 # Interval of the check whether a revoked queue has run out of time.
 CHECK_S = 0.25
@@ -42,7 +42,7 @@ class CommitOutcome(NamedTuple):
 
 
 class Committer(Component):
-    """Commits for one consumer; `run` and `run_releases` are the bodies of its threads."""
+    """Commits for a consumer; `run` and `run_releases` are the bodies of its threads."""
 
     def __init__(self, *, transport: Transport, state: GroupState) -> None:
         super().__init__(transport=transport, state=state)
@@ -90,8 +90,8 @@ class Committer(Component):
             state.wait(backoff.next_s(), self._has_new_release)
 
     def release(self) -> None:
-        """Commit and release the revoked queues that may go, new ones apart from failed
-        ones.
+        """Commit and release the revoked queues that may go, new releases apart from failed
+        releases.
         """
         with self._state.changed:
             releasable = [
@@ -106,7 +106,7 @@ class Committer(Component):
             self._commit_and_release(set(self._retried_releases))
 
     def _commit_and_release(self, batch: set[OwnedQueue]) -> None:
-        """Commit the queues in one request.
+        """Commit and release queues together.
 
         Release those that are stored, or whose time is over.
         """
@@ -128,8 +128,13 @@ class Committer(Component):
         After a try, also those out of time.
         """
         for owned in batch:
+            has_nothing_to_commit = (
+                not self._options.enable_auto_commit
+                or not owned.acquired
+                or owned.committable() <= owned.committed
+            )
             if self._may_release(owned) and (
-                self._is_stored(owned) or (was_tried and _is_overdue(owned))
+                has_nothing_to_commit or (was_tried and _is_overdue(owned))
             ):
                 self._state.release(owned)
 
@@ -178,37 +183,33 @@ class Committer(Component):
         """Store the offsets, in as many requests as the limit of brokers needs."""
         outcome = CommitOutcome([], [], [])
         for start in range(0, len(commits), MAX_OFFSETS):
-            self._send_batch(commits[start : start + MAX_OFFSETS], outcome)
-        return outcome
-
-    def _send_batch(self, commits: list[Commit], outcome: CommitOutcome) -> None:
-        """Store the offsets of one request, and add those that failed to `outcome`."""
-        consumer_id = self._state.consumer_id
-        # An offset that an earlier request has stored counts as stored, even if the queue
-        # was lost since.
-        commits = [
-            (owned, offset)
-            for owned, offset in commits
-            if offset > owned.committed or not owned.lost
-        ]
-        outcome.lost_queues.extend(
-            owned for owned, _ in commits if owned.lost or consumer_id is None
-        )
-        commits = [(owned, offset) for owned, offset in commits if not owned.lost]
-        if consumer_id is None or not commits:
-            return
-        body = {
-            "offsets": [
+            consumer_id, batch = (
+                self._state.consumer_id,
+                commits[start : start + MAX_OFFSETS],
+            )
+            # An offset that an earlier request has stored counts as stored, even if the
+            # queue was lost since.
+            outcome.lost_queues.extend(
+                owned
+                for owned, offset in batch
+                if (owned.lost and offset > owned.committed)
+                or (not owned.lost and consumer_id is None)
+            )
+            batch = [(owned, offset) for owned, offset in batch if not owned.lost]
+            if consumer_id is None or not batch:
+                continue
+            entries = [
                 {"queue": owned.queue, "epoch": owned.epoch, "offset": offset}
-                for owned, offset in commits
+                for owned, offset in batch
             ]
-        }
-        response = self._post("consumers", consumer_id, "commit", body=body)
-        states = {entry["queue"]: entry["state"] for entry in response["results"]}
-        with self._state.changed:
-            self._state.note_generation(response.get("generation", 0))
-            for owned, offset in commits:
-                self._apply_result(owned, offset, states.get(owned.queue), outcome)
+            body = {"offsets": entries}
+            response = self._post("consumers", consumer_id, "commit", body=body)
+            states = {entry["queue"]: entry["state"] for entry in response["results"]}
+            with self._state.changed:
+                self._state.note_generation(response.get("generation", 0))
+                for owned, offset in batch:
+                    self._apply_result(owned, offset, states.get(owned.queue), outcome)
+        return outcome
 
     def commit_until(self, commits: list[Commit], *, within_s: float) -> list[OwnedQueue]:
         """Store the offsets, trying for `within_s` seconds.
@@ -225,7 +226,11 @@ class Committer(Component):
             try:
                 outcome = self.commit(commits)
                 lost_queues += outcome.lost_queues
-                self._raise_if_above_head(outcome.above_head)
+                if outcome.above_head:
+                    raise OptionError(
+                        "not committed, above the log end offset: "
+                        f"{_describe(outcome.above_head)}"
+                    )
                 if not outcome.unavailable:
                     return lost_queues
                 commits = outcome.unavailable
@@ -247,16 +252,10 @@ class Committer(Component):
                     raise
                 self._state.wait(delay_s)
 
-    def _raise_if_above_head(self, commits: list[Commit]) -> None:
-        if commits:
-            raise OptionError(
-                f"not committed, above the log end offset: {_describe(commits)}"
-            )
-
     def _apply_result(
         self, owned: OwnedQueue, offset: int, result: str | None, outcome: CommitOutcome
     ) -> None:
-        """Apply the result of one commit to its queue, or add it to `outcome`."""
+        """Apply the result of a commit to its queue, or add it to `outcome`."""
         if result == "ok" or (owned.lost and offset <= owned.committed):
             owned.committed = max(owned.committed, offset)
         elif result == "fenced":
@@ -290,12 +289,6 @@ class Committer(Component):
         if owned.revoked_until is None or owned.lost:
             return False
         return self._state.is_idle(owned) or _is_overdue(owned)
-
-    def _is_stored(self, owned: OwnedQueue) -> bool:
-        """Return True if the queue has nothing to commit."""
-        if not self._options.enable_auto_commit or not owned.acquired:
-            return True
-        return owned.committable() <= owned.committed
 
 
 def _is_overdue(owned: OwnedQueue) -> bool:

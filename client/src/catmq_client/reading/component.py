@@ -15,7 +15,7 @@ from catmq_client.reading.state import GroupState
 log = logging.getLogger("catmq.consumer")
 
 # Abandoned pulls that still wait at the broker. At this number, interrupt() abandons no
-# more, because each one holds a connection and a thread.
+# more, because each of them holds a connection and a thread.
 MAX_ABANDONED = 4
 
 ErrorHandler = Callable[[CatmqError, str | None], bool]
@@ -63,7 +63,7 @@ class Component:
 
 
 class LongPoll(Component):
-    """A component whose requests wait at the broker, one at a time.
+    """A component whose requests wait at the broker, never two at a time.
 
     What must not wait for the end of such a request calls interrupt(): the ticket of the
     request becomes invalid, its answer is dropped, and a new thread sends the next request.
@@ -81,12 +81,12 @@ class LongPoll(Component):
 
     def run(self) -> None:
         """Pull until the consumer stops, or until interrupt() starts a thread that replaces
-        this one.
+        the caller.
         """
         self._pull_until_superseded(self._ticket)
 
     def interrupt(self) -> None:
-        """Abandon the waiting pull and start the next one in a new thread.
+        """Abandon the waiting pull and start the next pull in a new thread.
 
         Called when a seek, a resume or a new queue changes which offsets must be pulled.
         """
@@ -129,7 +129,7 @@ class LongPoll(Component):
             self._abandoned -= ticket != self._ticket
 
     def _pull_once(self, ticket: int, backoff: Backoff) -> None:
-        """Make one pull, or wait until one is possible."""
+        """Make a pull, or wait until a pull is possible."""
         raise NotImplementedError
 
     def _after_failure(
@@ -141,17 +141,17 @@ class LongPoll(Component):
             is_current = ticket == self._ticket
             if is_current:
                 self._in_pull = False
-            pokes = self._wake_count
-        # The answer to an abandoned pull says nothing about the current one, but it may say
-        # that the membership has ended.
+            wake_count = self._wake_count
+        # An error of an abandoned pull does not concern the current pull, but it may end
+        # the membership.
         if self._handle_error(error, consumer_id) or not is_current:
             return
-        # A broker that drains is no problem: the next request goes to another one.
+        # A broker that drains is no problem: the next request goes to another broker.
         log.log(
             logging.INFO if error.code == "draining" else logging.WARNING,
             "fetching failed: %s",
             error,
         )
         state.wait(
-            backoff.next_s(error), lambda: state.stopping or self._wake_count != pokes
+            backoff.next_s(error), lambda: state.stopping or self._wake_count != wake_count
         )

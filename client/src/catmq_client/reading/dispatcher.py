@@ -1,8 +1,8 @@
 """Order the messages of run(): which message may be handled now, and which must wait.
 
 Messages wait in slots. A slot is a key of a queue (order="key"), a queue (order="queue") or
-a single message (order="none", and messages without a key). One handler at a time works on
-a slot, which keeps the order within it.
+a single message (order="none", and messages without a key). A single handler at a time
+works on a slot, which keeps the order within it.
 
     ready     in `_ready`, until a worker takes its first messages
     at work   in a job of a worker, until done() or give_back()
@@ -46,21 +46,21 @@ class Task(NamedTuple):
 
 @dataclass(eq=False, slots=True)
 class Slot:
-    """Messages that are handled one after the other."""
+    """Messages that are handled in order, never two at a time."""
 
     key: Any
     tasks: deque[Task] = field(default_factory=deque)
     # Failed tries of the first message in place.
     tries: int = 0
-    # Number of first messages that are handled one by one, because their batch failed.
+    # Number of first messages that are handled alone, because their batch failed.
     alone_count: int = 0
 
 
 @dataclass(eq=False, slots=True)
 class Job:
-    """Messages for one call of the handler: the first ones of slots of one subscription."""
+    """The messages of a call of the handler: the first messages of slots of a subscription."""
 
-    # True for the one message that an open breaker lets through as a test.
+    # True for the single message that an open breaker lets through as a test.
     is_probe: bool
     slot_counts: list[tuple[Slot, int]] = field(default_factory=list)
     tasks: list[Task] = field(default_factory=list)
@@ -81,14 +81,14 @@ class Job:
 
     @property
     def slot(self) -> Slot:
-        """Return the slot of a job of one message."""
+        """Return the slot of a job of a single message."""
         return self.slot_counts[0][0]
 
 
 class Breaker:
     """The circuit breaker of a subscription.
 
-    After `limit` failures in a row it opens: no handler begins for `pause_s`. Then one
+    After `limit` failures in a row it opens: no handler begins for `pause_s`. Then a single
     message is tried, the probe. Its success closes the breaker, its failure begins another
     pause.
 
@@ -107,7 +107,7 @@ class Breaker:
 
     def __init__(self) -> None:
         self.failures = 0
-        # Set while the breaker is open: the time from which one message may be tried.
+        # Set while the breaker is open: the time from which a probe may begin.
         self.open_until: float | None = None
         self._is_probing = False
 
@@ -277,7 +277,7 @@ class Dispatcher:
             self._requeue(slot for slot, _ in job.slot_counts)
 
     def give_back(self, job: Job, *, pause_s: float = 0.0, alone: bool = False) -> None:
-        """Have the messages of a job handled again: after `delay_s`, or each one by itself."""
+        """Have the messages of a job handled again: after `delay_s`, or each by itself."""
         with self._lock:
             if job.is_probe:
                 self._breaker_of(job).cancel_probe()
@@ -320,7 +320,6 @@ class Dispatcher:
             return opened
 
     def open_breaker_topics(self) -> set[str]:
-        """Return the topics whose breaker is open."""
         with self._lock:
             return {
                 topic
@@ -342,7 +341,6 @@ class Dispatcher:
             self._work.notify_all()
 
     def end(self) -> None:
-        """Let all workers and the timer end."""
         with self._lock:
             self.ending = True
             self._work.notify_all()
@@ -355,8 +353,18 @@ class Dispatcher:
         Return the jobs whose handlers have passed their deadline.
         """
         with self._lock:
-            self._timer_wakes_at = self._next_timer_event()
-            self._timer.wait(max(0.0, self._timer_wakes_at - time.monotonic()))
+            now = time.monotonic()
+            times = [now + IDLE_S, *(due_at for due_at, _, _ in self._delayed[:1])]
+            times += [job.deadline for job in self._jobs_with_deadline if job.deadline]
+            # A breaker whose pause is over waits for the outcome of its probe, not for the
+            # timer.
+            times += [
+                breaker.open_until
+                for breaker in self._breakers.values()
+                if breaker.open_until is not None and breaker.open_until > now
+            ]
+            self._timer_wakes_at = min(times)
+            self._timer.wait(max(0.0, self._timer_wakes_at - now))
             now = time.monotonic()
             while self._delayed and self._delayed[0][0] <= now:
                 self._requeue([heapq.heappop(self._delayed)[2]])
@@ -385,9 +393,7 @@ class Dispatcher:
         return task.owned.blocks_handlers() or self.is_void(task)
 
     def _slot_key(self, task: Task) -> Any:
-        """Return the key of the slot of a message; messages of one key are handled in
-        order.
-        """
+        """Return the key of the slot of a message; messages of a key are handled in order."""
         message = task.message
         is_ordered = self._state.settings_of(task.owned).ordered
         if self._order == "queue" or (self._order == "none" and is_ordered):
@@ -401,22 +407,17 @@ class Dispatcher:
         topic = slot.tasks[0].owned.subscription
         breaker = self._breakers.get(topic)
         is_probe = breaker is not None and breaker.begin()
-        # A probe risks one message only, and a message that is retried must fail alone.
+        # A probe risks a single message, and a message that is retried must fail alone.
         size = 1 if is_probe or slot.tries or slot.alone_count else batch
         job = Job(is_probe)
         job.add_messages(slot, size)
-        while (
-            len(job.tasks) < size and self._ready and self._may_join(self._ready[0], topic)
-        ):
+        while len(job.tasks) < size and self._ready:
+            slot = self._ready[0]
+            must_wait = slot.tries or slot.alone_count or self._must_rest(slot)
+            if must_wait or slot.tasks[0].owned.subscription != topic:
+                break
             job.add_messages(self._ready.popleft(), size - len(job.tasks))
         return job
-
-    def _may_join(self, slot: Slot, topic: str) -> bool:
-        """Return True if a slot may add its messages to a job of a subscription."""
-        same_subscription = slot.tasks[0].owned.subscription == topic
-        return same_subscription and not (
-            slot.tries or slot.alone_count or self._must_rest(slot)
-        )
 
     def _requeue(self, slots: Iterable[Slot]) -> None:
         """Make slots ready or let them rest.
@@ -451,22 +452,6 @@ class Dispatcher:
 
     def _breaker_of(self, job: Job) -> Breaker:
         return self._breakers.setdefault(job.tasks[0].owned.subscription, Breaker())
-
-    def _next_timer_event(self) -> float:
-        """Return the time of the next timer event, monotonic."""
-        now = time.monotonic()
-        times = [now + IDLE_S, *(at for at, _, _ in self._delayed[:1])]
-        times += [
-            job.deadline for job in self._jobs_with_deadline if job.deadline is not None
-        ]
-        probe_times = (
-            breaker.open_until
-            for breaker in self._breakers.values()
-            if breaker.open_until is not None
-        )
-        # A breaker whose pause is over waits for the outcome of its probe, not for the
-        # timer.
-        return min([*times, *(at for at in probe_times if at > now)])
 
     def _wake_timer_before(self, at: float) -> None:
         """Wake the timer if it would sleep past `at`."""

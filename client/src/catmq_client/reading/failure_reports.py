@@ -27,7 +27,7 @@ from catmq_client.reading.state import GroupState
 
 log = logging.getLogger("catmq.consumer")
 
-# Limits of brokers: messages of one request, and characters of an error text.
+# Limits of brokers: messages of a request, and characters of an error text.
 MAX_MESSAGES = 1_000
 MAX_ERROR_CHARS = 2_000
 # Longest pause before a report is repeated, and longest sleep without work.
@@ -47,7 +47,7 @@ class Report:
     offset: int
     version: int
     error: str
-    # Overrides what the subscription's settings say about the next retry; see Reporter.add.
+    # Overrides the subscription's settings of the next retry; see Reporter.add.
     disposition: dict[str, Any]
     first_failed_at_ms: int = field(default_factory=lambda: time.time_ns() // 1_000_000)
     tries: int = 0
@@ -58,21 +58,18 @@ class Report:
 
     def view(self) -> dict[str, Any]:
         """Return the report as an entry of the request."""
-        owned = self.owned
-        view: dict[str, Any] = {
-            "queue": owned.queue,
+        return {
+            "queue": self.owned.queue,
             "offset": self.offset,
-            **owned.fencing_fields(),
+            **self.owned.fencing_fields(),
+            "error": self.error,
+            "first_failed_at_ms": self.first_failed_at_ms,
+            **self.disposition,
         }
-        return (
-            view
-            | {"error": self.error, "first_failed_at_ms": self.first_failed_at_ms}
-            | self.disposition
-        )
 
 
 class Reporter(Component):
-    """Reports the failed messages of one consumer.
+    """Reports the failed messages of a consumer.
 
     Its two threads start with the first failure.
     """
@@ -108,8 +105,8 @@ class Reporter(Component):
             if message.failed:
                 return
             message.failed = True
-            # From here on the offset is unfinished until reported(), whatever the handler
-            # does.
+            # The offset stays unfinished until mark_failure_stored(), even if the handler
+            # returns.
             owned.mark_failed(message.offset)
             disposition = {
                 name: value
@@ -120,7 +117,12 @@ class Reporter(Component):
                 owned, message.offset, owned.version, text[:MAX_ERROR_CHARS], disposition
             )
             self._new.append(report)
-            self._start_threads()
+            if not self._started:
+                self._started = True
+                for thread_body in (self._run_new, self._run_repeats):
+                    threading.Thread(
+                        target=thread_body, name="catmq-failures", daemon=True
+                    ).start()
             self._state.changed.notify_all()
 
     def await_first_attempts(self, within_s: float) -> bool:
@@ -136,18 +138,15 @@ class Reporter(Component):
     def flush(self, within_s: float) -> bool:
         """Wait until no report is left. Return False if that takes longer than `within_s`."""
         with self._state.changed:
-            return self._state.changed.wait_for(lambda: not self._has_reports(), within_s)
-
-    def _has_reports(self) -> bool:
-        return bool(self._new or self._send_count or self._repeats or self._repeat_count)
-
-    def _start_threads(self) -> None:
-        if not self._started:
-            self._started = True
-            for thread_body in (self._run_new, self._run_repeats):
-                threading.Thread(
-                    target=thread_body, name="catmq-failures", daemon=True
-                ).start()
+            return self._state.changed.wait_for(
+                lambda: (
+                    not self._new
+                    and not self._send_count
+                    and not self._repeats
+                    and not self._repeat_count
+                ),
+                within_s,
+            )
 
     def _run_new(self) -> None:
         """Send new reports until the consumer is closed. Body of the first thread."""
@@ -186,7 +185,7 @@ class Reporter(Component):
                 state.changed.notify_all()
 
     def _wait_until_due(self) -> bool:
-        """Wait until a report is due, or until a new one is due earlier.
+        """Wait until a report is due, or until a new report is due earlier.
 
         Return False if the consumer is closed.
         """
@@ -199,40 +198,32 @@ class Reporter(Component):
             return min((report.not_before for report in self._repeats), default=math.inf)
 
     def _send_or_repeat(self, batch: list[Report]) -> None:
-        """Send reports.
-
-        An internal error must not end the thread, so it only puts them off.
-        """
-        try:
-            self._send(batch)
-        except Exception:
-            log.exception("internal error while reporting failures; continuing")
-            with self._state.changed:
-                self._schedule_repeats(batch)
-
-    def _send(self, batch: list[Report]) -> None:
-        """Send reports in one request, and apply the answer or the error."""
+        """Send reports together, and apply the answer or the error."""
         state = self._state
-        with state.changed:
-            consumer_id = state.consumer_id
-            batch = [report for report in batch if not self._drop_if_lost(report)]
-        if not batch or consumer_id is None:
-            return
         try:
-            body = {"messages": [report.view() for report in batch]}
-            answer = self._post("consumers", consumer_id, "failures", body=body)
-        except CatmqError as error:
-            self._after_error(error, consumer_id, batch)
-            return
-        with state.changed:
-            state.note_generation(answer.get("generation", 0))
-            self._apply_answer(answer, batch)
-
-    def _drop_if_lost(self, report: Report) -> bool:
-        """Drop a report whose queue was lost. Return True if it was dropped."""
-        if report.owned.lost:
-            report.owned.reporting.discard(report.offset)
-        return report.owned.lost
+            with state.changed:
+                consumer_id = state.consumer_id
+                # The next owner of a lost queue gets its messages again.
+                for report in batch:
+                    if report.owned.lost:
+                        report.owned.reporting.discard(report.offset)
+                open_reports = [report for report in batch if not report.owned.lost]
+            if not open_reports or consumer_id is None:
+                return
+            try:
+                body = {"messages": [report.view() for report in open_reports]}
+                answer = self._post("consumers", consumer_id, "failures", body=body)
+            except CatmqError as error:
+                self._after_error(error, consumer_id, open_reports)
+                return
+            with state.changed:
+                state.note_generation(answer.get("generation", 0))
+                self._apply_answer(answer, open_reports)
+        except Exception:
+            # An internal error must not end the thread.
+            log.exception("internal error while reporting failures; continuing")
+            with state.changed:
+                self._schedule_repeats(batch)
 
     def _after_error(
         self, error: CatmqError, consumer_id: str, batch: list[Report]
@@ -280,8 +271,10 @@ class Reporter(Component):
         ]
         no_retry_topics |= {report.owned.subscription for report in rewound_reports}
         for owned in {report.owned for report in rewound_reports}:
-            what = "%s: there is no retry topic: failed messages are retried in place"
-            log.warning(what, owned.subscription)
+            log.warning(
+                "%s: there is no retry topic: failed messages are retried in place",
+                owned.subscription,
+            )
             self._state.seek(owned, owned.committable())
         self._state.on_readable()
         return [report for report in batch if report.version == report.owned.version]
@@ -289,10 +282,8 @@ class Reporter(Component):
     def _schedule_repeats(self, batch: list[Report], *, min_s: float = 0.0) -> None:
         """Put reports off. The pause of each grows with its tries, and has its own jitter."""
         options = self._options
-        base_s, max_s = (
-            options.retry_backoff_ms / 1000,
-            min(MAX_PAUSE_S, options.retry_backoff_max_ms / 1000),
-        )
+        base_s = options.retry_backoff_ms / 1000
+        max_s = min(MAX_PAUSE_S, options.retry_backoff_max_ms / 1000)
         for report in batch:
             pause_s = delay_s(report.tries, base_s=base_s, max_s=max_s)
             report.tries += 1
@@ -303,7 +294,7 @@ class Reporter(Component):
     def _apply_answer(self, answer: dict[str, Any], batch: list[Report]) -> None:
         """Apply the outcome of each report.
 
-        One without an outcome is repeated, which is harmless.
+        A report without an outcome is repeated, which is harmless.
         """
         stored = {
             (entry["queue"], entry["offset"]): entry
@@ -342,7 +333,6 @@ class Reporter(Component):
                 self._schedule_repeats([report])
 
     def _finish(self, report: Report) -> None:
-        """Finish the message of a report."""
         owned = report.owned
         owned.mark_failure_stored(report.offset, report.version)
         self._state.changed.notify_all()

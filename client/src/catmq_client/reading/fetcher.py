@@ -1,12 +1,12 @@
 """Fetch messages ahead of the application, into a bounded buffer.
 
-There is one pull at a time. It waits at the broker until messages come. A seek, a resume or
-a newly acquired queue cannot wait for such a pull to end, so it interrupts it
+There is a single pull at a time. It waits at the broker until messages come. A seek, a
+resume or a newly acquired queue cannot wait for such a pull to end, so it interrupts it
 (component.py): another thread pulls, and the answer of the old pull is dropped.
 
 Each pull carries the newest generation that any answer had. The broker ends a waiting pull
-when the group gets a newer one, and does not answer empty for a generation that the next
-heartbeat fetches anyway.
+when the group gets a newer generation, and does not answer empty for a generation that the
+next heartbeat fetches anyway.
 
 Fetched messages are never dropped to make room. They would have to be fetched again, and a
 consumer that is slower than its producers would pull the same messages endlessly. So at the
@@ -31,8 +31,7 @@ from catmq_client.reading.state import GroupState
 
 log = logging.getLogger("catmq.consumer")
 
-# Limit of brokers for one request. A consumer with more queues pulls some of them at a
-# time, …
+# Limit of brokers per request. A consumer with more queues pulls some of them at a time, …
 MAX_QUEUES = 1_000
 # … and such a pull waits no longer than this at the broker, ms.
 PARTIAL_WAIT_MS = 100
@@ -80,15 +79,6 @@ class Plan:
     has_full_queues: bool
 
 
-def _pause_after_empty_pull_s(plan: Plan, answer: dict[str, Any]) -> float:
-    """Return the seconds to pause after a pull without messages, or 0 if it waited at the
-    broker.
-    """
-    # A broker that already holds its maximum of waiting pulls sends a time to come back.
-    retry_after_s: float = min(MAX_RETRY_AFTER_S, answer.get("retry_after_ms", 0) / 1000)
-    return max(retry_after_s, FULL_QUEUES_PAUSE_S if plan.has_full_queues else 0.0)
-
-
 class Pace:
     """Messages that run() finishes per second, measured from a count that only rises."""
 
@@ -111,7 +101,7 @@ class Pace:
 
 
 class Fetcher(LongPoll):
-    """Pulls messages for one consumer; `run` is the body of its thread."""
+    """Pulls messages for a consumer; `run` is the body of its thread."""
 
     def __init__(
         self, *, transport: Transport, state: GroupState, handle_error: ErrorHandler
@@ -141,7 +131,20 @@ class Fetcher(LongPoll):
             self._in_pull = True
             self._ends_at = time.monotonic() + plan.wait_ms / 1000
         try:
-            answer = self._pull(plan)
+            entries = [
+                {"queue": owned.queue, "epoch": owned.epoch, "offset": offset}
+                for owned, offset, _ in plan.queues
+            ]
+            body = {
+                "generation": plan.generation,
+                "queues": entries,
+                "wait_ms": plan.wait_ms,
+                "max_messages": plan.max_messages,
+                "max_bytes": plan.max_bytes,
+            }
+            timeout_s = (plan.wait_ms + self._options.request_timeout_ms) / 1000
+            path = "consumers", plan.consumer_id, "pull"
+            answer = self._post(*path, body=body, timeout_s=timeout_s)
         except CatmqError as error:
             self._after_failure(error, plan.consumer_id, ticket=ticket, backoff=backoff)
             return
@@ -158,9 +161,13 @@ class Fetcher(LongPoll):
                 # under way.
                 return
             self._last_pull_had_messages = self._apply_answer(plan, answer)
-            if not self._last_pull_had_messages and (
-                pause_s := _pause_after_empty_pull_s(plan, answer)
-            ):
+            # A broker that already holds its maximum of waiting pulls sends a time to come
+            # back. A pull that left out full queues did not wait there at all.
+            retry_after_s = min(MAX_RETRY_AFTER_S, answer.get("retry_after_ms", 0) / 1000)
+            pause_s = max(
+                retry_after_s, FULL_QUEUES_PAUSE_S if plan.has_full_queues else 0.0
+            )
+            if pause_s and not self._last_pull_had_messages:
                 state.changed.wait(pause_s)
 
     def _wait_for_room(self) -> None:
@@ -200,9 +207,17 @@ class Fetcher(LongPoll):
         ]
         has_full_queues = len(queues) < len(readable)
         if not queues and (has_full_queues or not free or state.is_unsettled(UNSETTLED_S)):
-            # A new queue may come any moment. It wakes a wait in here at once, but not one
-            # at the broker.
+            # A new queue may come any moment. It wakes a wait in here at once, but not a
+            # wait at the broker.
             return None
+        # While some queues are full, a pull brings at most the shares of the others.
+        share_per_queue = state.share_per_queue()
+        if not free:
+            max_messages = max(MIN_MESSAGES, share_per_queue // ROOM_FRACTION)
+        elif has_full_queues:
+            max_messages = min(free, max(1, len(queues)) * share_per_queue)
+        else:
+            max_messages = free
         pauses = [owned.not_before - now for owned in active if owned.not_before > now]
         max_bytes = self._options.fetch_max_bytes
         return Plan(
@@ -212,9 +227,7 @@ class Fetcher(LongPoll):
             wait_ms=0
             if has_full_queues
             else self._wait_ms(pauses, is_partial=len(queues) > MAX_QUEUES),
-            max_messages=self._message_limit(
-                len(queues), free, has_full_queues=has_full_queues
-            ),
+            max_messages=max_messages,
             max_bytes=max_bytes if free else max(1, max_bytes // max(1, len(state.queues))),
             has_full_queues=has_full_queues,
         )
@@ -231,19 +244,10 @@ class Fetcher(LongPoll):
         # itself. In run() a slow queue could keep the others from being pulled.
         return state.in_run and not owned.buffer and not owned.in_hand
 
-    def _message_limit(self, queue_count: int, free: int, *, has_full_queues: bool) -> int:
-        """Return how many messages to pull: while some queues are full, at most the others'
-        shares.
-        """
-        share_per_queue = self._state.share_per_queue()
-        if not free:
-            return max(MIN_MESSAGES, share_per_queue // ROOM_FRACTION)
-        return min(free, max(1, queue_count) * share_per_queue) if has_full_queues else free
-
     def _select_queues(
         self, queues: list[tuple[OwnedQueue, int, int]]
     ) -> list[tuple[OwnedQueue, int, int]]:
-        """Return the queues of one request. Each request begins with another queue."""
+        """Return the queues of the next request. Each request begins with another queue."""
         count = max(1, len(queues))
         self._first_queue = (
             self._first_queue + (1 if count <= MAX_QUEUES else MAX_QUEUES)
@@ -282,19 +286,6 @@ class Fetcher(LongPoll):
         free = bound - unfinished
         return free if free >= max(1, bound // ROOM_FRACTION) else 0
 
-    def _pull(self, plan: Plan) -> dict[str, Any]:
-        """Send the pull."""
-        entries = [
-            {"queue": owned.queue, "epoch": owned.epoch, "offset": offset}
-            for owned, offset, _ in plan.queues
-        ]
-        body = {"generation": plan.generation, "queues": entries, "wait_ms": plan.wait_ms}
-        body |= {"max_messages": plan.max_messages, "max_bytes": plan.max_bytes}
-        timeout_s = (plan.wait_ms + self._options.request_timeout_ms) / 1000
-        return self._post(
-            "consumers", plan.consumer_id, "pull", body=body, timeout_s=timeout_s
-        )
-
     def _apply_answer(self, plan: Plan, answer: dict[str, Any]) -> bool:
         """Apply the result of each queue. Return True if there were messages."""
         results = {result["queue"]: result for result in answer["queues"]}
@@ -315,17 +306,13 @@ class Fetcher(LongPoll):
                 continue
             if result["state"] == "ok":
                 owned.failures = 0
-                has_messages = self._buffer_messages(owned, result) or has_messages
+                source = Source(owned.subscription, owned.queue, owned.epoch)
+                messages = parse_messages(result, source, Message)
+                self._state.fill(owned, messages, result["next_offset"])
+                has_messages = has_messages or bool(messages)
             else:
                 self._handle_state(owned, result)
         return has_messages
-
-    def _buffer_messages(self, owned: OwnedQueue, result: dict[str, Any]) -> bool:
-        """Buffer the messages of a queue. Return True if there were any."""
-        source = Source(owned.subscription, owned.queue, owned.epoch)
-        messages = parse_messages(result, source, Message)
-        self._state.fill(owned, messages, result["next_offset"])
-        return bool(messages)
 
     def _handle_state(self, owned: OwnedQueue, result: dict[str, Any]) -> None:
         """Handle a queue that could not be served; see `state` in the answer of a pull."""
@@ -342,11 +329,14 @@ class Fetcher(LongPoll):
             self._reset(owned, result)
         elif state == "lost_tail":
             target = int(result["next_offset"])
-            text = (
+            log.error(
                 "%s: its node was replaced; messages at offsets %d to %d are lost, "
-                "continuing at %d"
+                "continuing at %d",
+                owned,
+                owned.position,
+                target - 1,
+                target,
             )
-            log.error(text, owned, owned.position, target - 1, target)
             owned.position = target
         elif state == "stopped":
             # The pull may know of a stop before the next heartbeat, or may not know of a

@@ -8,7 +8,8 @@ has a new generation, and to confirm that revoked queues are released, including
 this member has never acquired.
 
 While no broker can record heartbeats, the brokers' promises extend the lease (promises.py).
-A queue that was being handed over to another member is then kept: nobody else can take it.
+A queue that was being handed over to another member is then kept: no other member can take
+it.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ NOT_EXECUTED_CODES = ("busy", "draining")
 
 
 class Membership(Component):
-    """Keeps one consumer registered; `run` is the body of its thread."""
+    """Keeps a consumer registered; `run` is the body of its thread."""
 
     def __init__(
         self,
@@ -80,7 +81,7 @@ class Membership(Component):
         self._topics = topics
         self._name = name
         self._sdk = sdk
-        # distinguishes this process from an earlier one of the same name
+        # distinguishes this process from an earlier process of the same name
         self._incarnation = uuid7()
         self._backoff = Backoff(
             base_ms=state.options.retry_backoff_ms,
@@ -99,7 +100,19 @@ class Membership(Component):
         delay_s = 0.0
         while state.wait(delay_s, state.is_heartbeat_due) and state.fatal is None:
             try:
-                delay_s = self._send_heartbeat_or_register()
+                self._leave_if_not_polled()
+                with state.changed:
+                    state.heartbeat_wanted = False
+                    state.requested_generation = state.newest_generation
+                    consumer_id, has_timed_out = state.consumer_id, bool(state.poll_timeout)
+                if has_timed_out:
+                    # The application has to poll before the member joins again.
+                    delay_s = state.heartbeat_interval_s
+                elif consumer_id is None:
+                    self._register()
+                    delay_s = 0.0
+                else:
+                    delay_s = self._heartbeat(consumer_id)
             except CatmqError as error:
                 delay_s = self._after_error(error)
             except Exception:
@@ -196,21 +209,6 @@ class Membership(Component):
             state.lose_all()
             state.heartbeat_wanted = True
 
-    def _send_heartbeat_or_register(self) -> float:
-        """Register, or send a heartbeat. Return the seconds until the next heartbeat."""
-        state = self._state
-        self._leave_if_not_polled()
-        with state.changed:
-            state.heartbeat_wanted = False
-            state.requested_generation = state.newest_generation
-            if state.poll_timeout is not None:
-                return state.heartbeat_interval_s
-            consumer_id = state.consumer_id
-        if consumer_id is None:
-            self._register()
-            return 0.0
-        return self._heartbeat(consumer_id)
-
     def _register(self) -> None:
         """Register the member.
 
@@ -294,7 +292,7 @@ class Membership(Component):
         # Taken before the request is sent: the broker's session starts later, so it
         # outlasts this lease.
         sent_at = lease_clock()
-        # once only: this broker may be one that does not answer
+        # once only: this broker may not answer
         first, self._next_broker = self._next_broker, None
         try:
             path = "consumers", consumer_id, "heartbeat"
@@ -335,7 +333,7 @@ class Membership(Component):
         self, consumer_id: str, error: CatmqError, sent_at: float
     ) -> float:
         """Extend the lease without a recorded heartbeat, if all brokers have promised to
-        expire nobody.
+        expire no member.
 
         Return the seconds until the next heartbeat. While a promise is missing that is 0,
         so that all promises are of about the same time. Each of the other brokers is asked
@@ -348,16 +346,12 @@ class Membership(Component):
             if state.consumer_id != consumer_id:
                 return 0.0
             needs_renewal = self._promises.need_renewal(promising_brokers, fresh_since)
-            silent_s, lease_until = (
-                (error.metadata_silent_ms or 0) / 1000,
-                state.lease_until,
-            )
             is_valid = self._promises.add(
                 promising_brokers,
                 sent_at=sent_at,
                 heard_at=now,
-                silent_s=silent_s,
-                lease_until=lease_until,
+                silent_s=(error.metadata_silent_ms or 0) / 1000,
+                lease_until=state.lease_until,
             )
             self._next_broker = (is_valid and self._promises.next_to_ask(brokers)) or None
             lease_start = self._promises.lease_start(brokers)
@@ -366,36 +360,24 @@ class Membership(Component):
                     state.lease_until, lease_start + state.session_timeout_s
                 )
                 state.reclaim_all()
-                self._own_held_queues(error.held)
+                # Own the queues that the nodes hold for this member: grants from before the
+                # outage, in an answer that did not arrive.
+                grants = [
+                    grant
+                    for grant in error.held.get("assigned", ())
+                    if grant["queue"] not in state.queues
+                ]
+                if grants:
+                    state.apply_settings(state.settings | Settings.by_topic(error.held))
+                for grant in grants:
+                    self._apply_grant(grant)
                 state.stop_ordered_at_lease_end()
             state.changed.notify_all()
         self._failures.failed(error)
-        others = (
+        must_ask_others = (
             is_valid and needs_renewal and self._promises.need_renewal(brokers, fresh_since)
         )
-        return 0.0 if others else state.heartbeat_interval_s
-
-    def _own_held_queues(self, held: Mapping[str, Any]) -> None:
-        """Own the queues that the nodes hold for this member.
-
-        They were granted before metadata became unavailable, in an answer that did not
-        arrive.
-        """
-        state = self._state
-        new_items = [
-            item for item in held.get("assigned", ()) if item["queue"] not in state.queues
-        ]
-        if new_items:
-            settings_items = held.get("subscriptions", {}).items()
-            state.apply_settings(
-                state.settings
-                | {
-                    topic: Settings.from_answer(settings)
-                    for topic, settings in settings_items
-                }
-            )
-            for item in new_items:
-                self._apply_grant(item)
+        return 0.0 if must_ask_others else state.heartbeat_interval_s
 
     def _next_heartbeat_in_s(self, answer: dict[str, Any], *, sent: int) -> float:
         """Return the seconds until the next heartbeat.
@@ -422,13 +404,7 @@ class Membership(Component):
             return False
         state.generation = answer["generation"]
         state.newest_generation = max(state.newest_generation, state.generation)
-        settings_by_topic = answer.get("subscriptions", {})
-        state.apply_settings(
-            {
-                topic: Settings.from_answer(settings)
-                for topic, settings in settings_by_topic.items()
-            }
-        )
+        state.apply_settings(Settings.by_topic(answer))
         assigned = {item["queue"]: item for item in answer["assigned"]}
         for owned in [*state.queues.values()]:
             if owned.queue not in assigned:
@@ -438,7 +414,7 @@ class Membership(Component):
         return all(applied)
 
     def _apply_grant(self, item: dict[str, Any]) -> bool:
-        """Apply the grant of one queue.
+        """Apply the grant of a queue.
 
         Return False if this member has released that grant.
         """
@@ -466,7 +442,7 @@ class Membership(Component):
         """Register again if the answers have contradicted the state for a whole session.
 
         A contradiction normally ends within moments, when a broker reads the newest
-        generation. If one stayed, a queue could be assigned forever to a member that has
+        generation. If it stayed, a queue could be assigned forever to a member that has
         released it for good.
         """
         now = lease_clock()

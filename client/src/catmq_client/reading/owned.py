@@ -22,7 +22,7 @@ class AssignedQueue(NamedTuple):
 
 
 class OwnedQueue:
-    """Offsets of one queue in one epoch, always in this order:
+    """Offsets of a queue in an epoch, always in this order:
 
         committed <= committable <= handed out, unfinished ... <= next_offset <= position
 
@@ -33,7 +33,7 @@ class OwnedQueue:
     TURN_MESSAGES = 100
     # Pause after the first failure, s. It doubles with each further failure in a row.
     BACK_OFF_S = 0.1
-    # run(): number of offsets that may be handed out past the lowest unfinished one.
+    # run(): number of offsets that may be handed out past the lowest unfinished offset.
     WINDOW = 10_000
 
     def __init__(
@@ -65,8 +65,8 @@ class OwnedQueue:
         self.reporting: set[int] = set()
         # Number of handlers of run() that are at work on this queue.
         self.running = 0
-        # Rises with each seek: what was fetched or handed out under an older version is
-        # void.
+        # Rises with each seek: messages that were fetched or handed out under an older
+        # version are void.
         self.version = 0
         self.turn_left = self.TURN_MESSAGES
         # Stopped by an operator: the queue stays assigned, but is not fetched and no
@@ -83,7 +83,7 @@ class OwnedQueue:
         self.revoked_until: float | None = None
         # on_revoked must be called before the queue may be released.
         self.revoke_callback_due = False
-        # The same queue granted again under a later epoch. It replaces this one after the
+        # The same queue granted again under a later epoch. It replaces this grant after the
         # release.
         self.next_grant: OwnedQueue | None = None
         # Not pulled or acquired before this time, monotonic, because its node or the broker
@@ -101,7 +101,7 @@ class OwnedQueue:
         return AssignedQueue(self.topic, self.queue, self.epoch)
 
     def fencing_fields(self) -> dict[str, Any]:
-        """Return the fields of a report by which the broker refuses a late one."""
+        """Return the fields of a report by which the broker refuses a late report."""
         return {"epoch": self.epoch}
 
     def copy_unacquired(self) -> OwnedQueue:
@@ -117,12 +117,11 @@ class OwnedQueue:
 
     @property
     def next_offset(self) -> int:
-        """The offset that will be handed out next."""
         return self.buffer[0].offset if self.buffer else self.position
 
     @property
     def unfinished(self) -> int:
-        """Number of offsets from the lowest unfinished one on that are handed out."""
+        """Number of offsets from the lowest unfinished offset on that are handed out."""
         return len(self._handed_out)
 
     @property
@@ -134,7 +133,7 @@ class OwnedQueue:
     def at_work(self) -> int:
         """Number of unfinished messages.
 
-        At least WINDOW if the lowest one holds up too many others.
+        At least WINDOW if the lowest of them holds up too many others.
         """
         unfinished_count = self.in_hand
         return (
@@ -187,8 +186,8 @@ class OwnedQueue:
         takes_all = count == len(self.buffer)
         messages = list(self.buffer if takes_all else islice(self.buffer, count))
         # In this order: an exception raised into this thread between the two steps must not
-        # lose messages. undo_hand_out() removes duplicates, but could not restore what is
-        # missing.
+        # lose messages. undo_hand_out() removes duplicates, but could not restore missing
+        # messages.
         self._handed_out.extend([message.offset for message in messages])
         if takes_all:
             self.buffer.clear()
@@ -198,7 +197,7 @@ class OwnedQueue:
         return messages
 
     def undo_hand_out(self) -> None:
-        """Take back the messages that are handed out, except failed ones.
+        """Take back the messages that are handed out, except failed messages.
 
         They are fetched again.
         """
@@ -216,7 +215,7 @@ class OwnedQueue:
     def finish(self, offset: int, version: int) -> None:
         """Mark a message as finished.
 
-        The committable offset stays at the lowest unfinished one.
+        The committable offset stays at the lowest unfinished offset.
         """
         if version != self.version or offset in self.reporting:
             return

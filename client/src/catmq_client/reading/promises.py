@@ -1,9 +1,9 @@
 """Extend a lease without a recorded heartbeat, on promises of the brokers.
 
 A broker that cannot reach the metadata database promises to expire no member for a session
-from then on. It also says for how long it has not reached the database, so it cannot have
-expired a member in that time. Together this is worth as much as a recorded heartbeat, if it
-holds for all brokers that could take the queues: each must have promised, or must be
+from then on. It also reports for how long it has not reached the database, so it cannot
+have expired a member in that time. Together this is worth as much as a recorded heartbeat,
+if it holds for all brokers that could take the queues: each must have promised, or must be
 unreachable.
 """
 
@@ -67,7 +67,7 @@ class Promises:
         return min((self._sent_at[url] for url in brokers), default=None)
 
     def need_renewal(self, brokers: Iterable[str], before: float) -> bool:
-        """Return True if one of these brokers has promised nothing since `before`."""
+        """Return True if any of these brokers has promised nothing since `before`."""
         return any(self._sent_at.get(url, float("-inf")) < before for url in brokers)
 
     def next_to_ask(self, brokers: Collection[str]) -> str | None:

@@ -55,7 +55,7 @@ class Reader(AbstractContextManager["Reader[M]"], Generic[M]):
     ) -> None:
         """Subscribe to `topics`, and create the group, if the API key may.
 
-        `name` tells members apart.
+        `name` distinguishes members.
         """
         self._configure(options)
         if group is None:
@@ -67,13 +67,13 @@ class Reader(AbstractContextManager["Reader[M]"], Generic[M]):
         self.name = name or f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(2)}"
         self._own_transport: HttpTransport | None = None
         if transport is None:
-            transport_options = {
-                "api_key": api_key,
-                "verify": verify,
-                "proxies": proxies,
-                "compression": compression,
-            }
-            transport = self._own_transport = HttpTransport(urls, **transport_options)  # type: ignore[arg-type]
+            transport = self._own_transport = HttpTransport(
+                urls,
+                api_key=api_key,
+                verify=verify,
+                proxies=proxies,
+                compression=compression,
+            )
         self._transport = transport
         self._pid = os.getpid()
         self._started = False
@@ -132,7 +132,7 @@ class Reader(AbstractContextManager["Reader[M]"], Generic[M]):
         return self
 
     def __next__(self) -> M:
-        """Return the next message; the one before counts as finished.
+        """Return the next message; the message before counts as finished.
 
         Iteration ends at stop(), or after consumer_timeout_ms without a message.
         """
@@ -212,8 +212,16 @@ class Reader(AbstractContextManager["Reader[M]"], Generic[M]):
             raise state.failure
 
     def _take(self, limit: int, timeout_s: float | None) -> list[M]:
-        """Finish the messages taken before, and wait for new ones."""
-        self._trace_taken()
+        """Finish the messages taken before, and wait for new messages."""
+        # The application was at work on the messages taken before until now.
+        traced_messages, self._traced_messages = self._traced_messages, []
+        for owned, message in traced_messages:
+            percent = self._state.settings_of(owned).trace_percent
+            began = self._state.away_since
+            if percent and began is not None:
+                self._traces.add(
+                    message, percent=percent, began=began, failed=message.failed
+                )
         self._start_or_resume()
         taken: list[tuple[OwnedQueue, Message]] = []
         is_finished = False
@@ -242,19 +250,6 @@ class Reader(AbstractContextManager["Reader[M]"], Generic[M]):
             self._state.away_since = time.monotonic()
             raise
 
-    def _trace_taken(self) -> None:
-        """Trace the messages taken before: the application was at work on them until now."""
-        traced_messages, self._traced_messages = self._traced_messages, []
-        for owned, message in traced_messages:
-            percent, began = (
-                self._state.settings_of(owned).trace_percent,
-                self._state.away_since,
-            )
-            if percent and began is not None:
-                self._traces.add(
-                    message, percent=percent, began=began, failed=message.failed
-                )
-
     def _wait_for_messages(
         self, limit: int, timeout_s: float | None
     ) -> list[tuple[OwnedQueue, Message]]:
@@ -278,8 +273,9 @@ class Reader(AbstractContextManager["Reader[M]"], Generic[M]):
                 state.changed.messages.wait(left_s)
 
     def _start_or_resume(self) -> None:
-        """Note that the application waits for messages, and start the threads at the first
-        time.
+        """Note that the application waits for messages.
+
+        Start the threads at the first call.
         """
         self._check_process()
         self._state.away_since = None

@@ -1,4 +1,4 @@
-"""The state that the threads of a consumer share, under one lock.
+"""The state that the threads of a consumer share, under a single lock.
 
     application   takes messages, runs callbacks
     fetcher       fills the buffers of the queues
@@ -34,9 +34,9 @@ log = logging.getLogger("catmq.consumer")
 class Changed(threading.Condition):
     """Condition that the threads of a consumer wait on.
 
-    Each batch brings messages and makes room, which concerns one thread each. That thread
-    waits on a condition of its own with the same lock, so that the other threads are not
-    woken hundreds of times a second. `notify_all` wakes all of them.
+    Each batch brings messages and makes room, which concerns a single thread each. That
+    thread waits on a condition of its own with the same lock, so that the other threads are
+    not woken hundreds of times a second. `notify_all` wakes all of them.
     """
 
     def __init__(self) -> None:
@@ -137,8 +137,8 @@ class GroupState:
         )
 
     def at_work(self) -> list[AtWork]:
-        """Return what is at work: in run() each handler, else the first message taken by
-        poll().
+        """Return the messages at work: in run() each handler, else the first message taken
+        by poll().
         """
         return (
             [*self.handlers.values()] if self.in_run else sorted(self._work_in_hand())[:1]
@@ -164,7 +164,7 @@ class GroupState:
     def note_generation(self, generation: int) -> None:
         """Note the generation in an answer.
 
-        The membership sends a heartbeat for a new one at once.
+        The membership sends a heartbeat for a new generation at once.
         """
         with self.changed:
             if generation > self.newest_generation:
@@ -175,7 +175,7 @@ class GroupState:
     def is_heartbeat_due(self) -> bool:
         """Return True if a heartbeat is due now.
 
-        A new generation causes only one, even if it fails.
+        A new generation causes a single heartbeat, even if it fails.
         """
         return self.heartbeat_wanted or self.newest_generation > max(
             self.generation, self.requested_generation
@@ -197,7 +197,6 @@ class GroupState:
         )
 
     def fail_with(self, error: CatmqError) -> None:
-        """End the consumer with an error."""
         with self.changed:
             self.fatal = self.fatal or error
             self.changed.notify_all()
@@ -290,7 +289,7 @@ class GroupState:
             self.lose(owned)
         self.consumer_id = None
         self.generation = self.newest_generation = self.requested_generation = 0
-        # Grants and generations of a membership mean nothing to the next one.
+        # Grants and generations of a membership mean nothing to the next membership.
         self.released.clear()
         self.unconfirmed.clear()
         self.changed.notify_all()
@@ -330,8 +329,7 @@ class GroupState:
         owned.revoke_callback_due = False
         self.seek(owned, owned.committable())
         if was_notified and self.options.on_assigned:
-            # The application was told that the queue is gone, so it must be told that it
-            # has it again.
+            # on_revoked was called for the queue, so on_assigned must be called again.
             self.events.append((True, owned))
         self.changed.notify_all()
 
@@ -369,8 +367,8 @@ class GroupState:
     def reclaim_all(self) -> None:
         """Keep the queues that were being handed over to other members.
 
-        While metadata is unavailable, no broker can tell those members, so the queues would
-        idle.
+        While metadata is unavailable, no broker can inform those members, so the queues
+        would idle.
         """
         for owned in [*self.queues.values()]:
             if owned.revoked_until is not None:
@@ -382,7 +380,6 @@ class GroupState:
         self.unconfirmed.clear()
 
     def set_stopped(self, owned: OwnedQueue, stopped: bool) -> None:
-        """Note that an operator has stopped or started a queue."""
         if owned.stopped == stopped:
             return
         owned.stopped = stopped
@@ -452,7 +449,7 @@ class GroupState:
             self.changed.messages.notify_all()
 
     def share_per_queue(self) -> int:
-        """Return how many messages of one queue may be buffered, or at work, if others need
+        """Return how many messages of a queue may be buffered, or at work, if others need
         room.
         """
         return max(16, self.limits.max_poll_records // max(1, len(self._rotation)))
@@ -475,17 +472,32 @@ class GroupState:
         queues_skipped = 0
         while queues_skipped < len(self._rotation) and len(taken) < limit:
             owned = self._rotation[0]
-            count_before = len(taken)
+            # If only this queue has messages, no other queue waits for its turn.
+            has_all_buffered = len(owned.buffer) == self.buffered
+            turn = limit if has_all_buffered else owned.turn_left
+            room = min(limit - len(taken), turn, max_at_work - owned.at_work)
+            count = min(room, len(owned.buffer)) if owned.can_hand_out() else 0
+            if count > 0:
+                messages = owned.hand_out(count)
+                if has_all_buffered and not owned.buffer:
+                    self.buffered_bytes = 0
+                else:
+                    self.buffered_bytes -= sum([len(message.body) for message in messages])
+                taken.extend(zip(repeat(owned), messages, strict=False))
+                owned.turn_left = max(0, owned.turn_left - count)
             # A full round over all queues without a message ends the loop.
-            if owned.can_hand_out():
-                self._hand_out_turn(owned, limit, max_at_work, taken)
-            queues_skipped = 0 if len(taken) > count_before else queues_skipped + 1
+            queues_skipped = 0 if count > 0 else queues_skipped + 1
             if len(taken) < limit or not owned.turn_left:
                 # The queue's turn is over: the next queue comes first. A turn that `limit`
                 # has cut short continues at the next call.
                 owned.turn_left = owned.TURN_MESSAGES
                 self._rotation.rotate(-1)
-        self._note_room(len(taken))
+        # The fetcher is woken when half of the bound is free, not for every message.
+        half = self.limits.max_poll_records // 2
+        buffered_before, self.buffered = self.buffered, self.buffered - len(taken)
+        is_emptied = buffered_before > 0 == self.buffered
+        if is_emptied or buffered_before > half >= self.buffered:
+            self.changed.room.notify_all()
         return taken
 
     def undo_hand_out(self, taken: Iterable[tuple[OwnedQueue, Message]]) -> None:
@@ -519,39 +531,4 @@ class GroupState:
             self.changed.notify_all()
         elif not owned.in_hand:
             # A queue without buffered messages may be pulled even when the buffer is full.
-            self.changed.room.notify_all()
-
-    def _hand_out_turn(
-        self,
-        owned: OwnedQueue,
-        limit: int,
-        max_at_work: int,
-        taken: list[tuple[OwnedQueue, Message]],
-    ) -> None:
-        """Hand out messages of one queue, as many as its turn and its share allow."""
-        # no other queue waits for its turn
-        has_all_buffered = len(owned.buffer) == self.buffered
-        turn = limit if has_all_buffered else owned.turn_left
-        count = min(
-            limit - len(taken), len(owned.buffer), turn, max_at_work - owned.at_work
-        )
-        if count > 0:
-            messages = owned.hand_out(count)
-            all_bytes = has_all_buffered and not owned.buffer
-            taken_bytes = (
-                self.buffered_bytes
-                if all_bytes
-                else sum([len(message.body) for message in messages])
-            )
-            self.buffered_bytes -= taken_bytes
-            taken.extend(zip(repeat(owned), messages, strict=False))
-            owned.turn_left = max(0, owned.turn_left - count)
-
-    def _note_room(self, count: int) -> None:
-        """Wake the fetcher when half of the bound is free, not for every message."""
-        half = self.limits.max_poll_records // 2
-        buffered_before, self.buffered = self.buffered, self.buffered - count
-        if buffered_before > half >= self.buffered or (
-            buffered_before and not self.buffered
-        ):
             self.changed.room.notify_all()

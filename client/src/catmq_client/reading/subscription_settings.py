@@ -1,7 +1,7 @@
 """Delivery settings of a group's subscriptions, which heartbeats bring.
 
 They are set by operators and take precedence over the options of this consumer. The options
-apply to what they leave open.
+apply to settings that they leave open.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from catmq_client.options import ConsumerOptions
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """Settings of one subscription. None: the option of the consumer applies."""
+    """Settings of a subscription. None: the option of the consumer applies."""
 
     # A failed message holds up its queue (in run(order="key") its key) until it succeeds or
     # its retries are used up.
     ordered: bool = False
     # Retries after the first delivery. Then the message becomes a dead letter.
     retries: int = 16
-    # Pauses before retry 1, 2, …, s. The last one repeats.
+    # Pauses before retry 1, 2, …, s. The last pause repeats.
     retry_delays_s: tuple[int, ...] = (10, 30, 60, 300, 600, 1_800, 3_600)
     # Delay between the store and the delivery of a message, s. The broker applies it, as it
     # does the filters.
@@ -46,7 +46,7 @@ class Settings:
 
     @classmethod
     def from_answer(cls, answer: Mapping[str, Any]) -> Settings:
-        """Read the settings in a heartbeat's answer. Missing ones have their default."""
+        """Read the settings of a topic. Missing settings have their default."""
         settings: dict[str, Any] = {
             name: answer[name] for name in _FIELD_NAMES if answer.get(name) is not None
         }
@@ -58,12 +58,19 @@ class Settings:
         }
         return cls(**settings)
 
+    @classmethod
+    def by_topic(cls, answer: Mapping[str, Any]) -> dict[str, Settings]:
+        """Return the settings of each topic in a heartbeat's answer."""
+        subscriptions = answer.get("subscriptions", {})
+        return {
+            topic: cls.from_answer(settings) for topic, settings in subscriptions.items()
+        }
+
     def same_filter(self, other: Settings) -> bool:
-        """Return True if both have the same filter."""
         return (self.tags, self.headers) == (other.tags, other.headers)
 
     def takes(self, tag: str | None, headers: Mapping[str, str] | None) -> bool:
-        """Return True if a message has one of the tags, and one of the values of each
+        """Return True if a message has any of the tags, and any of the values of each
         header.
 
         >>> Settings(headers={"region": ("eu", "us")}).takes(None, {"region": "us"})
@@ -81,11 +88,8 @@ class Settings:
         >>> [Settings(retry_delays_s=(10, 30)).pause_s(retry) for retry in (1, 2, 3)]
         [10, 30, 30]
         """
-        return (
-            self.retry_delays_s[min(retry, len(self.retry_delays_s)) - 1]
-            if self.retry_delays_s
-            else 0
-        )
+        delays = self.retry_delays_s
+        return delays[min(retry, len(delays)) - 1] if delays else 0
 
 
 _FIELD_NAMES = tuple(field.name for field in fields(Settings))

@@ -9,9 +9,9 @@ handler_timeout_ms. Then
 * in any other subscription the failure is reported, and the message comes again from the retry
   topic. Before that it is tried in place handler_attempts times, if that option is above 1.
 
-If a batch fails, its messages are handled again one by one. Python cannot stop a thread, so
-the thread of a handler that takes too long is left alone and another thread takes its
-place. At most as many threads are replaced as run() has.
+If a batch fails, its messages are handled again alone. Python cannot stop a thread, so the
+thread of a handler that takes too long is left alone and another thread takes its place. At
+most as many threads are replaced as run() has.
 """
 
 from __future__ import annotations
@@ -129,23 +129,28 @@ class Workers:
 
     def _work(self) -> None:
         """Handle jobs until the worker is to end. Body of a thread."""
-        while (job := self._dispatcher.take(self._batch_size())) is not None:
+        while True:
+            batch = 1
+            if self._batch_limit is not None:
+                # Operators may change the size while run() works.
+                batch = self._state.limits.handler_batch or self._batch_limit
+            job = self._dispatcher.take(batch)
+            if job is None:
+                return
             try:
                 self._handle(job)
-            except BaseException as error:  # noqa: BLE001 - SystemExit in a handler must end run(), not just a thread
-                self._end_run_with(error)
+            # SystemExit in a handler must end run(), not only this thread.
+            except BaseException as error:  # noqa: BLE001
+                with self._state.changed:
+                    self.handler_exit = self.handler_exit or error
+                    self._state.stopping = True
+                    self._state.changed.notify_all()
                 return
             with self._lock:
                 if self._stuck.pop(threading.get_ident(), None):
                     # The job has expired meanwhile, and another thread has taken the place
-                    # of this one.
+                    # of this thread.
                     return
-
-    def _batch_size(self) -> int:
-        """Return the maximum number of messages of a job."""
-        if self._batch_limit is None:
-            return 1
-        return self._state.limits.handler_batch or self._batch_limit
 
     def _handle(self, job: Job) -> None:
         """Handle a job, unless it expires meanwhile."""
@@ -154,8 +159,14 @@ class Workers:
             return
         error: BaseException | None = None
         try:
-            self._call_handler(job)
-        except Exception as raised:  # noqa: BLE001 - whatever a handler raises is its message's failure
+            messages = [task.message for task in job.tasks if not task.message.failed]
+            # There are none if fail() was called for all, in a batch that raised
+            # afterwards.
+            if messages:
+                argument: Any = messages[0] if self._batch_limit is None else messages
+                check_handled(self._handler(argument))
+        # Whatever a handler raises is the failure of its message.
+        except Exception as raised:  # noqa: BLE001
             error = raised
         except BaseException:
             if self._dispatcher.claim_outcome(job):
@@ -186,20 +197,16 @@ class Workers:
             state.handlers[job.thread] = AtWork(job.began, first.queue, first.offset)
             return True
 
-    def _call_handler(self, job: Job) -> None:
-        """Call the handler with the messages of a job."""
-        messages = [task.message for task in job.tasks if not task.message.failed]
-        if not messages:
-            # All of them were reported by fail(), in a batch that raised afterwards.
-            return
-        argument: Any = messages[0] if self._batch_limit is None else messages
-        check_handled(self._handler(argument))
-
     def _finish_job(self, job: Job, error: BaseException | None) -> None:
-        """Handle the outcome of a job."""
         settings = self._state.settings_of(job.tasks[0].owned)
         if settings.trace_percent and (error is None or len(job.tasks) == 1):
-            self._trace(job, settings.trace_percent, failed=error is not None)
+            for task in job.tasks:
+                self._traces.add(
+                    task.message,
+                    percent=settings.trace_percent,
+                    began=job.began,
+                    failed=error is not None or task.message.failed,
+                )
         if error is None:
             self._after_success(job, settings)
         elif len(job.tasks) > 1:
@@ -213,17 +220,12 @@ class Workers:
         else:
             self._after_failure(job, settings, error)
 
-    def _trace(self, job: Job, percent: int, *, failed: bool) -> None:
-        for task in job.tasks:
-            failed = failed or task.message.failed
-            self._traces.add(task.message, percent=percent, began=job.began, failed=failed)
-
     def _after_success(self, job: Job, settings: Settings) -> None:
         """Finish the messages of a job whose handler returned."""
         state = self._state
         has_failed_messages = any(task.message.failed for task in job.tasks)
-        # Under one lock: the committer releases a revoked queue as soon as no handler is at
-        # work, and must commit its last message before.
+        # Under the same lock: the committer releases a revoked queue as soon as no handler
+        # is at work, and must commit its last message before.
         with state.changed:
             for task in job.tasks:
                 state.finish(task.owned, task.message.offset, task.version)
@@ -248,7 +250,14 @@ class Workers:
             if self._dispatcher.is_void(task):
                 pause_s = 0.0
             elif pause_s is None and task.owned.subscription in state.no_retry_topics:
-                self._halt(task, slot.tries, error)
+                detail = (
+                    f"{task.message!r}: the handler failed {slot.tries} times, its queue is "
+                    f"stopped: {error!r}"
+                )
+                failure = HandlerFailed(detail)
+                failure.__cause__ = error
+                log.error("%s", detail)
+                state.halt(task.owned, failure)
             elif pause_s is None:
                 self._reporter.add(task.owned, task.message, error, last=settings.ordered)
             self._end_work(job)
@@ -262,11 +271,8 @@ class Workers:
     def _retry_in_place_s(self, task: Task, settings: Settings, tries: int) -> float | None:
         """Return the pause before the next try in place, or None if there is none."""
         if settings.ordered:
-            return (
-                None
-                if tries > settings.retries
-                else min(ORDERED_PAUSE_S, settings.pause_s(tries))
-            )
+            pause_s = min(ORDERED_PAUSE_S, settings.pause_s(tries))
+            return None if tries > settings.retries else pause_s
         options = self._state.options
         has_no_retry_topic = task.owned.subscription in self._state.no_retry_topics
         if tries >= max(
@@ -276,25 +282,15 @@ class Workers:
         base_s, max_s = options.retry_backoff_ms / 1000, options.retry_backoff_max_ms / 1000
         return delay_s(tries - 1, base_s=base_s, max_s=max_s)
 
-    def _halt(self, task: Task, tries: int, error: BaseException) -> None:
-        """Halt the queue of a message that cannot be stored: continuing would lose it."""
-        detail = (
-            f"{task.message!r}: the handler failed {tries} times, its queue is "
-            f"stopped: {error!r}"
-        )
-        failure = HandlerFailed(detail)
-        failure.__cause__ = error
-        log.error("%s", detail)
-        self._state.halt(task.owned, failure)
-
     def _report_failure_to_breaker(self, job: Job, settings: Settings) -> None:
         """Note a failure for the breaker, and log if it opens."""
         if self._dispatcher.record_failure(job, settings):
             topic, pause_s = job.tasks[0].owned.subscription, settings.breaker_pause_s
-            text = (
-                "%s: the handler keeps failing: paused for %d s, then one message is tried"
+            log.error(
+                "%s: the handler keeps failing: paused for %d s, then one message is tried",
+                topic,
+                pause_s,
             )
-            log.error(text, topic, pause_s)
 
     def _end_work(self, job: Job) -> None:
         """Note that the handler of a job is not at work any more."""
@@ -331,16 +327,13 @@ class Workers:
             return
         with self._lock:
             self._stuck[job.thread] = name
-        text = "%s: the handler of %r did not return within %.1f s: its thread is replaced"
-        log.error(text, name, job.tasks[0].message, limit_s)
+        log.error(
+            "%s: the handler of %r did not return within %.1f s: its thread is replaced",
+            name,
+            job.tasks[0].message,
+            limit_s,
+        )
         self._start_thread()
         self._finish_job(
             job, HandlerTimeout(f"the handler did not return within {limit_s:g} s")
         )
-
-    def _end_run_with(self, error: BaseException) -> None:
-        """End run() with an exception such as SystemExit."""
-        with self._state.changed:
-            self.handler_exit = self.handler_exit or error
-            self._state.stopping = True
-            self._state.changed.notify_all()

@@ -109,7 +109,7 @@ class Batch:
         self, message: dict[str, Any], future: SendFuture, expires_at: float
     ) -> None:
         """Take over a message, untried or definitely refused, from another batch."""
-        future.batch_ended = self.done
+        future.ended = self.done
         self.messages.append(message)
         self.futures.append(future)
         self.size_bytes += size_of(message)
@@ -179,12 +179,12 @@ class Batch:
 class SendFuture:
     """The receipt of a message being sent, like a concurrent.futures.Future without cancel."""
 
-    __slots__ = ("batch_ended", "callbacks", "outcome")
+    __slots__ = ("callbacks", "ended", "outcome")
 
-    def __init__(self, batch_ended: threading.Event) -> None:
+    def __init__(self, ended: threading.Event) -> None:
         # The event of its batch, not the batch itself. A reference cycle would keep all
         # messages in memory until the garbage collector runs.
-        self.batch_ended = batch_ended
+        self.ended = ended
         self.outcome: Outcome | None = None
         self.callbacks: list[Callable[[SendFuture], object]] | None = None
 
@@ -225,8 +225,8 @@ class SendFuture:
                 None if deadline is None else max(0.0, deadline - time.monotonic())
             )
             # A batch that was split sets its event, too. The future then has no outcome yet,
-            # and `batch_ended` is the event of its new batch.
-            if not self.batch_ended.wait(remaining_s):
+            # and `ended` is the event of its new batch.
+            if not self.ended.wait(remaining_s):
                 raise TimeoutError(
                     f"no receipt within {timeout_s} s; the message is still being sent"
                 )
@@ -306,8 +306,7 @@ class Callbacks:
         *,
         under_way: Callable[[], Iterable[SendFuture]],
     ) -> bool:
-        """Wait until these sends have ended and their callbacks returned. Return True if
-        so.
+        """Wait until these sends and their callbacks have ended. Return True if they have.
 
         `under_way` returns the sends that have not ended. Inside a callback this returns
         True at once, because the callback would wait for itself or for another one that

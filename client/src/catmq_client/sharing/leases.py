@@ -25,7 +25,7 @@ from catmq_client.telemetry.process_report import AtWork
 
 log = logging.getLogger("catmq.consumer")
 
-# Limit of brokers for one request.
+# Limit of brokers per request.
 MAX_REPORTS = 1_000
 # A finished run waits this long for a pull that carries its report, s.
 LINGER_S = 0.01
@@ -51,7 +51,7 @@ class LeaseBook(GroupState):
     and end as finished or given back. The run stays in the book until the broker knows the
     result of each message.
 
-    One lock, `changed`, guards it. The puller adds runs, the application's threads finish
+    The lock `changed` guards it. The puller adds runs, the application's threads finish
     messages, and the renewer renews leases and sends reports.
     """
 
@@ -122,7 +122,15 @@ class LeaseBook(GroupState):
         """
         has_new_messages = False
         for entry in entries:
-            if run_key(entry) in self.runs or self._renews_held_run(entry, sent_at):
+            if run_key(entry) in self.runs:
+                continue
+            held = next((run for run in self.runs.values() if run.is_same_run(entry)), None)
+            if held is not None:
+                # Its lease had ended, and this member got it again: it has no new messages.
+                del self.runs[held.key]
+                held.regrant(entry, sent_at=sent_at)
+                self.runs[held.key] = held
+                self._log_renewal(held)
                 continue
             run = HeldRun(entry, serial=next(self._serials), sent_at=sent_at)
             source = Source(run.subscription, run.queue, run.epoch)
@@ -137,18 +145,6 @@ class LeaseBook(GroupState):
         self.changed.messages.notify_all()
         self.changed.reports.notify_all()
         return has_new_messages
-
-    def _renews_held_run(self, entry: Mapping[str, Any], sent_at: float) -> bool:
-        """Return True if an answer leases a held run again: it gets the new grant and no
-        messages.
-        """
-        run = next((run for run in self.runs.values() if run.is_same_run(entry)), None)
-        if run is not None:
-            del self.runs[run.key]
-            run.regrant(entry, sent_at=sent_at)
-            self.runs[run.key] = run
-            self._log_renewal(run)
-        return run is not None
 
     def lose(self, owned: OwnedQueue, *, notify: bool = True) -> None:
         """Remove a run that was leased to another member.
@@ -201,7 +197,8 @@ class LeaseBook(GroupState):
                 offsets = {
                     message.offset for owned, message in taken if owned is run
                 } | run.undelivered_offsets()
-                # The application had asked for more, so those are accepted.
+                # Messages of earlier calls are accepted already, so all that are at work
+                # belong to the interrupted call.
                 if self.share_options.auto_accept:
                     offsets |= run.begun_at.keys() - run.reporting
                 for offset in offsets:
@@ -213,6 +210,7 @@ class LeaseBook(GroupState):
             self.changed.notify_all()
 
     def _wake_puller(self) -> None:
+        """Wake the puller if there is room for more messages."""
         if self.room():  # waking a thread costs more than counting
             self.changed.room.notify_all()
 
@@ -315,11 +313,11 @@ class LeaseBook(GroupState):
     def room(self) -> int:
         """Return how many messages to pull now.
 
-        That is what the application would begin with at once, and ahead of it what it will
-        begin with in AHEAD_S: a message that waits behind a slow one could be at work
-        elsewhere. There is no room beside a run that may be the one that kills its workers.
-        Messages that are leased beside it would be lost with the worker, too, and each loss
-        counts as a delivery.
+        That is the number of messages that the application would begin with at once, and
+        ahead of it the number that it will begin with in AHEAD_S. More would wait here for
+        a slow message, although other members could handle them. There is no room while a
+        suspect run is held: its messages may kill the worker, and all messages that are
+        leased to the worker then would be lost with it, and count as delivered.
         """
         options = self.share_options
         if any(run.is_suspect() for run in self.runs.values()):
@@ -379,7 +377,13 @@ class LeaseBook(GroupState):
             run for run in self.runs.values() if self._due_in_s(run, now, lease_now) <= 0
         ]
         for run in due_runs:
-            self._log_expiry(run, lease_now)
+            if run.open and lease_now >= run.lease_until and not run.expiry_logged:
+                run.expiry_logged = True
+                log.warning(
+                    "%s: the lease has run out; nothing more of it begins until a broker "
+                    "has renewed it",
+                    run,
+                )
         return [
             self._start_report(run, renews=run.renewal_in_s(lease_now) <= 0)
             for run in due_runs[:MAX_REPORTS]
@@ -480,7 +484,7 @@ class LeaseBook(GroupState):
     def _apply_answer(
         self, report: RunReport, state: Mapping[str, Any], sent_at: float
     ) -> None:
-        """Apply the answer to one report."""
+        """Apply the answer to a report."""
         run, answer = report.run, state.get("state")
         if answer == "ok":
             run.failures = 0
@@ -489,11 +493,12 @@ class LeaseBook(GroupState):
             if was_held_back and run.may_begin:
                 self._after_begin_recorded(run)
             # Measured from the time of sending: the broker's lease starts later, so it
-            # outlasts this one.
+            # outlasts this lease.
             if report.renews and report.term == self.term:
-                self._extend_lease(
-                    run, sent_at + state.get("lease_ms", run.lease_s * 1000) / 1000
-                )
+                lease_s = state.get("lease_ms", run.lease_s * 1000) / 1000
+                run.lease_until = max(run.lease_until, sent_at + lease_s)
+                run.renewal_requested = False
+                self._log_renewal(run)
             if run.is_finished() and run.unreported_since is None:
                 self._remove(run)
         elif answer == "gone" and run.is_finished():
@@ -504,8 +509,8 @@ class LeaseBook(GroupState):
             reason = {
                 "lost": "somebody else has it now",
                 "gone": "it is no longer leased",
-            }.get(answer)
-            reason = reason or f"its report was refused: {state.get('detail')}"
+                "invalid": f"its report was refused: {state.get('detail')}",
+            }[answer]
             log.warning(
                 "%s: %s; messages that are not done are delivered again", run, reason
             )
@@ -518,12 +523,6 @@ class LeaseBook(GroupState):
         """Wake the application: brokers have recorded that messages of a run begin."""
         self.on_runnable()
 
-    def _extend_lease(self, run: HeldRun, until: float) -> None:
-        """Extend the lease of a run."""
-        run.lease_until = max(run.lease_until, until)
-        run.renewal_requested = False
-        self._log_renewal(run)
-
     def _log_renewal(self, run: HeldRun) -> None:
         """Log that a lease which had ended is renewed."""
         if run.expiry_logged:
@@ -531,18 +530,8 @@ class LeaseBook(GroupState):
             log.info("%s: leased again", run)
             self.on_runnable()
 
-    def _log_expiry(self, run: HeldRun, lease_now: float) -> None:
-        """Log once that the lease of a run has ended."""
-        if run.open and lease_now >= run.lease_until and not run.expiry_logged:
-            run.expiry_logged = True
-            text = (
-                "%s: the lease has run out; nothing more of it begins until a broker "
-                "has renewed it"
-            )
-            log.warning(text, run)
-
     def _give_back_late(self, now: float) -> None:
-        """Give back messages at work for too long, and those that wait behind a stalled
+        """Give back messages at work for too long, and those that wait for a stalled
         application.
         """
         if self.pulls and not self.in_run:
@@ -556,11 +545,12 @@ class LeaseBook(GroupState):
                 if run.deadline_of(offset, limit_ms) <= now and run.is_ours(offset)
             ]
             if late_offsets:
-                text = (
+                log.warning(
                     "%s: offsets %s at work for more than max_processing_ms; they are "
-                    "delivered again"
+                    "delivered again",
+                    run,
+                    late_offsets,
                 )
-                log.warning(text, run, late_offsets)
             waiting = run.waiting_offsets() if is_stalled else ()
             if late_offsets or waiting:
                 self.give_back(run, [*late_offsets, *waiting])

@@ -9,8 +9,8 @@ from catmq_client.message import Message, Row, Source
 from catmq_client.sharing.runs import HeldRun
 
 
-class ResultBook(Protocol):
-    """Records the results of messages; LeaseBook is one."""
+class Book(Protocol):
+    """Records the results of messages; see LeaseBook."""
 
     def accept(self, message: ShareMessage) -> bool: ...
     def redeliver(self, message: ShareMessage, delay_s: float | None) -> bool: ...
@@ -19,10 +19,10 @@ class ResultBook(Protocol):
 
 
 class ShareMessage(Message):
-    """One message, leased to this member until it is accepted, released or rejected.
+    """A message, leased to this member until it is accepted, released or rejected.
 
     Each of the three returns False, and does nothing, if the message is not this member's
-    any more: it was accepted, released or rejected before, or somebody else has it because
+    any more: it was accepted, released or rejected before, or another member has it because
     the lease ran out.
     """
 
@@ -35,7 +35,7 @@ class ShareMessage(Message):
         origin: Mapping[str, Any] | None = None,
         *,
         run: HeldRun,
-        book: ResultBook,
+        book: Book,
     ) -> None:
         super().__init__(source, row, origin)
         self._run = run
@@ -48,7 +48,7 @@ class ShareMessage(Message):
 
     @property
     def deliveries(self) -> int:
-        """Number of times that this message was delivered to somebody, this time included.
+        """Number of times that this message was delivered, this time included.
 
         A lease that ended before its member had begun counts once at most.
         """
@@ -59,7 +59,7 @@ class ShareMessage(Message):
         """Seconds until the lease ends, if it is not renewed; 0 if it has ended.
 
         While the process works, the lease is renewed in time. A lease that has ended counts
-        until somebody else takes the message.
+        until another member takes the message.
         """
         return self._run.lease_left_s
 
@@ -69,11 +69,11 @@ class ShareMessage(Message):
         return self._run.is_ours(self.offset)
 
     def accept(self) -> bool:
-        """Finish the message: nobody gets it again."""
+        """Finish the message: it is not delivered again."""
         return self._book.accept(self)
 
     def release(self, delay_s: float | None = None) -> bool:
-        """Let anybody get the message again: at once, or from the retry topic after
+        """Let any member get the message again: at once, or from the retry topic after
         `delay_s` seconds.
 
         With a delay it counts as failed: its attempt rises.
@@ -85,7 +85,5 @@ class ShareMessage(Message):
         return self._book.reject(self, error)
 
     def renew(self, seconds: float) -> bool:
-        """Keep the lease for so many seconds from now at least, also beyond
-        max_processing_ms.
-        """
+        """Keep the lease for at least `seconds` from now, also beyond max_processing_ms."""
         return self._book.renew(self, seconds)

@@ -13,18 +13,17 @@ from catmq_client.http.transport import Transport
 from catmq_client.reading.clocks import lease_clock
 from catmq_client.reading.component import Component, ErrorHandler
 from catmq_client.sharing.leases import LeaseBook
-from catmq_client.sharing.runs import RunReport
 
 log = logging.getLogger("catmq.consumer")
 
-# Limits of a request and of the pause after a failed one. They are short, because leases
-# end meanwhile.
+# Limits of a request and of the pause after a failed request. They are short, because
+# leases end meanwhile.
 MIN_TIMEOUT_S = 1.0
 MAX_PAUSE_MS = 2_000
 
 
 class Renewer(Component):
-    """Reports and renews for one consumer; `run` is the body of its thread."""
+    """Reports and renews for a consumer; `run` is the body of its thread."""
 
     def __init__(
         self, *, transport: Transport, book: LeaseBook, handle_error: ErrorHandler
@@ -58,7 +57,7 @@ class Renewer(Component):
             return book.all_reported()
 
     def _send_due_reports(self) -> None:
-        """Send the reports that are due, or wait until one is."""
+        """Send the reports that are due, or wait until there are any."""
         book = self._book
         with book.changed:
             consumer_id = book.consumer_id
@@ -66,11 +65,6 @@ class Renewer(Component):
             if consumer_id is None or not reports:
                 book.changed.reports.wait(1.0 if consumer_id is None else book.due_in_s())
                 return
-        self._send(consumer_id, reports)
-
-    def _send(self, consumer_id: str, reports: list[RunReport]) -> None:
-        """Send reports and renewals, and apply the answer."""
-        book = self._book
         # Taken before the request is sent: a lease must not seem longer than the broker's.
         sent_at = lease_clock()
         timeout_s = min(
@@ -78,9 +72,8 @@ class Renewer(Component):
         )
         body = {"done": [report.view() for report in reports]}
         try:
-            answer = self._post(
-                "consumers", consumer_id, "share", "done", body=body, timeout_s=timeout_s
-            )
+            path = "consumers", consumer_id, "share", "done"
+            answer = self._post(*path, body=body, timeout_s=timeout_s)
         except CatmqError as error:
             with book.changed:
                 book.mark_unsent(reports)

@@ -1,4 +1,4 @@
-"""A leased run: a stretch of offsets of one queue, and the result of each."""
+"""A leased run: a stretch of offsets of a queue, and the result of each."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from catmq_client.message import Message
 from catmq_client.reading.clocks import lease_clock
 from catmq_client.reading.owned import OwnedQueue
 
-# Messages are delivered one by one from this delivery on.
+# Messages are delivered alone from this delivery on.
 SUSPECT_FROM = 3
 # With this many unreported results, they are reported before the run is finished:
 # unreported messages come again if the process dies.
@@ -28,22 +28,15 @@ def run_key(entry: Mapping[str, Any]) -> RunKey:
     return entry["queue"], entry["first"], entry["grant"]
 
 
-def _message_offsets(entry: Mapping[str, Any]) -> set[int]:
-    """Return the offsets of the messages of a run in an answer."""
-    if "rows" in entry:
-        return {row[0] for row in entry["rows"]}
-    return {message["offset"] for message in entry["messages"]}
-
-
 class HeldRun(OwnedQueue):
     """A run that is leased to this member.
 
-    Each offset is in one of these sets, and moves downwards:
+    These sets divide its offsets. An open offset becomes finished or given back:
 
-        skipped      finished before, or left out by a filter
         open         waiting for the application, or at work (then also in `begun_at`)
         finished     accepted, and not reported yet
         given_back   to be delivered again, and not reported yet
+        skipped      needs no handling: finished before, or left out by a filter
 
     A run may be *uncounted*: its lease counts as a delivery only when brokers have recorded
     that a message of it begins. So nothing of it begins before that.
@@ -55,7 +48,8 @@ class HeldRun(OwnedQueue):
         """Create it from a run in an answer to a request that was sent at `sent_at`, lease
         clock.
 
-        `serial` tells apart the runs of a queue, as an epoch tells apart its ownerships.
+        `serial` distinguishes the runs of a queue, as an epoch distinguishes its
+        ownerships.
         """
         topic, origin = entry["topic"], entry.get("origin_topic")
         super().__init__(
@@ -83,7 +77,7 @@ class HeldRun(OwnedQueue):
         self.has_begun = False
         # Neither finished nor given back.
         self.open: set[int] = set()
-        # When the application got each of the open ones, monotonic.
+        # When the application got each open message, monotonic.
         self.begun_at: dict[int, float] = {}
         # Until when the application has renewed a message, monotonic. This overrides
         # max_processing_ms.
@@ -140,13 +134,14 @@ class HeldRun(OwnedQueue):
         finished or given back before the reset. They must be delivered, so that is another
         run.
         """
-        if (self.queue, self.first, self.end) != (
-            entry["queue"],
-            entry["first"],
-            entry["end"],
-        ):
+        bounds = entry["queue"], entry["first"], entry["end"]
+        if (self.queue, self.first, self.end) != bounds:
             return False
-        return self.open | self.finished | self.given_back >= _message_offsets(entry)
+        if "rows" in entry:
+            offsets = {row[0] for row in entry["rows"]}
+        else:
+            offsets = {message["offset"] for message in entry["messages"]}
+        return self.open | self.finished | self.given_back >= offsets
 
     def regrant(self, entry: Mapping[str, Any], *, sent_at: float) -> None:
         """Apply a new grant: the lease had ended, and this member got the run again."""
@@ -182,8 +177,8 @@ class HeldRun(OwnedQueue):
     def can_hand_out(self) -> bool:
         """Return True if the application may have a message of it.
 
-        If the run was delivered before, a worker may have died of one of its messages. So
-        the broker must know first which ones are finished.
+        If the run was delivered before, a worker may have died of a message in it. So the
+        broker must know first which messages are finished.
         """
         return super().can_hand_out() and not (self.deliveries > 1 and self.finished)
 
@@ -212,8 +207,8 @@ class HeldRun(OwnedQueue):
             self.finished.add(offset)
 
     def finish_all(self) -> None:
-        """Finish all messages that the application got, except failed ones not stored for a
-        retry.
+        """Finish all messages that the application got, except failed messages not stored
+        for a retry.
         """
         for offset in [*self.begun_at]:
             self.finish(offset, self.version)
@@ -297,7 +292,7 @@ class HeldRun(OwnedQueue):
         return not self.open
 
     def _set_result(self, offset: int) -> None:
-        """Remove an offset from the open ones; the caller records its result."""
+        """Remove an offset from `open`; the caller records its result."""
         self.open.discard(offset)
         self.begun_at.pop(offset, None)
         self.renewed_until.pop(offset, None)

@@ -28,12 +28,14 @@ MAX_WAITING = 200
 
 
 def is_traced(queue: int, offset: int, percent: int) -> bool:
-    """Return True if a message is in a sample of `percent` percent. Brokers use the same
-    rule.
+    """Return True if a message is in a sample of `percent` percent.
+
+    Brokers apply the same rule.
 
     >>> [offset for offset in range(60) if is_traced(7, offset, 5)]
     [1, 14, 23, 29, 37]
     """
+    # A hash of the location, so that all attempts and all processes decide alike.
     return crc32(b"%d-%d" % (queue, offset)) % 100 < percent
 
 
@@ -63,31 +65,18 @@ class Traces:
         self._closed = False
 
     def add(self, message: Message, *, percent: int, began: float, failed: bool) -> None:
-        """Add an attempt that ends now, if its message is in the sample. `began` is
-        monotonic.
+        """Add an attempt that ends now, if its message is in the sample.
 
-        A retry has the queue and offset of the message that failed first, so all attempts
-        at a message are traced or none.
+        `began` is its monotonic start. A retry has the queue and offset of the message that
+        failed first, so all attempts at a message are traced or none.
         """
         origin = message.origin
         queue, offset = (
             (origin.queue, origin.offset) if origin else (message.queue, message.offset)
         )
-        if is_traced(queue, offset, percent):
-            self._add(
-                _Trace(queue, offset, message.attempt, failed, began, time.monotonic())
-            )
-
-    def close(self, within_s: float) -> None:
-        """Send the waiting traces and end the thread, for at most `within_s` seconds."""
-        with self._changed:
-            self._closed = True
-            self._changed.notify_all()
-            thread = self._thread
-        if thread is not None:
-            thread.join(within_s)
-
-    def _add(self, trace: _Trace) -> None:
+        if not is_traced(queue, offset, percent):
+            return
+        trace = _Trace(queue, offset, message.attempt, failed, began, time.monotonic())
         with self._changed:
             if self._closed or len(self._waiting) >= MAX_WAITING:
                 return
@@ -98,6 +87,15 @@ class Traces:
                 )
                 self._thread.start()
             self._changed.notify_all()
+
+    def close(self, within_s: float) -> None:
+        """Send the waiting traces and end the thread, for at most `within_s` seconds."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+            thread = self._thread
+        if thread is not None:
+            thread.join(within_s)
 
     def _run(self) -> None:
         closed = False
@@ -116,7 +114,19 @@ class Traces:
         if consumer_id is None:
             return
         now = time.monotonic()
-        body: dict[str, Any] = {"traces": [_trace_fields(trace, now) for trace in traces]}
+        body: dict[str, Any] = {
+            "traces": [
+                {
+                    "queue": trace.queue,
+                    "offset": trace.offset,
+                    "attempt": trace.attempt,
+                    "outcome": "failed" if trace.failed else "handled",
+                    "ago_ms": round(1000 * (now - trace.began)),
+                    "took_ms": round(1000 * (trace.ended - trace.began)),
+                }
+                for trace in traces
+            ]
+        }
         try:
             self._transport.request(
                 "POST",
@@ -128,14 +138,3 @@ class Traces:
             log.debug("%d traces are dropped: %s", len(traces), error)
         except Exception:
             log.exception("internal error while sending traces; continuing")
-
-
-def _trace_fields(trace: _Trace, now: float) -> dict[str, Any]:
-    return {
-        "queue": trace.queue,
-        "offset": trace.offset,
-        "attempt": trace.attempt,
-        "outcome": "failed" if trace.failed else "handled",
-        "ago_ms": round(1000 * (now - trace.began)),
-        "took_ms": round(1000 * (trace.ended - trace.began)),
-    }

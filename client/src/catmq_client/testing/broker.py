@@ -59,10 +59,9 @@ class FakeBroker:
     MessagePack.
 
     Topics are made with `create_topic`; groups when a consumer names topics, or with
-    `subscribe`; a group has
-    one member at a time, a share group any number. `fail` plants errors, before or after
-    the request was carried out. What it does not do raises NotBuilt. Safe to share between
-    threads; a pull waits.
+    `subscribe`; a group has a single member at a time, a share group any number. `fail`
+    plants errors, before or after the request was carried out. Unsupported requests raise
+    NotBuilt. Safe to share between threads; a pull waits.
     """
 
     def __init__(
@@ -73,7 +72,7 @@ class FakeBroker:
         """
         self.clock = FakeClock()
         self.topics = FakeTopics(self.clock)
-        self.groups: dict[str, Any] = {}
+        self.groups: dict[str, FakeGroup] = {}
         self.failures = FakeFailures(self.topics)
         self.requests: list[Seen] = []
         self.session_timeout_ms = session_timeout_ms
@@ -107,12 +106,14 @@ class FakeBroker:
         Names and units: catmq_client.reading.subscription_settings.Settings; tags=("new",
         "paid"), headers={"region": ("eu", "us")}.
         """
+        # Raises for wrong names and values before anything changes.
         Settings.from_answer(settings)
         self.change(lambda: self.find_group(group).configure(topic, settings))
 
     def advance(self, seconds: float) -> None:
-        """Advance the broker's clock. Retries and delayed messages that are due then are
-        delivered.
+        """Advance the broker's clock.
+
+        Retries and delayed messages that are due then are delivered.
         """
         self.change(lambda: self.clock.advance(seconds))
 
@@ -208,6 +209,8 @@ class FakeBroker:
             else self._codec.decode(wire.encode_request(self._codec, body))
         )
         with self._changed:
+            # Recorded before any error is raised, so that seen() shows failed requests,
+            # too.
             self.requests.append(Seen(method, path, decoded))
             self._changed.notify_all()
             self._raise_fault(method, path, after=False)
@@ -216,12 +219,13 @@ class FakeBroker:
                 answer = self._answer(method, path, decoded)
             finally:
                 self._changed.notify_all()
+            # Raised after the request is carried out, as if its response was lost.
             self._raise_fault(method, path, after=True)
         # Message bodies go through the codec, as over HTTP, so that tests see its types.
-        for part in (answer, *answer.get("queues", ()), *answer.get("runs", ())):
-            if isinstance(part.get("messages"), list):
-                encoded = self._codec.encode({"messages": part["messages"]})
-                part["messages"] = self._codec.decode(encoded)["messages"]
+        for answer_part in (answer, *answer.get("queues", ()), *answer.get("runs", ())):
+            if isinstance(answer_part.get("messages"), list):
+                encoded = self._codec.encode({"messages": answer_part["messages"]})
+                answer_part["messages"] = self._codec.decode(encoded)["messages"]
         return answer
 
     def find_group(self, name: str) -> FakeGroup:
@@ -229,8 +233,7 @@ class FakeBroker:
         if name not in self.groups:
             detail = f"there is no group {name}; make it with: catmq group create {name}"
             raise NotFound(detail, code="group_not_found", status=404)
-        group: FakeGroup = self.groups[name]
-        return group
+        return self.groups[name]
 
     def ensure_group(self, name: str, body: dict[str, Any]) -> FakeGroup:
         """Return a group. If it is new, it is created with the settings of a registration."""
@@ -259,7 +262,7 @@ class FakeBroker:
         raise unsupported(f"{method} {path}")
 
     def _raise_fault(self, method: str, path: str, *, after: bool) -> None:
-        # In the order of planting: a later error is raised when the earlier ones are used
+        # In the order of planting: a later error is raised when the earlier errors are used
         # up.
         active_faults = (
             f for f in self._faults if f.left > 0 and f.pattern.search(f"{method} {path}")
@@ -270,20 +273,16 @@ class FakeBroker:
             raise fault.error
 
     def _raise_if_cut_off(self, path: str, body: dict[str, Any]) -> None:
-        names = [
-            name
-            for name in self._cut_off
-            if f"/consumers/{name}.k." in path or body.get("name") == name
-        ]
-        if names:
-            raise ConnectFailed(f"{names[0]} is cut off")
+        for name in self._cut_off:
+            # Consumer ids begin with the name of the member; see FakeGroup.join.
+            if f"/consumers/{name}.k." in path or body.get("name") == name:
+                raise ConnectFailed(f"{name} is cut off")
 
     def _group_of(self, consumer_id: str) -> FakeGroup:
         """Return the group of a consumer id, or raise NotFound."""
         for group in self.groups.values():
             if group.knows_consumer(consumer_id):
-                consumer_group: FakeGroup = group
-                return consumer_group
+                return group
         raise NotFound(
             f"{consumer_id} was never registered", code="consumer_not_found", status=404
         )
@@ -326,67 +325,78 @@ class FakeBroker:
         consumer_id = consumer_group.join(
             body.get("instance_id") or body["name"], body["incarnation"], **settings
         )
+        # Registering with topics also subscribes the group, as at a broker.
         for topic in topics:
             consumer_group.subscribe(topic.queues, start="earliest")
-        intervals = {"heartbeat_interval_ms": consumer_group.heartbeat_interval_ms}
         return {
             "consumer_id": consumer_id,
             "session_timeout_ms": consumer_group.session_timeout_ms,
-            **intervals,
+            "heartbeat_interval_ms": consumer_group.heartbeat_interval_ms,
         }
 
-    def _traces(self, consumer: str, body: dict[str, Any]) -> dict[str, Any]:
-        """Accept traces, which the fake does not store."""
-        self._group_of(consumer)
-        return {}
-
-    def _heartbeat(self, consumer: str, body: dict[str, Any]) -> dict[str, Any]:
-        return self._group_of(consumer).heartbeat(
-            consumer, body["generation"], body["owned"]
-        )
-
     def _acquire(self, consumer: str, body: dict[str, Any]) -> dict[str, Any]:
-        group = self._group_of(consumer)
+        group = self._owning_group(consumer)
         acquired = [group.acquire(consumer, q["queue"], q["epoch"]) for q in body["queues"]]
         return {"queues": acquired, "generation": group.generation}
 
     def _commit(self, consumer: str, body: dict[str, Any]) -> dict[str, Any]:
-        group = self._group_of(consumer)
-        commits = [
-            (entry["queue"], entry["epoch"], entry["offset"]) for entry in body["offsets"]
+        group = self._owning_group(consumer)
+        results = [
+            group.commit(consumer, entry["queue"], entry["epoch"], entry["offset"])
+            for entry in body["offsets"]
         ]
-        return {
-            "results": [group.commit(consumer, *entry) for entry in commits],
-            "generation": group.generation,
-        }
-
-    def _report(self, consumer: str, body: dict[str, Any]) -> dict[str, Any]:
-        return self.failures.report(self._group_of(consumer), consumer, body["messages"])
+        return {"results": results, "generation": group.generation}
 
     def _pull(self, consumer: str, body: dict[str, Any]) -> dict[str, Any]:
-        group = self._group_of(consumer)
-        give_up_at = time.monotonic() + body["wait_ms"] / 1000
-        while True:
-            self.failures.move_due(group)
-            self.topics.move_due()
+        group = self._owning_group(consumer)
+
+        def read() -> tuple[dict[str, Any], bool]:
             messages_left, queues = body["max_messages"], []
             for request in body["queues"]:
                 queues.append(group.read(consumer, request, limit=messages_left))
                 messages_left -= len(queues[-1]["messages"])
-            has_news = any(
+            has_changed = group.generation > body["generation"]
+            has_news = has_changed or any(
                 queue["messages"] or queue["state"] not in _NO_NEWS_STATES
                 for queue in queues
             )
-            changed = group.generation > body["generation"]
+            answer = {
+                "generation": max(group.generation, body["generation"]),
+                "queues": queues,
+                "assignment_changed": has_changed,
+            }
+            return answer, has_news
+
+        return self._long_poll(group, body["wait_ms"], read)
+
+    def _long_poll(
+        self,
+        group: FakeGroup,
+        wait_ms: int,
+        read: Callable[[], tuple[dict[str, Any], bool]],
+    ) -> dict[str, Any]:
+        """Return the answer of a pull as soon as it has news, or after its wait."""
+        give_up_at = time.monotonic() + wait_ms / 1000
+        while True:
+            self.failures.move_due(group)
+            self.topics.move_due()
+            answer, has_news = read()
             wait_s = 0.0 if self.interrupted() else give_up_at - time.monotonic()
-            if has_news or changed or wait_s <= 0:
-                generation = max(group.generation, body["generation"])
-                return {
-                    "generation": generation,
-                    "queues": queues,
-                    "assignment_changed": changed,
-                }
+            if has_news or wait_s <= 0:
+                return answer
+            # Never 0, so that a due time in the past does not make the loop spin.
             self._changed.wait(min(wait_s, max(0.001, self._next_due_s(group))))
+
+    def _owning_group(self, consumer: str) -> FakeGroup:
+        """Return the group of a consumer, or raise Conflict if its members own no queues."""
+        group = self._group_of(consumer)
+        if group.owns_queues:
+            return group
+        detail = (
+            f"group {group.name} is a share group: its members lease messages, and own "
+            "no queues"
+        )
+        raise Conflict(detail, code="group_settings_differ", status=409)
 
     def _share_group(self, group: FakeGroup) -> FakeShareGroup:
         if not isinstance(group, FakeShareGroup):
@@ -396,33 +406,22 @@ class FakeBroker:
 
     def _share(self, consumer: str, body: dict[str, Any]) -> dict[str, Any]:
         group = self._share_group(self._group_of(consumer))
-        give_up_at = time.monotonic() + body.get("wait_ms", 0) / 1000
         done = [group.done(report) for report in body.get("done", ())]
-        while True:
+
+        def lease() -> tuple[dict[str, Any], bool]:
             self.failures.end_leases(group)
-            self.failures.move_due(group)
-            self.topics.move_due()
+            # The member may be cut off while its pull waits.
             self._raise_if_cut_off(f"/consumers/{consumer}", body)
             runs = group.take(consumer, body)
-            wait_s = 0.0 if self.interrupted() else give_up_at - time.monotonic()
-            if runs or wait_s <= 0:
-                return {
-                    "generation": group.generation,
-                    "runs": runs,
-                    "done": done,
-                    "queues": [],
-                }
-            lease_ends_s = self.clock.seconds_to(group.lease_ends_ms())
-            self._changed.wait(
-                min(wait_s, max(0.001, min(lease_ends_s, self._next_due_s(group))))
-            )
+            answer = {"generation": group.generation, "runs": runs, "done": done}
+            return {**answer, "queues": []}, bool(runs)
+
+        return self._long_poll(group, body.get("wait_ms", 0), lease)
 
     def _share_done(self, consumer: str, body: dict[str, Any]) -> dict[str, Any]:
         group = self._share_group(self._group_of(consumer))
-        return {
-            "generation": group.generation,
-            "done": [group.done(report) for report in body["done"]],
-        }
+        done = [group.done(report) for report in body["done"]]
+        return {"generation": group.generation, "done": done}
 
     def _share_runs(self, group: str) -> dict[str, Any]:
         share_group = self._share_group(self.find_group(group))
@@ -430,11 +429,8 @@ class FakeBroker:
         return {"runs": [share_group.operator_view(run) for run in runs], "away": []}
 
     def _free_runs(self, group: str, body: dict[str, Any]) -> dict[str, Any]:
-        return {
-            "released": self._share_group(self.find_group(group)).free(
-                body["queue"], body["first"]
-            )
-        }
+        share_group = self._share_group(self.find_group(group))
+        return {"released": share_group.free(body["queue"], body["first"])}
 
     def interrupted(self) -> bool:
         """Return True if waiting pulls are to be answered; a hook for tests of the client."""
@@ -445,10 +441,11 @@ class FakeBroker:
         if any(settings.get("delay_s") for settings in group.delivery.values()):
             # no event marks the end of a delay, so the pull checks for it
             return DELAY_STEP_S
-        times = [message.due_at_ms for message in self.failures.waiting]
-        return self.clock.seconds_to(
-            [*times, *(message.due_at_ms for message in self.topics.delayed)]
-        )
+        due_times = [failed.due_at_ms for failed in self.failures.waiting]
+        due_times += [delayed.due_at_ms for delayed in self.topics.delayed]
+        if isinstance(group, FakeShareGroup):
+            due_times += [run.lease_until_ms for run in group.runs]
+        return self.clock.seconds_to(due_times)
 
 
 # Handlers of requests, called with the variables of the path and the body. None is an empty
@@ -462,11 +459,18 @@ _ROUTES: dict[str, Callable[..., dict[str, Any] | None]] = {
     "POST groups": FakeBroker._create_group,
     "POST groups/([^/]+)/subscriptions": FakeBroker._subscribe,
     "POST groups/([^/]+)/consumers": FakeBroker._register,
-    "POST consumers/([^/]+)/heartbeat": FakeBroker._heartbeat,
-    "POST consumers/([^/]+)/traces": FakeBroker._traces,
+    "POST consumers/([^/]+)/heartbeat": lambda fake, consumer, body: fake._group_of(
+        consumer
+    ).heartbeat(consumer, body["generation"], body["owned"]),
+    # Traces are accepted and not stored.
+    "POST consumers/([^/]+)/traces": lambda fake, consumer, _: (
+        fake._group_of(consumer) and {}
+    ),
     "POST consumers/([^/]+)/acquire": FakeBroker._acquire,
     "POST consumers/([^/]+)/commit": FakeBroker._commit,
-    "POST consumers/([^/]+)/failures": FakeBroker._report,
+    "POST consumers/([^/]+)/failures": lambda fake, consumer, body: fake.failures.report(
+        fake._group_of(consumer), consumer, body["messages"]
+    ),
     "POST consumers/([^/]+)/pull": FakeBroker._pull,
     "POST consumers/([^/]+)/share": FakeBroker._share,
     "POST consumers/([^/]+)/share/done": FakeBroker._share_done,

@@ -1,7 +1,7 @@
 """Failed messages of the FakeBroker: those that wait for their retry, and dead letters.
 
 When a retry is due, a copy of the message is stored in the retry topic of its group and
-topic. The retry topic has one queue and is created with the first retry.
+topic. The retry topic has a single queue and is created with the first retry.
 """
 
 from __future__ import annotations
@@ -70,6 +70,7 @@ class FakeFailures:
         Return its list in the answer, and the fields of its entry there.
         """
         key = (group.name, entry["queue"], entry["offset"])
+        # A former owner must not report: the next owner gets the message again.
         if position is None or not group.holds(consumer_id, entry):
             return "refused", {"state": "fenced"}
         if not position.queue.low <= entry["offset"] < position.queue.head:
@@ -87,14 +88,15 @@ class FakeFailures:
     def move_due(self, group: FakeGroup) -> None:
         """Store copies of the messages whose retry is due in the group's retry topics."""
         now = self._topics.clock.now_ms()
-        due = [
+        due_messages = [
             failed
             for failed in self.waiting
             if failed.group == group.name and failed.due_at_ms <= now
         ]
-        for failed in sorted(due, key=lambda failed: failed.due_at_ms):
+        for failed in sorted(due_messages, key=lambda failed: failed.due_at_ms):
             self.waiting.remove(failed)
             name = f"{group.name}_{failed.topic}_fail"
+            # As at a broker, the retry topic is created with the first retry.
             if name not in self._topics.by_name:
                 self._topics.create(name, queues=1, origin_topic=failed.topic)
             (queue,) = self._topics.find(name).queues
@@ -114,9 +116,11 @@ class FakeFailures:
         """Store a failure, as a retry or as a dead letter."""
         (message,) = position.queue.between(entry["offset"], 1)
         attempt, error = message.attempt + 1, (entry.get("error") or "")[:2_000]
-        place = {"topic": message.topic, "queue": message.queue, "offset": message.offset}
+        # A retry that fails again keeps the origin of the first failure.
         origin = message.origin or {
-            **place,
+            "topic": message.topic,
+            "queue": message.queue,
+            "offset": message.offset,
             "first_failed_at_ms": entry.get("first_failed_at_ms") or 0,
         }
         settings = group.settings(origin["topic"])

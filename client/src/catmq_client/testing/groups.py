@@ -1,10 +1,11 @@
-"""Consumer groups of the FakeBroker: one member at a time, which owns all queues of its
-group.
+"""Consumer groups of the FakeBroker: a single member at a time, which owns all queues of
+its group.
 """
 
 from __future__ import annotations
 
 import itertools
+import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -14,11 +15,6 @@ from catmq_client.reading.subscription_settings import Settings
 from catmq_client.testing.topics import FakeClock, FakeQueue, StoredMessage, unsupported
 
 _ids = itertools.count(1)
-
-
-def new_id(name: str) -> str:
-    """Return a new consumer id for a member of this name."""
-    return f"{name}.k.{next(_ids)}.x"
 
 
 @dataclass(slots=True)
@@ -41,6 +37,7 @@ class FakeGroup:
     """
 
     mode = "clustering"
+    owns_queues = True
 
     def __init__(self, name: str, *, clock: FakeClock, session_timeout_ms: int) -> None:
         self.name = name
@@ -52,11 +49,13 @@ class FakeGroup:
         # Delivery settings of the subscriptions, by topic.
         self.delivery: dict[str, dict[str, Any]] = {}
         self._starts: dict[int, str] = {}
-        self._member = self._name = self._incarnation = ""
+        # Name and incarnation of each member, by consumer id.
+        self._members: dict[str, tuple[str, str]] = {}
+        # Error codes of ended memberships, by consumer id.
         self._ended_members: dict[str, str] = {}
 
     def subscribe(self, queues: list[FakeQueue], *, start: str) -> bool:
-        """Create positions in queues that have none. Return False if all had one."""
+        """Create positions in queues that have none. Return False if none was created."""
         new = [queue for queue in queues if queue.id not in self.positions]
         for queue in new:
             self._starts[queue.id] = start
@@ -75,34 +74,34 @@ class FakeGroup:
     def join(self, name: str, incarnation: str, **settings: Any) -> str:
         """Register a member, or a later incarnation of it. Return its consumer id.
 
-        Raises NotBuilt for a second member.
+        Raises NotBuilt for a second member of a group that owns queues.
         """
-        if settings.get("mode") == "share":
-            detail = f"group {self.name} has mode {self.mode}"
-            raise Conflict(detail, code="group_settings_differ", status=409)
-        if settings.get("mode") not in (None, self.mode):
-            raise unsupported(f"groups with mode {settings['mode']}")
-        if self._member and name != self._name:
-            raise unsupported(
-                f"a second member in group {self.name}, which {self._name} has not left"
-            )
-        if self._member and incarnation == self._incarnation:
-            return self._member
-        self.leave(self._member, "replaced")
-        self._member, self._name, self._incarnation = new_id(name), name, incarnation
+        self._check_settings(settings)
+        for consumer_id, (member, member_incarnation) in [*self._members.items()]:
+            if (member, member_incarnation) == (name, incarnation):
+                return consumer_id
+            if member == name:
+                self.leave(consumer_id, "replaced")
+            elif self.owns_queues:
+                raise unsupported(
+                    f"a second member in group {self.name}, which {member} has not left"
+                )
+        consumer_id = f"{name}.k.{next(_ids)}.x"
+        self._members[consumer_id] = name, incarnation
         self.generation += 1
+        # The new epoch fences the former incarnation.
         for position in self.positions.values():
             position.epoch += 1
-        return self._member
+        return consumer_id
 
     def leave(self, consumer_id: str, reason: str = "expired") -> None:
         """End a membership. `reason` is the error code of the member's later requests."""
-        if consumer_id and consumer_id == self._member:
-            self._ended_members[consumer_id], self._member = reason, ""
+        if self._members.pop(consumer_id, None) is not None:
+            self._ended_members[consumer_id] = reason
 
     def knows_consumer(self, consumer_id: str) -> bool:
         """Return True if the consumer id is or was that of a member."""
-        return consumer_id == self._member or consumer_id in self._ended_members
+        return consumer_id in self._members or consumer_id in self._ended_members
 
     def settings(self, topic: str) -> Settings:
         """Return the delivery settings of a topic."""
@@ -118,9 +117,10 @@ class FakeGroup:
     ) -> dict[str, Any]:
         """Return the assigned and revoked queues, and the settings of their subscriptions."""
         self._check(consumer_id)
+        positions = self.positions.values() if self.owns_queues else ()
         return {
             "generation": self.generation,
-            "assigned": [self.assigned(position) for position in self.positions.values()],
+            "assigned": [self.assigned(position) for position in positions],
             "revoked": sorted({entry["queue"] for entry in owned} - set(self.positions)),
             "subscriptions": self.subscriptions(self.positions.values()),
         }
@@ -130,6 +130,7 @@ class FakeGroup:
         position = self.positions.get(queue)
         if position is None or position.epoch != epoch:
             return {"queue": queue, "state": "fenced", "offset": None}
+        # From here on, requests of a former owner are fenced.
         position.fence = (epoch, consumer_id)
         return {"queue": queue, "state": "ok", "offset": position.committed}
 
@@ -149,86 +150,72 @@ class FakeGroup:
             return {"queue": queue, "state": "fenced"}
         if offset > position.queue.head:
             return {"queue": queue, "state": "out_of_range"}
+        # Two commits may arrive in any order, so the highest offset counts.
         position.committed = max(position.committed, offset)
         return {"queue": queue, "state": "ok"}
 
     def read(
         self, consumer_id: str, request: dict[str, int], *, limit: int
     ) -> dict[str, Any]:
-        """Return one queue's part of the answer to a pull."""
-        position, offset = (
-            self.position_of(consumer_id, request["queue"]),
-            request["offset"],
-        )
+        """Return a queue's part of the answer to a pull."""
+        position = self.position_of(consumer_id, request["queue"])
+        offset = request["offset"]
         if position is None or position.fence != (request["epoch"], consumer_id):
             return pulled(request["queue"], "fenced", offset, head=0)
         queue = position.queue
         if not queue.low <= offset <= queue.head:
             state = "cleaned" if offset < queue.low else "out_of_range"
             return {**pulled(queue.id, state, offset, head=queue.head), "low": queue.low}
-        messages, next_offset = self._served(queue, offset, limit)
+        settings = self.filter_of(queue)
+        visible_until_ms = self.clock.now_ms() - settings.delay_s * 1000
+        messages, next_offset = list[StoredMessage](), queue.head
+        for message in queue.between(offset, queue.head - offset):
+            if len(messages) >= limit or message.stored_at_ms > visible_until_ms:
+                next_offset = message.offset
+                break
+            if settings.takes(message.tag, message.headers):
+                messages.append(message)
         answer = pulled(queue.id, "ok", next_offset, head=queue.head)
         return {**answer, "messages": [message.view() for message in messages]}
 
     def assigned(self, position: Position) -> dict[str, Any]:
         """Return an assigned queue as a heartbeat answers it."""
-        queue = position.queue
-        origin = {} if queue.origin_topic is None else {"origin_topic": queue.origin_topic}
-        return {
-            "topic": queue.topic,
-            "queue": queue.id,
-            "epoch": position.epoch,
-            "stopped": False,
-            **origin,
-        }
+        return {**position.queue.identity(), "epoch": position.epoch, "stopped": False}
 
     def subscriptions(self, positions: Iterable[Position]) -> dict[str, dict[str, Any]]:
         """Return the delivery settings by topic as a heartbeat answers them."""
-        topics = {
-            position.queue.origin_topic or position.queue.topic for position in positions
+        topics = {position.queue.subscribed_topic for position in positions}
+        settings = {topic: asdict(self.settings(topic)).items() for topic in topics}
+        set_values = {
+            topic: {name: value for name, value in settings[topic] if value is not None}
+            for topic in topics
         }
-        settings_by_topic = {
-            topic: asdict(self.settings(topic)).items() for topic in topics
-        }
-        return {
-            t: {
-                name: as_json(value)
-                for name, value in settings_by_topic[t]
-                if value is not None
-            }
-            for t in topics
-        }
+        # Through JSON, as over HTTP: tuples become lists.
+        subscriptions: dict[str, dict[str, Any]] = json.loads(json.dumps(set_values))
+        return subscriptions
 
-    def _served(
-        self, queue: FakeQueue, offset: int, limit: int
-    ) -> tuple[list[StoredMessage], int]:
-        """Return messages that pass filter and delay, and the next offset."""
-        settings = Settings() if queue.origin_topic else self.settings(queue.topic)
-        visible_until_ms = self.clock.now_ms() - settings.delay_s * 1000
-        messages: list[StoredMessage] = []
-        for message in queue.between(offset, queue.head - offset):
-            if len(messages) >= limit or message.stored_at_ms > visible_until_ms:
-                return messages, message.offset
-            if settings.takes(message.tag, message.headers):
-                messages.append(message)
-        return messages, queue.head
+    def filter_of(self, queue: FakeQueue) -> Settings:
+        """Return the settings with the filter and the delay that apply to a queue."""
+        # A retry is a message that has passed both already.
+        return Settings() if queue.origin_topic else self.settings(queue.topic)
+
+    def _check_settings(self, settings: Mapping[str, Any]) -> None:
+        """Raise if a consumer that wants these settings may not register."""
+        if settings.get("mode") == "share":
+            detail = f"group {self.name} has mode {self.mode}"
+            raise Conflict(detail, code="group_settings_differ", status=409)
+        if settings.get("mode") not in (None, self.mode):
+            raise unsupported(f"groups with mode {settings['mode']}")
 
     def _check(self, consumer_id: str) -> None:
         """Raise Gone unless the consumer is a member."""
-        if consumer_id != self._member:
+        if consumer_id not in self._members:
             reason = self._ended_members.get(consumer_id, "expired")
             raise Gone(f"{consumer_id} is {reason}", code=reason, status=410)
 
 
-def as_json(value: object) -> object:
-    """Return a setting as JSON has it: tuples become lists."""
-    if isinstance(value, dict):
-        return {name: as_json(element) for name, element in value.items()}
-    return list(value) if isinstance(value, tuple) else value
-
-
 def pulled(queue: int, state: str, next_offset: int, *, head: int) -> dict[str, Any]:
-    """Return one queue's part of the answer to a pull, without messages."""
+    """Return a queue's part of the answer to a pull, without messages."""
     return {
         "queue": queue,
         "state": state,

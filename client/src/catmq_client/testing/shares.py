@@ -5,17 +5,16 @@ clock.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from catmq_client.errors import Conflict, FieldError, Gone, NotFound
-from catmq_client.reading.subscription_settings import Settings
+from catmq_client.errors import Conflict, FieldError, NotFound
 from catmq_client.sharing.runs import to_ranges
-from catmq_client.testing.groups import FakeGroup, Position, new_id
+from catmq_client.testing.groups import FakeGroup, Position
 from catmq_client.testing.topics import FakeClock, FakeQueue
 
-# From this delivery on, messages are delivered one by one.
+# From this delivery on, messages are delivered alone.
 SUSPECT_FROM = 3
 SETTINGS = {"lease_ms": 30_000, "run_messages": 10, "max_deliveries": 5}
 _grants = itertools.count(1)
@@ -56,6 +55,7 @@ class FakeShareGroup(FakeGroup):
     """A share group. Every call is made under the broker's lock."""
 
     mode = "share"
+    owns_queues = False
 
     def __init__(
         self, name: str, *, clock: FakeClock, session_timeout_ms: int, **settings: int
@@ -63,94 +63,31 @@ class FakeShareGroup(FakeGroup):
         super().__init__(name, clock=clock, session_timeout_ms=session_timeout_ms)
         self.share_settings = {**SETTINGS, **settings}
         self.runs: list[FakeRun] = []
-        # Name and incarnation of each member, by consumer id.
-        self._members: dict[str, tuple[str, str]] = {}
         self._next_offsets: dict[int, int] = {}
         self._granted: dict[str, FakeRun] = {}  # by each grant that ever was
         self._rotation = 0
 
-    def join(self, name: str, incarnation: str, **settings: Any) -> str:
-        """Register a member, or a later incarnation of it. Return its consumer id."""
-        group_settings: dict[str, Any] = {
-            **self.share_settings,
-            "session_timeout_ms": self.session_timeout_ms,
-        }
-        group_settings["mode"] = self.mode
-        conflicts = [
-            setting
-            for setting in group_settings
-            if settings.get(setting) not in (None, group_settings[setting])
-        ]
-        if conflicts:
-            detail = (
-                f"group {self.name} has "
-                f"{', '.join(f'{setting} {group_settings[setting]}' for setting in conflicts)}"
-            )
-            errors = [
-                FieldError(setting, f"is {group_settings[setting]}")
-                for setting in conflicts
-            ]
-            raise Conflict(detail, code="group_settings_differ", errors=errors, status=409)
-        for consumer_id, member in [*self._members.items()]:
-            if member == (name, incarnation):
-                return consumer_id
-            if member[0] == name:
-                self.leave(consumer_id, "replaced")
-        consumer_id = new_id(name)
-        self._members[consumer_id] = name, incarnation
-        self.generation += 1
-        return consumer_id
-
     def leave(self, consumer_id: str, reason: str = "expired") -> None:
-        if self._members.pop(consumer_id, None) is not None:
-            self._ended_members[consumer_id] = reason
+        if consumer_id in self._members:
+            super().leave(consumer_id, reason)
             self.generation += 1
             for run in self.runs:
                 if run.owner == consumer_id:
                     run.lease_until_ms = self.clock.now_ms()
 
-    def knows_consumer(self, consumer_id: str) -> bool:
-        return consumer_id in self._members or consumer_id in self._ended_members
-
-    def heartbeat(
-        self, consumer_id: str, generation: int, owned: list[dict[str, int]]
-    ) -> dict[str, Any]:
-        """Return no queues, but the settings of the subscriptions."""
-        self._check(consumer_id)
-        settings = self.subscriptions(self.positions.values())
-        return {
-            "generation": self.generation,
-            "assigned": [],
-            "revoked": [],
-            "subscriptions": settings,
-        }
-
     def holds(self, consumer_id: str, message: dict[str, Any]) -> bool:
         run = self._run_of_grant(message.get("grant", ""))
-        return (
-            run is not None
-            and run.queue.id == message["queue"]
-            and message["offset"] in run.left
-        )
-
-    def acquire(self, consumer_id: str, queue: int, epoch: int) -> dict[str, Any]:
-        raise self._no_owners_error()
-
-    def commit(
-        self, consumer_id: str, queue: int, epoch: int, offset: int
-    ) -> dict[str, Any]:
-        raise self._no_owners_error()
-
-    def read(
-        self, consumer_id: str, asked: dict[str, int], *, limit: int
-    ) -> dict[str, Any]:
-        raise self._no_owners_error()
+        if run is None or run.queue.id != message["queue"]:
+            return False
+        return message["offset"] in run.left
 
     def take(self, consumer_id: str, body: dict[str, Any]) -> list[dict[str, Any]]:
-        """Lease runs of one queue. Return them as a pull answers them."""
+        """Lease runs of a single queue. Return them as a pull answers them."""
         self._check(consumer_id)
         limit, views = body.get("max_messages", 500), list[dict[str, Any]]()
         if body.get("recover"):
+            # The answer to an earlier pull was lost: its runs are leased, but not held by
+            # the member.
             held = {held_run["grant"] for held_run in body.get("holding", ())}
             lost_runs = [
                 run
@@ -159,17 +96,24 @@ class FakeShareGroup(FakeGroup):
             ]
             views = [{**self._view(run), "recovered": True} for run in lost_runs]
         for position in () if views else self._readable(body.get("topics") or ()):
-            due = [*self._due(position.queue, limit)]
-            runs = due or [*self._new(position.queue, limit)]
+            due_runs = [*self._due(position.queue, limit)]
+            runs = due_runs or [*self._new(position.queue, limit)]
             # A first lease counts at once, unless the message would be dead without a
-            # second one.
-            counts_later = bool(due) or self.share_settings["max_deliveries"] == 1
+            # second lease.
+            counts_later = bool(due_runs) or self.share_settings["max_deliveries"] == 1
             is_counted = not (body.get("count_begun") and counts_later)
             until_ms = self.clock.now_ms() + self.share_settings["lease_ms"]
             for run in runs:
                 run.lease_to(consumer_id, until_ms=until_ms, is_counted=is_counted)
                 self._granted[run.grant] = run
-            views = [self._view(run) for run in runs if self._apply_filter(run)]
+            settings = self.filter_of(position.queue)
+            for run in runs:
+                run.done |= {
+                    message.offset
+                    for message in position.queue.between(run.first, run.end - run.first)
+                    if not settings.takes(message.tag, message.headers)
+                }
+            views = [self._view(run) for run in runs if run.left]
             self.settle()
             if views:
                 return views
@@ -177,15 +121,11 @@ class FakeShareGroup(FakeGroup):
 
     def done(self, report: dict[str, Any]) -> dict[str, Any]:
         """Apply a report on a run. Return its state."""
-        place = {name: report[name] for name in ("queue", "first", "grant")}
+        run_fields = {name: report[name] for name in ("queue", "first", "grant")}
         run, now_ms = self._run_of_grant(report["grant"]), self.clock.now_ms()
         if run is None:
-            return {
-                **place,
-                "state": "lost"
-                if self._granted.get(report["grant"]) in self.runs
-                else "gone",
-            }
+            is_lost = self._granted.get(report["grant"]) in self.runs
+            return {**run_fields, "state": "lost" if is_lost else "gone"}
         finished = {
             offset
             for first, end in report.get("finished", ())
@@ -194,33 +134,27 @@ class FakeShareGroup(FakeGroup):
         unseen = set(report.get("unseen", ())) - finished
         released = (set(report.get("release", ())) | unseen) - finished
         outside = (finished | released) - set(range(run.first, run.end))
-        empty = any(first >= end for first, end in report.get("finished", ()))
+        is_empty = any(first >= end for first, end in report.get("finished", ()))
         begun, delivery = report.get("begun"), report.get("delivery", 0) or run.deliveries
         is_other_delivery = not run.deliveries <= delivery <= run.deliveries + 1
         if is_other_delivery or (begun is not None and not report.get("delivery")):
             detail = f"delivery: {delivery} is not the number that came with this run"
-            return {**place, "state": "invalid", "detail": detail}
-        if (
-            outside
-            or empty
-            or (run.queue.id, run.first) != (report["queue"], report["first"])
-        ):
+            return {**run_fields, "state": "invalid", "detail": detail}
+        is_same_place = (run.queue.id, run.first) == (report["queue"], report["first"])
+        if outside or is_empty or not is_same_place:
             detail = (
                 f"offsets {run.first} to {run.end - 1} of queue {run.queue.id} are "
                 "leased under this grant"
             )
-            return {**place, "state": "invalid", "detail": detail}
+            return {**run_fields, "state": "invalid", "detail": detail}
         run.done |= set(run.left) if report.get("all") else finished
         if begun is not None:
             run.deliveries, run.is_counted = delivery - (not begun), begun
         fields = {}
+        # A run that is given back as a whole stays together for the next member.
         if released == set(range(run.first, run.end)) and not unseen:
-            run.owner, run.grant, run.lease_until_ms, run.deliveries = (
-                "",
-                "",
-                now_ms,
-                delivery,
-            )
+            run.owner = run.grant = ""
+            run.lease_until_ms, run.deliveries = now_ms, delivery
         else:
             for offset in released.intersection(run.left):
                 self._split_off(run, offset).deliveries = max(
@@ -230,7 +164,7 @@ class FakeShareGroup(FakeGroup):
                 fields = {"lease_ms": self.share_settings["lease_ms"]}
                 run.lease_until_ms = now_ms + fields["lease_ms"]
         self.settle()
-        return {**place, "state": "ok", **fields}
+        return {**run_fields, "state": "ok", **fields}
 
     def free(self, queue: int, first: int) -> int:
         """End the leases of the runs that begin at an offset. Return their number."""
@@ -266,18 +200,18 @@ class FakeShareGroup(FakeGroup):
                 and run.lease_until_ms <= now_ms
             ):
                 for offset in run.left:
+                    # The caller makes each a dead letter, as a broker does when its leases
+                    # are used up.
                     yield self.positions[run.queue.id], offset, run.deliveries
                 self.runs.remove(run)
         self.settle()
 
-    def lease_ends_ms(self) -> list[int]:
-        return [run.lease_until_ms for run in self.runs]
-
     def settle(self) -> None:
-        """Remove finished runs. The committed offset is the lowest unfinished one."""
+        """Remove finished runs. The committed offset is the lowest unfinished offset."""
         for run in [run for run in self.runs if not run.left]:
             self.runs.remove(run)
         for queue, position in self.positions.items():
+            # Offsets from here on have never been leased.
             ends = [self._next_offsets.get(queue, position.committed)]
             position.committed = min(
                 [*ends, *(run.left[0] for run in self.runs if run.queue.id == queue)]
@@ -289,7 +223,7 @@ class FakeShareGroup(FakeGroup):
         """
         requested = [*topics]
         subscribed = {
-            self._topic_of(position): None for position in self.positions.values()
+            position.queue.subscribed_topic: None for position in self.positions.values()
         }
         missing = [topic for topic in requested if topic not in subscribed]
         if missing:
@@ -301,7 +235,7 @@ class FakeShareGroup(FakeGroup):
             topic_positions = [
                 position
                 for position in self.positions.values()
-                if self._topic_of(position) == topic
+                if position.queue.subscribed_topic == topic
             ]
             positions_in_order += [
                 topic_positions[(index + self._rotation) % len(topic_positions)]
@@ -309,32 +243,24 @@ class FakeShareGroup(FakeGroup):
             ]
         return positions_in_order
 
-    def _topic_of(self, position: Position) -> str:
-        return position.queue.origin_topic or position.queue.topic
-
     def _due(self, queue: FakeQueue, limit: int) -> Iterator[FakeRun]:
         """Yield runs whose lease has ended, the lowest first.
 
         A message that was delivered too often is yielded alone.
         """
-        now_ms, max_messages = (
-            self.clock.now_ms(),
-            min(limit, self.share_settings["run_messages"]),
-        )
-        due = [
+        now_ms = self.clock.now_ms()
+        max_messages = min(limit, self.share_settings["run_messages"])
+        due_runs = [
             run for run in self.runs if run.queue is queue and run.lease_until_ms <= now_ms
         ]
         message_count = 0
-        for run in sorted(due, key=lambda one: (one.first, one.end)):
+        for run in sorted(due_runs, key=lambda run: (run.first, run.end)):
             alone = self._is_delivered_alone(run.deliveries + 1)
             if message_count and (alone or message_count >= max_messages):
                 return
             message_count += len(run.left)
-            yield (
-                self._split_off(run, run.left[0])
-                if alone and run.end - run.first > 1
-                else run
-            )
+            is_split = alone and run.end - run.first > 1
+            yield self._split_off(run, run.left[0]) if is_split else run
             if alone:
                 return
 
@@ -343,7 +269,14 @@ class FakeShareGroup(FakeGroup):
         first = max(
             queue.low, self._next_offsets.get(queue.id, self.positions[queue.id].committed)
         )
-        backlog = self._visible_end(queue, first) - first
+        visible_until_ms = self.clock.now_ms() - self.filter_of(queue).delay_s * 1000
+        delayed_offsets = (
+            message.offset
+            for message in queue.between(first, queue.head - first)
+            if message.stored_at_ms > visible_until_ms
+        )
+        backlog = next(delayed_offsets, queue.head) - first
+        # Rounded up, so that the last message is leased, too.
         fair_share = max(1, -(-backlog // max(1, len(self._members))))
         self._next_offsets[queue.id] = end = first + min(backlog, fair_share, limit)
         run_size = 1 if self._is_delivered_alone(1) else self.share_settings["run_messages"]
@@ -352,7 +285,7 @@ class FakeShareGroup(FakeGroup):
             yield self.runs[-1]
 
     def _is_delivered_alone(self, delivery: int) -> bool:
-        """Return True if messages of this delivery are delivered one by one."""
+        """Return True if messages of this delivery are delivered alone."""
         return delivery >= min(
             SUSPECT_FROM, self.share_settings["max_deliveries"] or SUSPECT_FROM
         )
@@ -363,39 +296,14 @@ class FakeShareGroup(FakeGroup):
         free = FakeRun(run.queue, offset, offset + 1, deliveries=run.deliveries)
         free.lease_until_ms = self.clock.now_ms()
         self.runs.append(free)
-        return self.runs[-1]
-
-    def _visible_end(self, queue: FakeQueue, first: int) -> int:
-        """Return the end of the messages that are older than the subscription's delay."""
-        visible_until_ms = self.clock.now_ms() - (
-            0 if queue.origin_topic else self.settings(queue.topic).delay_s * 1000
-        )
-        delayed_offsets = (
-            message.offset
-            for message in queue.between(first, queue.head - first)
-            if message.stored_at_ms > visible_until_ms
-        )
-        return next(delayed_offsets, queue.head)
-
-    def _apply_filter(self, run: FakeRun) -> bool:
-        """Finish the messages that the filter leaves out. Return True if others are left."""
-        settings = Settings() if run.queue.origin_topic else self.settings(run.queue.topic)
-        messages = run.queue.between(run.first, run.end - run.first)
-        run.done |= {
-            message.offset
-            for message in messages
-            if not settings.takes(message.tag, message.headers)
-        }
-        return bool(run.left)
+        return free
 
     def _view(self, run: FakeRun) -> dict[str, Any]:
         """Return a run as a pull answers it."""
         left, queue = set(run.left), run.queue
         messages = queue.between(run.first, run.end - run.first)
-        origin = {} if queue.origin_topic is None else {"origin_topic": queue.origin_topic}
         return {
-            "topic": queue.topic,
-            "queue": queue.id,
+            **queue.identity(),
             "first": run.first,
             "end": run.end,
             "grant": run.grant,
@@ -403,25 +311,31 @@ class FakeShareGroup(FakeGroup):
             "lease_ms": self.share_settings["lease_ms"],
             "messages": [message.view() for message in messages if message.offset in left],
             "skipped": to_ranges(set(range(run.first, run.end)) - left),
-            **origin,
             **({} if run.is_counted else {"uncounted": True}),
         }
-
-    def _no_owners_error(self) -> Conflict:
-        """Return the error for calls that need owners of queues."""
-        detail = (
-            f"group {self.name} is a share group: its members lease messages, and own "
-            "no queues"
-        )
-        return Conflict(detail, code="group_settings_differ", status=409)
 
     def _run_of_grant(self, grant: str) -> FakeRun | None:
         """Return the run that is leased under a grant, or None."""
         run = self._granted.get(grant)
         return run if run in self.runs and run is not None and run.grant == grant else None
 
-    def _check(self, consumer_id: str) -> None:
-        """Raise Gone unless the consumer is a member."""
-        if consumer_id not in self._members:
-            reason = self._ended_members.get(consumer_id, "expired")
-            raise Gone(f"{consumer_id} is {reason}", code=reason, status=410)
+    def _check_settings(self, settings: Mapping[str, Any]) -> None:
+        group_settings: dict[str, Any] = {
+            **self.share_settings,
+            "session_timeout_ms": self.session_timeout_ms,
+            "mode": self.mode,
+        }
+        conflicts = {
+            name: value
+            for name, value in group_settings.items()
+            if settings.get(name) not in (None, value)
+        }
+        if conflicts:
+            values = ", ".join(f"{name} {value}" for name, value in conflicts.items())
+            errors = [FieldError(name, f"is {value}") for name, value in conflicts.items()]
+            raise Conflict(
+                f"group {self.name} has {values}",
+                code="group_settings_differ",
+                errors=errors,
+                status=409,
+            )

@@ -46,7 +46,7 @@ class FakeClock:
 class StoredMessage:
     """A message in a queue.
 
-    A retried one has the number of failed attempts, and its origin.
+    A retried message has the number of failed attempts, and its origin.
     """
 
     topic: str
@@ -67,7 +67,7 @@ class StoredMessage:
 
     def view(self) -> dict[str, Any]:
         """Return the message as a pull answers it."""
-        names = (
+        names = [
             "offset",
             "message_id",
             "key",
@@ -76,13 +76,9 @@ class StoredMessage:
             "trace_id",
             "stored_at_ms",
             "attempt",
-        )
-        origin = {} if self.origin is None else {"origin": self.origin}
-        return {
-            **{name: getattr(self, name) for name in names},
-            "body_bytes": self.body,
-            **origin,
-        }
+        ]
+        view = {name: getattr(self, name) for name in names} | {"body_bytes": self.body}
+        return view if self.origin is None else {**view, "origin": self.origin}
 
 
 @dataclass(slots=True)
@@ -104,6 +100,16 @@ class FakeQueue:
     @property
     def head(self) -> int:
         return self.low + len(self.messages)
+
+    @property
+    def subscribed_topic(self) -> str:
+        """The topic that a group subscribes to; that of a retry topic is its origin."""
+        return self.origin_topic or self.topic
+
+    def identity(self) -> dict[str, Any]:
+        """Return the fields by which answers name the queue."""
+        origin = {"origin_topic": self.origin_topic} if self.origin_topic else {}
+        return {"topic": self.topic, "queue": self.id, **origin}
 
     def between(self, offset: int, limit: int) -> list[StoredMessage]:
         """Return at most `limit` messages from `offset` on."""
@@ -166,13 +172,14 @@ class FakeTopics:
     def create(
         self, name: str, *, queues: int, origin_topic: str | None = None
     ) -> FakeTopic:
-        """Create a topic. It replaces one of the same name."""
+        """Create a topic. It replaces a topic of the same name."""
         first_id = len(self.queues) + 1
         new_queues = [
             FakeQueue(first_id + number, number, name, origin_topic=origin_topic)
             for number in range(queues)
         ]
         self.queues.update({queue.id: queue for queue in new_queues})
+        # Slots are dealt to the queues in turn.
         self.by_name[name] = FakeTopic(
             name, new_queues, [new_queues[slot % queues].id for slot in range(SLOTS)]
         )
@@ -191,6 +198,7 @@ class FakeTopics:
         A repeated batch_id returns the first receipts again.
         """
         topic, messages = self.find(name), body["messages"]
+        # Without a batch id a repeat cannot be recognized, so each send is new.
         batch_id = body.get("batch_id") or f"none-{time.monotonic_ns()}"
         if batch_id not in self._receipts:
             if topic.read_only:
@@ -213,7 +221,7 @@ class FakeTopics:
         """Return the id of a message's queue.
 
         The messages of a batch without queue and key go to the same queue. If
-        `queue_strict` is false, a closed queue is replaced by an open one.
+        `queue_strict` is false, a closed queue is replaced by an open queue.
         """
         queue_id, key = message.get("queue"), message.get("key")
         if len(body_of(message)) > MAX_BYTES:
@@ -224,6 +232,7 @@ class FakeTopics:
             raise InvalidRequest(
                 f"messages[{index}].delay_ms: more than a year", status=400
             )
+        # Messages of a key go to the queue of its slot, also if that queue is closed.
         if queue_id is None and key is not None:
             return topic.slots[slot_of(key)]
         queue_states = {queue.id: queue.state for queue in topic.queues}
@@ -237,8 +246,11 @@ class FakeTopics:
         ):
             return int(queue_id)
         open_queues = [
-            one for one, state in queue_states.items() if state == "read_write"
+            open_queue
+            for open_queue, state in queue_states.items()
+            if state == "read_write"
         ] or [topic.queues[0].id]
+        # Chosen by the batch id, so that a repeat goes to the same queue.
         return open_queues[slot_of(batch_id) % len(open_queues)]
 
     def accept(
@@ -293,8 +305,9 @@ class FakeTopics:
     def recall(self, message_id: str) -> None:
         """Take a delayed message back.
 
-        Raises Conflict if it is in its queue already, NotFound if there never was one.
+        Raises Conflict if it is in its queue already, NotFound if it never existed.
         """
+        # A message may have become due since the last request.
         self.move_due()
         if message_id not in self._recalled:
             raise NotFound(

@@ -6,23 +6,25 @@ import argparse
 from typing import Any
 
 from catmq_client.admin.api import Admin
-from catmq_client.cli.arguments import whole
+from catmq_client.cli.arguments import whole_number
 from catmq_client.cli.connection import Brokers
 from catmq_client.cli.forms import Paint
-from catmq_client.cli.output import Columns, at, facts, fields
+from catmq_client.cli.output import Columns, field_columns, format_facts, time_column
 from catmq_client.cli.verbs import NAME, Argument, Noun, Verb, action, detail, listing
-from catmq_client.cli.wait import waited
+from catmq_client.cli.wait import wait_until_done
 from catmq_client.errors import OptionError
 
 NODE: Columns = {
-    **fields("name kind engine state dedicated queues"),
-    "WHERE": lambda n: (
-        f"{n['host']}:{n['port']}/{n['database']}" if n["host"] else n["database"]
+    **field_columns("name kind engine state dedicated queues"),
+    "WHERE": lambda node: (
+        f"{node['host']}:{node['port']}/{node['database']}"
+        if node["host"]
+        else node["database"]
     ),
 }
 BROKER: Columns = {
-    **fields("name url state alive"),
-    "LAST HEARD": at("last_seen_at_ms"),
+    **field_columns("name url state alive"),
+    "LAST HEARD": time_column("last_seen_at_ms"),
     "VERSION": "version",
 }
 NODES = listing(
@@ -42,16 +44,16 @@ LISTED = listing(
 
 
 def list_brokers(args: argparse.Namespace, brokers: Brokers) -> int:
-    """List the brokers; with `--wait` as soon as one of them answers."""
-    if args.wait and not waited(
-        lambda: answers(brokers.admin()), goes_on="no broker has answered"
+    """List the brokers, with `--wait` as soon as a broker answers."""
+    if args.wait and not wait_until_done(
+        lambda: check_answer(brokers.admin()), continues="no broker has answered"
     ):
         return 1
     return LISTED.run(args, brokers)
 
 
-def answers(admin: Admin) -> str:
-    """Ask a broker, and return nothing more to be done if it answers."""
+def check_answer(admin: Admin) -> str:
+    """Ask a broker for the list. Return '', since no work remains once it answers."""
     list(admin.brokers())
     return ""
 
@@ -91,36 +93,39 @@ BROKER_NOUN = Noun(
 
 QUOTAS = {"messages": "max_messages_per_s", "bytes": "max_bytes_per_s"}
 QUOTA_OPTIONS = (
-    Argument("--messages N", "maximum messages per second", type=whole(1)),
-    Argument("--bytes N", "maximum bytes of bodies per second", type=whole(1)),
+    Argument("--messages N", "maximum messages per second", type=whole_number(1)),
+    Argument("--bytes N", "maximum bytes of bodies per second", type=whole_number(1)),
     Argument("--none", "remove the quotas that are not given"),
 )
 
 
-def quota(kind: str, text: str) -> Verb:
-    """Return the verb that sets what is given, and shows what holds then."""
+def quota_verb(kind: str, text: str) -> Verb:
+    """Return the verb that sets the quotas of a topic or key, and shows them."""
 
     def call(admin: Admin, args: argparse.Namespace) -> dict[str, Any]:
-        given = {field: getattr(args, option) for option, field in QUOTAS.items()}
+        values = {field: getattr(args, option) for option, field in QUOTAS.items()}
         changes = {
-            field: value for field, value in given.items() if value is not None or args.none
+            field: value
+            for field, value in values.items()
+            if value is not None or args.none
         }
         change, read = {
             "topic": (admin.change_topic, admin.topic),
             "key": (admin.change_key, admin.key),
         }[kind]
-        found: Any = change(args.name, **changes) if changes else read(args.name)
-        if QUOTAS["messages"] not in found:
+        row: Any = change(args.name, **changes) if changes else read(args.name)
+        # Brokers of an earlier release ignore the fields they do not know.
+        if QUOTAS["messages"] not in row:
             raise OptionError("this broker is older and has no quotas")
-        return {"name": found["name"], **{field: found[field] for field in given}}
+        return {"name": row["name"], **{field: row[field] for field in values}}
 
-    def page(found: Any, colours: Paint) -> str:
-        shown = {
-            option: "no limit" if found[field] is None else found[field]
+    def page(row: Any, colours: Paint) -> str:
+        limits = {
+            option: "no limit" if row[field] is None else row[field]
             for option, field in QUOTAS.items()
         }
-        return facts(
-            {**found, **shown},
+        return format_facts(
+            {**row, **limits},
             {kind: "name", "messages/s": "messages", "bytes/s": "bytes"},
             colours,
         )
@@ -138,8 +143,8 @@ QUOTA = Noun(
     "quota",
     "show and set quotas of topics and API keys",
     (
-        quota("topic", "the maximum rate of sends to a topic"),
-        quota("key", "the maximum rate of sends with an API key"),
+        quota_verb("topic", "the maximum rate of sends to a topic"),
+        quota_verb("key", "the maximum rate of sends with an API key"),
     ),
     old="limit",
 )

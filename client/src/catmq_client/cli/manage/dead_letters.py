@@ -1,4 +1,4 @@
-"""catmq dlq, catmq failed"""
+"""catmq dlq, catmq failed: dead letters, and messages that wait for a retry."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ import sys
 from typing import Any
 
 from catmq_client.admin.dead_letters import Redrive
-from catmq_client.cli.arguments import whole
+from catmq_client.cli.arguments import whole_number
 from catmq_client.cli.connection import Brokers
 from catmq_client.cli.forms import is_table, paint
 from catmq_client.cli.output import (
     Columns,
-    at,
-    fields,
+    field_columns,
+    format_rows,
     note,
-    plain,
     print_rows,
-    rows_table,
     show,
+    time_column,
+    with_text_body,
 )
 from catmq_client.cli.verbs import (
     CHANGED,
@@ -30,20 +30,21 @@ from catmq_client.cli.verbs import (
     Output,
     Verb,
     action,
-    confirmed,
+    confirm_deletion,
     limit,
     listing,
     show_row,
 )
-from catmq_client.cli.wait import WAIT, waited
+from catmq_client.cli.wait import WAIT, wait_until_done
 from catmq_client.errors import OptionError
 
-ERROR_CHARS = 60  # of an error in a table
+# Characters of an error that a table shows.
+ERROR_CHARS = 60
 
 ONLY_TOPIC = Argument("--topic TOPIC", "only this topic")
 ERROR = Argument("--error KIND", "only this kind of error, such as ValueError")
 ID = Argument("ID", "id that `catmq dlq list` shows")
-CHOICE = (
+SELECTION = (
     Argument("ID", "ids that `catmq dlq list` shows", nargs="*"),
     ONLY_TOPIC,
     ERROR,
@@ -55,14 +56,16 @@ TO = Argument(
     choices=("group", "topic"),
     default="group",
 )
-RATE = Argument("--rate N", "messages per second (default 200)", type=whole(1, 10_000))
+RATE = Argument(
+    "--rate N", "messages per second (default 200)", type=whole_number(1, 10_000)
+)
 
 MESSAGE: Columns = {"MESSAGE": lambda row: f"{row['queue']}-{row['offset']}", "KEY": "key"}
-ONE = Output("json", example="{id} {error}")
+MESSAGE_OUTPUT = Output("json", example="{id} {error}")
 LAST_ERROR: Columns = {"ERROR": lambda row: first_line(row["error"])}
 LIST: Columns = {
     "ID": "id",
-    "DIED": at("died_at_ms"),
+    "DIED": time_column("died_at_ms"),
     "TOPIC": "topic",
     **MESSAGE,
     "ATTEMPTS": "attempts",
@@ -72,19 +75,22 @@ COUNTS: Columns = {
     "TOPIC": "topic",
     "ERROR": "error_class",
     "MESSAGES": "count",
-    "FIRST": at("first_at_ms"),
-    "LAST": at("last_at_ms"),
+    "FIRST": time_column("first_at_ms"),
+    "LAST": time_column("last_at_ms"),
 }
 REDRIVES: Columns = {
-    **fields("id state to topic error redriven"),
+    **field_columns("id state to topic error redriven"),
     "OF": "total",
     "SKIPPED": "skipped",
-    "BEGAN": at("created_at_ms"),
+    "BEGAN": time_column("created_at_ms"),
     "DETAIL": "detail",
 }
-RETRY_TOPICS: Columns = {**fields("topic waiting unread"), "FAILURE TOPIC": "failure_topic"}
+RETRY_TOPICS: Columns = {
+    **field_columns("topic waiting unread"),
+    "FAILURE TOPIC": "failure_topic",
+}
 WAITING: Columns = {
-    "DUE": at("due_at_ms"),
+    "DUE": time_column("due_at_ms"),
     "TOPIC": "topic",
     **MESSAGE,
     "RETRY": "attempt",
@@ -93,32 +99,36 @@ WAITING: Columns = {
 
 
 def first_line(error: str) -> str:
-    """Return the first line of an error, as a table shows it."""
-    first = error.strip().splitlines()[0] if error.strip() else ""
-    return first if len(first) <= ERROR_CHARS else first[: ERROR_CHARS - 1] + "…"
+    """Return the first line of an error, shortened for a table."""
+    line = error.strip().splitlines()[0] if error.strip() else ""
+    return line if len(line) <= ERROR_CHARS else line[: ERROR_CHARS - 1] + "…"
 
 
-def summarize(args: argparse.Namespace, brokers: Brokers) -> int:
-    found = brokers.admin().dead_letters.summary(args.group, topic=args.topic)
-    print_rows(found["errors"], COUNTS, args.output)
-    note_away(found["away"])
+def summarize_errors(args: argparse.Namespace, brokers: Brokers) -> int:
+    """Print the number of dead letters by kind of error."""
+    summary = brokers.admin().dead_letters.summary(args.group, topic=args.topic)
+    print_rows(summary["errors"], COUNTS, args.output)
+    note_silent_nodes(summary["away"])
     return 0
 
 
-def note_away(nodes: list[str]) -> None:
+def note_silent_nodes(nodes: list[str]) -> None:
+    """Note the nodes that did not answer, whose messages are missing in the output."""
     if nodes:
         note(f"not counted, because these nodes do not answer: {', '.join(nodes)}")
 
 
 def show_one(args: argparse.Namespace, brokers: Brokers) -> int:
+    """Print a dead letter with headers and body."""
     message = brokers.admin().dead_letters.message(args.group, args.id)
-    show_row(plain(message), args.output, message["body_bytes"])
+    show_row(with_text_body(message), args.output, message["body_bytes"])
     return 0
 
 
-def chosen(args: argparse.Namespace) -> dict[str, Any]:
-    """Return the choice of messages that the arguments make. Raises OptionError unless that
-    is clear.
+def selection(args: argparse.Namespace) -> dict[str, Any]:
+    """Return the selection of messages that the arguments make.
+
+    Raises OptionError unless there is exactly one kind of selection.
     """
     if args.id and (args.topic or args.error or args.all):
         raise OptionError("give only one: ids, or --topic and --error, or --all")
@@ -132,53 +142,56 @@ def chosen(args: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def redrive(args: argparse.Namespace, brokers: Brokers) -> int:
-    """Begin a redrive; with `--wait` return when it has ended, 1 unless it is done."""
+def redrive_letters(args: argparse.Namespace, brokers: Brokers) -> int:
+    """Begin a redrive. With `--wait`, return when it has ended: 1 unless it is done."""
     letters = brokers.admin().dead_letters
-    made = letters.redrive(args.group, to=args.to, rate=args.rate, **chosen(args))
-    stop = f"stop it: catmq dlq stop {args.group} {made['id']}"
+    redrive = letters.redrive(args.group, to=args.to, rate=args.rate, **selection(args))
+    stop_hint = f"stop it: catmq dlq stop {args.group} {redrive['id']}"
+    # The broker runs the redrive, so stopping the wait does not stop it.
     if args.wait:
-        goes_on = f"the redrive goes on; {stop}"
-        if not waited(
-            lambda: left(letters.redrive_state(args.group, made["id"])), goes_on=goes_on
+        continues = f"the redrive goes on; {stop_hint}"
+        if not wait_until_done(
+            lambda: describe_progress(letters.redrive_state(args.group, redrive["id"])),
+            continues=continues,
         ):
             return 1
-        made = letters.redrive_state(args.group, made["id"])
-    print_rows([made], REDRIVES, args.output)
-    if made["state"] == "running":
+        redrive = letters.redrive_state(args.group, redrive["id"])
+    print_rows([redrive], REDRIVES, args.output)
+    if redrive["state"] == "running":
         note(f"progress: catmq dlq redrives {args.group}")
-        note(stop)
-    return 0 if made["state"] in {"running", "done"} else 1
+        note(stop_hint)
+    return 0 if redrive["state"] in {"running", "done"} else 1
 
 
-def left(found: Redrive) -> str:
-    """Return how far a redrive is, '' when it has ended."""
-    detail = f"; {found['detail']}" if found["detail"] else ""
-    done = f"{found['redriven']} of {found['total']} redriven{detail}"
-    return done if found["state"] == "running" else ""
+def describe_progress(redrive: Redrive) -> str:
+    """Return the progress of a redrive, '' when it has ended."""
+    detail = f"; {redrive['detail']}" if redrive["detail"] else ""
+    progress = f"{redrive['redriven']} of {redrive['total']} redriven{detail}"
+    return progress if redrive["state"] == "running" else ""
 
 
-def drop(args: argparse.Namespace, brokers: Brokers) -> int:
-    which = chosen(args)
-    if not confirmed("these dead letters of group", args.group, yes=args.yes):
+def drop_letters(args: argparse.Namespace, brokers: Brokers) -> int:
+    """Delete dead letters, after a confirmation."""
+    selected = selection(args)
+    if not confirm_deletion("these dead letters of group", args.group, yes=args.yes):
         return 1
-    deleted = brokers.admin().dead_letters.drop(args.group, **which)
+    deleted = brokers.admin().dead_letters.drop(args.group, **selected)
     note(f"{deleted} dead letters deleted")
     show_row({"group": args.group, "deleted": deleted}, args.output)
     return 0
 
 
 def list_waiting(args: argparse.Namespace, brokers: Brokers) -> int:
-    """List what waits for a retry, as tables or one object a line."""
-    found = brokers.admin().dead_letters.failed(
+    """Print the messages that wait for a retry, as tables or one object per line."""
+    answer = brokers.admin().dead_letters.failed(
         args.group, topic=args.topic, limit=args.limit
     )
     if is_table(args.output):
-        topics = rows_table(found["topics"], RETRY_TOPICS, paint(args.output, sys.stdout))
-        show(topics + ("\n" if found["messages"] else ""))
-    if not is_table(args.output) or found["messages"]:
-        print_rows(found["messages"], WAITING, args.output)
-    note_away(found["away"])
+        topics = format_rows(answer["topics"], RETRY_TOPICS, paint(args.output, sys.stdout))
+        show(topics + ("\n" if answer["messages"] else ""))
+    if not is_table(args.output) or answer["messages"]:
+        print_rows(answer["messages"], WAITING, args.output)
+    note_silent_nodes(answer["away"])
     return 0
 
 
@@ -203,16 +216,19 @@ NOUN = Noun(
             "summary",
             "count dead letters by kind of error",
             (GROUP, ONLY_TOPIC, TABLE),
-            summarize,
+            summarize_errors,
         ),
         Verb(
-            "show", "show a dead letter with headers and body", (GROUP, ID, ONE), show_one
+            "show",
+            "show a dead letter with headers and body",
+            (GROUP, ID, MESSAGE_OUTPUT),
+            show_one,
         ),
         Verb(
             "redrive",
             "redrive dead letters, in the background",
-            (GROUP, *CHOICE, TO, RATE, WAIT, TABLE),
-            redrive,
+            (GROUP, *SELECTION, TO, RATE, WAIT, TABLE),
+            redrive_letters,
         ),
         listing(
             "redrives",
@@ -224,11 +240,16 @@ NOUN = Noun(
         action(
             "stop",
             "stop a redrive; messages already sent are not taken back",
-            (GROUP, Argument("REDRIVE", "id of the redrive", type=whole(1))),
+            (GROUP, Argument("REDRIVE", "id of the redrive", type=whole_number(1))),
             lambda admin, args: admin.dead_letters.stop_redrive(args.group, args.redrive),
             done="redrive {redrive} is stopped",
         ),
-        Verb("drop", "delete dead letters for good", (GROUP, *CHOICE, YES, CHANGED), drop),
+        Verb(
+            "drop",
+            "delete dead letters for good",
+            (GROUP, *SELECTION, YES, CHANGED),
+            drop_letters,
+        ),
     ),
     old="dead",
 )

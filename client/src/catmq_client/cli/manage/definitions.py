@@ -1,4 +1,4 @@
-"""catmq export, catmq import"""
+"""catmq export, catmq import: definitions of topics, groups and subscriptions as JSON."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 from catmq_client.admin.definition_shapes import ImportStep
 from catmq_client.cli.connection import Brokers
-from catmq_client.cli.output import Columns, fields, note, print_rows, show
+from catmq_client.cli.output import Columns, field_columns, note, print_rows, show
 from catmq_client.cli.verbs import TABLE, Argument, Verb
 from catmq_client.errors import OptionError
 
@@ -28,76 +28,77 @@ EXISTING = Argument(
     default="refuse",
 )
 STEPS: Columns = {
-    **fields("place kind name outcome"),
-    "WHAT": lambda step: what(step),
+    **field_columns("place kind name outcome"),
+    "WHAT": lambda step: describe_step(step),
 }
 BLOCKED = ("conflict", "unfinished")
 
 
-def what(step: ImportStep) -> str:
-    """Return what differs, or why an entry is a conflict."""
+def describe_step(step: ImportStep) -> str:
+    """Return the differences of an entry, or the reason why it is a conflict."""
     differences = (
-        f"{one['field']}: {written(one['here'])} > {written(one['there'])}"
-        for one in step["differences"]
+        f"{difference['field']}: {as_json(difference['here'])} > {as_json(difference['there'])}"
+        for difference in step["differences"]
     )
     return step["problem"] or ", ".join(differences)
 
 
-def written(value: Any) -> str:
+def as_json(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-def export(args: argparse.Namespace, brokers: Brokers) -> int:
+def export_definitions(args: argparse.Namespace, brokers: Brokers) -> int:
     """Write the document to standard output."""
     document = brokers.admin().export(topic=args.topic)
     show(json.dumps(document, ensure_ascii=False, indent=2) + "\n")
     counts = ", ".join(
-        f"{len(part)} {name}" for name, part in document.items() if isinstance(part, list)
+        f"{len(value)} {name}"
+        for name, value in document.items()
+        if isinstance(value, list)
     )
     note(f"exported: {counts}")
     return 0
 
 
 def import_file(args: argparse.Namespace, brokers: Brokers) -> int:
-    """Show what an import would do; with `--apply` do it, unless something stands in the
-    way.
-    """
-    document, admin = read(args.file), brokers.admin()
+    """Print the steps of an import. With `--apply`, make them unless one is blocked."""
+    document, admin = read_document(args.file), brokers.admin()
+    # A dry run comes first, so that a blocked entry leaves everything unchanged.
     planned = admin.import_definitions(document, existing=args.existing, dry_run=True)[
         "steps"
     ]
     print_rows(planned, STEPS, args.output)
-    blocked = [one for one in planned if one["outcome"] in BLOCKED]
+    blocked = [step for step in planned if step["outcome"] in BLOCKED]
     if blocked:
-        note(f"catmq: nothing was done: {counted(blocked)}")
+        note(f"catmq: nothing was done: {count_outcomes(blocked)}")
         return 1
     if not args.apply:
-        note(f"{counted(planned)}; nothing was done. Do it: --apply")
+        note(f"{count_outcomes(planned)}; nothing was done. Do it: --apply")
         return 0
     done = admin.import_definitions(document, existing=args.existing)["steps"]
-    note(f"done: {counted(done)}")
+    note(f"done: {count_outcomes(done)}")
     return 0
 
 
-def counted(steps: Sequence[ImportStep]) -> str:
-    """Return how many steps have which outcome.
+def count_outcomes(steps: Sequence[ImportStep]) -> str:
+    """Return the number of steps by outcome, as text.
 
-    >>> counted([])
+    >>> count_outcomes([])
     'the document is empty'
     """
-    counts = Counter(one["outcome"] for one in steps)
+    counts = Counter(step["outcome"] for step in steps)
     return (
         ", ".join(f"{name} {count}" for name, count in counts.items())
         or "the document is empty"
     )
 
 
-def read(name: str) -> dict[str, Any]:
+def read_document(name: str) -> dict[str, Any]:
     """Return the JSON object of a file. Raises OptionError, and OSError."""
     try:
         data = sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()
-        # Takes UTF-8 and UTF-16, with or without a byte order mark: PowerShell's `>` writes
-        # UTF-16.
+        # json.loads() of bytes accepts UTF-8 and UTF-16, with or without a byte order mark.
+        # PowerShell's `>` writes UTF-16.
         document = json.loads(data)
     except UnicodeDecodeError as error:
         raise OptionError(
@@ -108,7 +109,7 @@ def read(name: str) -> dict[str, Any]:
         raise OptionError(
             f"{name} is not a JSON document: see {place}; `catmq export` writes one"
         ) from None
-    # a number of thousands of digits, or lists in lists in lists
+    # A number has thousands of digits, or lists are nested too deep.
     except (ValueError, RecursionError):
         raise OptionError(
             f"{name} is not a JSON document that `catmq export` writes"
@@ -119,7 +120,10 @@ def read(name: str) -> dict[str, Any]:
 
 
 EXPORT = Verb(
-    "export", "write topics, groups and subscriptions as JSON", (PATTERN,), export
+    "export",
+    "write topics, groups and subscriptions as JSON",
+    (PATTERN,),
+    export_definitions,
 )
 IMPORT = Verb(
     "import",

@@ -11,21 +11,21 @@ from catmq_client.admin.activity_shapes import SlowHandler
 from catmq_client.admin.api import Admin
 from catmq_client.admin.calls import PAGE
 from catmq_client.admin.shapes import Group, Rebalance, Subscription
-from catmq_client.cli.arguments import Target, target, wrong
+from catmq_client.cli.arguments import Target, argument_error, parse_target
 from catmq_client.cli.connection import Brokers, Command
 from catmq_client.cli.declared import options
 from catmq_client.cli.forms import Paint, is_table
 from catmq_client.cli.output import (
     Columns,
-    at,
-    duration,
-    facts,
-    fields,
-    moment,
+    duration_column,
+    field_columns,
+    format_duration,
+    format_facts,
+    format_rows,
+    format_time,
     note,
     print_rows,
-    rows_table,
-    span,
+    time_column,
 )
 from catmq_client.cli.verbs import (
     CHANGED,
@@ -40,14 +40,14 @@ from catmq_client.cli.verbs import (
     Verb,
     action,
     detail,
-    given_by,
     limit,
     listing,
+    present_options,
     search,
     settings,
     show_row,
 )
-from catmq_client.cli.wait import WAIT, waited
+from catmq_client.cli.wait import WAIT, wait_until_done
 from catmq_client.errors import NotFound
 
 STARTS = (
@@ -56,12 +56,12 @@ STARTS = (
 
 
 def start_position(text: str) -> Target:
-    """A position at which a subscription can start: any but an offset."""
+    """Return a position where a subscription may start: any but an offset."""
     with suppress(argparse.ArgumentTypeError):
-        found = target(text)
-        if found.to != "offset":
-            return found
-    raise wrong(f"{text!r}: give {STARTS}")
+        target = parse_target(text)
+        if target.to != "offset":
+            return target
+    raise argument_error(f"{text!r}: give {STARTS}")
 
 
 MODE = Argument(
@@ -81,37 +81,37 @@ START = Argument(
 )
 
 LIST: Columns = {
-    **fields("name mode stopped"),
-    "SESSION TIMEOUT": span("session_timeout_ms"),
-    "CREATED": at("created_at_ms"),
+    **field_columns("name mode stopped"),
+    "SESSION TIMEOUT": duration_column("session_timeout_ms"),
+    "CREATED": time_column("created_at_ms"),
 }
 FACTS: Columns = {
-    **fields("name mode stopped"),
-    "session timeout": span("session_timeout_ms"),
+    **field_columns("name mode stopped"),
+    "session timeout": duration_column("session_timeout_ms"),
     "allowed addresses": lambda group: group.get("allow_addresses") or "all",
     "denied addresses": "deny_addresses",
-    "active members": lambda group: active_limit(group.get("max_active_members")),
-    **fields("description generation"),
-    "created": at("created_at_ms"),
+    "active members": lambda group: describe_active_limit(group.get("max_active_members")),
+    **field_columns("description generation"),
+    "created": time_column("created_at_ms"),
 }
 SHARE_FACTS: Columns = {
-    "lease": span("lease_ms"),
+    "lease": duration_column("lease_ms"),
     "messages of a lease": "run_messages",
     "maximum deliveries": lambda group: group.get("max_deliveries") or "no limit",
 }
 SUBSCRIPTIONS: Columns = {
-    **fields("topic state"),
-    "FROM": lambda row: started(row),
+    **field_columns("topic state"),
+    "FROM": lambda row: describe_start(row),
     "STOPPED": "stopped",
-    "STOPPED QUEUES": lambda row: ids(row.get("stopped_queues", ())),
+    "STOPPED QUEUES": lambda row: join_ids(row.get("stopped_queues", ())),
 }
 MEMBERS: Columns = {
     "MEMBER": "name",
-    **fields("address sdk"),
-    "JOINED": at("joined_at_ms"),
-    "LAST HEARD": span("heartbeat_age_ms"),
+    **field_columns("address sdk"),
+    "JOINED": time_column("joined_at_ms"),
+    "LAST HEARD": duration_column("heartbeat_age_ms"),
     "ACTIVE": "active",
-    "QUEUES": lambda row: ids(row["queues"]),
+    "QUEUES": lambda row: join_ids(row["queues"]),
 }
 PROCESSES: Columns = {
     "MEMBER": "name",
@@ -120,190 +120,201 @@ PROCESSES: Columns = {
     "BUFFERED BYTES": lambda row: row["process"]["buffered_bytes"],
     "HANDLED": lambda row: row["process"]["handled"],
     "FAILED": lambda row: row["process"]["failed"],
-    "SLOWEST HANDLER": lambda row: slowest(row["process"]["slowest"]),
-    "REPORTED": span("process_age_ms"),
+    "SLOWEST HANDLER": lambda row: describe_slowest(row["process"]["slowest"]),
+    "REPORTED": duration_column("process_age_ms"),
 }
-PLANNED: Columns = fields("topic queue from to at_once")
+MOVE_COLUMNS: Columns = field_columns("topic queue from to at_once")
 REBALANCES: Columns = {
-    "TIME": at("at_ms"),
-    **fields("generation cause"),
+    "TIME": time_column("at_ms"),
+    **field_columns("generation cause"),
     "MOVES": lambda row: len(row["moves"]),
-    "LONGEST PAUSE": lambda row: duration(longest_pause(row)),
+    "LONGEST PAUSE": lambda row: format_duration(longest_pause(row)),
 }
 
 
-def started(subscription: Subscription) -> str:
-    """Return where a subscription started: at a word, or at a time."""
-    return moment(subscription.get("start_at_ms")) or subscription["start"]
+def describe_start(subscription: Subscription) -> str:
+    """Return where a subscription started: `earliest`, `latest`, or a time."""
+    return format_time(subscription.get("start_at_ms")) or subscription["start"]
 
 
-def subscribe(admin: Admin, args: argparse.Namespace) -> dict[str, Any]:
-    """Subscribe a group, and return the answer with the start in words."""
+def subscribe_group(admin: Admin, args: argparse.Namespace) -> dict[str, Any]:
+    """Subscribe a group. Return the answer, with the start as text."""
     start: Target = args.start
-    made = admin.subscribe(
+    subscription = admin.subscribe(
         args.group,
         args.topic,
         start="latest" if start.to == "latest" else "earliest",
         start_at_ms=start.at_ms,
         start_ago_ms=start.ago_ms,
     )
-    return {**made, "from": started(made)}
+    return {**subscription, "from": describe_start(subscription)}
 
 
-def active_limit(most: int | None) -> str:
-    """Return how many members may own queues, as text."""
-    return "all" if most is None else f"at most {most}"
+def describe_active_limit(maximum: int | None) -> str:
+    """Return the maximum number of members that own queues, as text."""
+    return "all" if maximum is None else f"at most {maximum}"
 
 
-def ids(queues: Iterable[int]) -> str:
-    """Return ids of queues, in a cell."""
+def join_ids(queues: Iterable[int]) -> str:
+    """Return ids of queues as the text of a cell."""
     return " ".join(map(str, queues))
 
 
-def slowest(handler: SlowHandler | None) -> str:
-    """Return the message that the slowest handler of a process is at work on, and for how
-    long.
-    """
+def describe_slowest(handler: SlowHandler | None) -> str:
+    """Return the message of the slowest handler of a process, and how long it has run."""
     if handler is None:
         return ""
-    return f"{handler['queue']}-{handler['offset']} for {duration(handler['running_ms'])}"
+    return f"{handler['queue']}-{handler['offset']} for {format_duration(handler['running_ms'])}"
 
 
-def members(group: Group, colours: Paint) -> str:
-    """Return what `catmq group members` prints: the members, and the processes that report
-    on themselves.
-    """
-    processes = [one for one in group["members"] if one.get("process")]
-    parts = [rows_table(group["members"], MEMBERS, colours)]
+def members_page(group: Group, colours: Paint) -> str:
+    """Return the output of `catmq group members`: members, and reports of their processes."""
+    processes = [member for member in group["members"] if member.get("process")]
+    parts = [format_rows(group["members"], MEMBERS, colours)]
     if processes:
-        parts.append(rows_table(processes, PROCESSES, colours))
+        parts.append(format_rows(processes, PROCESSES, colours))
     return "\n".join(parts)
 
 
 def longest_pause(row: Rebalance) -> int | None:
-    """Return the longest pause of a queue in ms; None: none paused, or all still do."""
+    """Return the longest pause of a queue in ms, None if none paused or all still do."""
     return max(
         (move["pause_ms"] for move in row["moves"] if move["pause_ms"] is not None),
         default=None,
     )
 
 
-def page(group: Group, colours: Paint) -> str:
-    """Return what `catmq group show` prints."""
+def group_page(group: Group, colours: Paint) -> str:
+    """Return the output of `catmq group show`."""
     parts = (
-        facts(
+        format_facts(
             group, {**FACTS, **(SHARE_FACTS if group["mode"] == "share" else {})}, colours
         ),
-        rows_table(group["subscriptions"], SUBSCRIPTIONS, colours),
-        members(group, colours),
+        format_rows(group["subscriptions"], SUBSCRIPTIONS, colours),
+        members_page(group, colours),
     )
     return "\n".join(parts)
 
 
-def create(admin: Admin, args: argparse.Namespace) -> Group:
-    return admin.create_group(args.name, mode=args.mode, **given_by(args, SETTINGS))
+def create_group(admin: Admin, args: argparse.Namespace) -> Group:
+    return admin.create_group(args.name, mode=args.mode, **present_options(args, SETTINGS))
 
 
-def switch(*, stopped: bool) -> Command:
-    """Return the command that pauses or resumes delivery to a group: all of it, of a topic,
-    or of queues.
+def switch_command(*, stopped: bool) -> Command:
+    """Return the command that pauses or resumes delivery.
+
+    It acts on a whole group, on a topic of it (--topic), or on queues (--queue).
     """
 
     def run(args: argparse.Namespace, brokers: Brokers) -> int:
         admin = brokers.admin()
         if args.queue:
-            for topic, queues in topics_of(args, admin).items():
+            for topic, queues in queues_by_topic(args, admin).items():
                 show_row(
                     switch_queues(admin, args.name, topic, queues, stopped=stopped),
                     args.output,
                 )
             return 0
-        what = only = ""
+        scope = option = ""
         if args.topic:
             changed: Any = admin.change_subscription(args.name, args.topic, stopped=stopped)
-            what, only = f": topic {args.topic}", f" --topic {args.topic}"
+            scope, option = f": topic {args.topic}", f" --topic {args.topic}"
         else:
             changed = admin.change_group(args.name, stopped=stopped)
         done = (
-            f"paused; resume it: catmq group resume {args.name}{only}"
+            f"paused; resume it: catmq group resume {args.name}{option}"
             if stopped
             else "resumed"
         )
-        note(f"group {args.name}{what} {done}")
+        note(f"group {args.name}{scope} {done}")
         show_row(changed, args.output)
         return 0
 
     return run
 
 
-def topics_of(args: argparse.Namespace, admin: Admin) -> dict[str, set[int]]:
-    """Return the queues by topic. Raises NotFound for one that the group does not read."""
+def queues_by_topic(args: argparse.Namespace, admin: Admin) -> dict[str, set[int]]:
+    """Return the queues of `--queue` by topic.
+
+    Raises NotFound if the group does not read a queue.
+    """
     if args.topic:
         return {args.topic: set(args.queue)}
-    read = {row["queue"]: row["topic"] for row in admin.lag(args.name)["queues"]}
-    found: dict[str, set[int]] = {}
+    topics = {row["queue"]: row["topic"] for row in admin.lag(args.name)["queues"]}
+    queues: dict[str, set[int]] = {}
     for queue in args.queue:
-        if queue not in read:
-            known = ", ".join(map(str, sorted(read))) or "none"
+        if queue not in topics:
+            readable = ", ".join(map(str, sorted(topics))) or "none"
             raise NotFound(
-                f"queue {queue} is not read by group {args.name}; it reads {known}"
+                f"queue {queue} is not read by group {args.name}; it reads {readable}"
             )
-        found.setdefault(read[queue], set()).add(queue)
-    return found
+        queues.setdefault(topics[queue], set()).add(queue)
+    return queues
 
 
 def switch_queues(
     admin: Admin, group: str, topic: str, queues: set[int], *, stopped: bool
 ) -> Any:
-    """Pause or resume queues of one topic; the others stay as they are. Return the
-    subscription then.
+    """Pause or resume queues of a topic. Return the subscription afterwards.
+
+    The other queues keep their state.
     """
-    now = found = admin.subscription(group, topic)
-    before = set(now["stopped_queues"])
-    after = before | queues if stopped else before - queues
-    if after != before:
-        found = admin.change_subscription(group, topic, stopped_queues=sorted(after))
+    before = subscription = admin.subscription(group, topic)
+    stopped_before = set(before["stopped_queues"])
+    stopped_after = stopped_before | queues if stopped else stopped_before - queues
+    # The API replaces the whole list, so it is written only if it changes.
+    if stopped_after != stopped_before:
+        subscription = admin.change_subscription(
+            group, topic, stopped_queues=sorted(stopped_after)
+        )
     for queue in sorted(queues):
         if stopped:
-            done = "was already paused" if queue in before else "paused"
+            done = "was already paused" if queue in stopped_before else "paused"
         else:
-            done = "resumed" if queue in before else "was not paused"
+            done = "resumed" if queue in stopped_before else "was not paused"
         note(f"group {group}: queue {queue} of {topic} {done}")
-    if now["stopped"] and not stopped:
+    if before["stopped"] and not stopped:
         note(
             f"all of {topic} is also paused; resume it: catmq group resume {group} --topic {topic}"
         )
-    return found
+    return subscription
 
 
-def rebalance(args: argparse.Namespace, brokers: Brokers) -> int:
-    """Rebalance a group; with `--wait` return when the new owners read."""
+def rebalance_group(args: argparse.Namespace, brokers: Brokers) -> int:
+    """Rebalance a group. With `--wait`, return when the new owners read."""
     admin = brokers.admin()
     plan: Any = admin.rebalance(args.name, dry_run=args.dry_run)
-    about = {
+    common_fields = {
         "group": args.name,
         "dry_run": plan["dry_run"],
         "generation": plan["generation"],
     }
-    print_rows(({**about, **move} for move in plan["moves"]), PLANNED, args.output)
+    print_rows(
+        ({**common_fields, **move} for move in plan["moves"]), MOVE_COLUMNS, args.output
+    )
     if is_table(args.output):
-        moved = f"{len(plan['moves'])} queues moved; generation {plan['generation']}"
-        note("nothing moved (--dry-run)" if args.dry_run else moved)
+        summary = f"{len(plan['moves'])} queues moved; generation {plan['generation']}"
+        note("nothing moved (--dry-run)" if args.dry_run else summary)
     if args.wait and not args.dry_run and plan["moves"]:
-        goes_on = "the queues move all the same"
+        continues = "the queues move all the same"
         return (
             0
-            if waited(lambda: moving(admin, args.name, plan["generation"]), goes_on=goes_on)
+            if wait_until_done(
+                lambda: describe_moving(admin, args.name, plan["generation"]),
+                continues=continues,
+            )
             else 1
         )
     return 0
 
 
-def moving(admin: Admin, group: str, generation: int) -> str:
-    """Return how many queues of a rebalance still pause, '' for none; a later rebalance
-    ends the wait.
+def describe_moving(admin: Admin, group: str, generation: int) -> str:
+    """Return how many queues of a rebalance still pause, '' if none does.
+
+    A later rebalance ends the wait.
     """
     newest = next(iter(admin.rebalances(group, page=1)), None)
+    # A later rebalance has its own moves, so nothing of this one is waited for.
     if newest is None or newest["generation"] != generation:
         return ""
     paused = sum(
@@ -324,7 +335,7 @@ NOUN = Noun(
             "create",
             "create a group",
             (NAME, MODE, *SETTINGS),
-            create,
+            create_group,
             done="group {name} created; let it read a topic: catmq subscribe {name} TOPIC",
         ),
         listing(
@@ -339,14 +350,14 @@ NOUN = Noun(
             "show a group with its subscriptions and members",
             (NAME,),
             lambda admin, args: admin.group(args.name),
-            page=page,
+            page=group_page,
         ),
         detail(
             "members",
             "show the members of a group, and what their processes do",
             (NAME,),
             lambda admin, args: admin.group(args.name),
-            page=members,
+            page=members_page,
         ),
         action(
             "delete",
@@ -367,21 +378,21 @@ NOUN = Noun(
             "pause",
             "pause delivery to a group, of all topics, one topic or some queues",
             (NAME, ONLY_TOPIC, QUEUES, CHANGED),
-            switch(stopped=True),
+            switch_command(stopped=True),
             old="stop",
         ),
         Verb(
             "resume",
             "resume paused delivery",
             (NAME, ONLY_TOPIC, QUEUES, CHANGED),
-            switch(stopped=False),
+            switch_command(stopped=False),
             old="start",
         ),
         Verb(
             "rebalance",
             "rebalance a group's queues now",
             (NAME, DRY_RUN, WAIT, TABLE),
-            rebalance,
+            rebalance_group,
         ),
         listing(
             "rebalances",
@@ -396,7 +407,7 @@ SUBSCRIBE = action(
     "subscribe",
     "subscribe a group to a topic",
     (GROUP, TOPIC, START),
-    subscribe,
+    subscribe_group,
     done="group {answer[group]} reads {answer[topic]} from {answer[from]}",
 )
 UNSUBSCRIBE = action(

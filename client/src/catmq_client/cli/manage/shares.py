@@ -5,9 +5,15 @@ from __future__ import annotations
 import argparse
 
 from catmq_client.admin.shapes import Leases
-from catmq_client.cli.arguments import whole
+from catmq_client.cli.arguments import whole_number
 from catmq_client.cli.connection import Brokers
-from catmq_client.cli.output import Columns, duration, fields, note, print_rows
+from catmq_client.cli.output import (
+    Columns,
+    field_columns,
+    format_duration,
+    note,
+    print_rows,
+)
 from catmq_client.cli.verbs import (
     CHANGED,
     GROUP,
@@ -19,40 +25,41 @@ from catmq_client.cli.verbs import (
     show_row,
 )
 
-QUEUE = Argument("QUEUE", "id of the queue", type=whole(1))
+QUEUE = Argument("QUEUE", "id of the queue", type=whole_number(1))
 FIRST = Argument(
-    "FIRST", "first offset of the lease, as `share runs` shows it", type=whole(0)
+    "FIRST", "first offset of the lease, as `share runs` shows it", type=whole_number(0)
 )
-ONE_QUEUE = Argument("--queue QUEUE", "only this queue", type=whole(1))
+ONE_QUEUE = Argument("--queue QUEUE", "only this queue", type=whole_number(1))
 
 RUNS: Columns = {
-    **fields("topic queue first end messages finished deliveries"),
+    **field_columns("topic queue first end messages finished deliveries"),
     "OWNER": "owner",
-    "LEASE LEFT": lambda row: left(row["lease_left_ms"]),
+    "LEASE LEFT": lambda row: format_lease_left(row["lease_left_ms"]),
 }
 
 
-def left(lease_left_ms: int) -> str | None:
+def format_lease_left(lease_left_ms: int) -> str | None:
     """Return the time until a lease ends, as text.
 
-    >>> left(61_000), left(-500)
+    >>> format_lease_left(61_000), format_lease_left(-500)
     ('1m01s', 'over')
     """
-    return "over" if lease_left_ms <= 0 else duration(lease_left_ms)
+    return "over" if lease_left_ms <= 0 else format_duration(lease_left_ms)
 
 
 def show_runs(args: argparse.Namespace, brokers: Brokers) -> int:
-    """Show the leases of a group, as a table or one object a line."""
-    found: Leases = brokers.admin().share_runs(
+    """Print the leases of a group, as a table or one object per line."""
+    leases: Leases = brokers.admin().share_runs(
         args.group, queue=args.queue, limit=args.limit
     )
-    print_rows(({"group": args.group, **run} for run in found["runs"]), RUNS, args.output)
-    if found["away"]:
-        note(f"nodes that did not answer: {', '.join(found['away'])}")
+    print_rows(({"group": args.group, **run} for run in leases["runs"]), RUNS, args.output)
+    if leases["away"]:
+        note(f"nodes that did not answer: {', '.join(leases['away'])}")
     return 0
 
 
-def release(args: argparse.Namespace, brokers: Brokers) -> int:
+def release_lease(args: argparse.Namespace, brokers: Brokers) -> int:
+    """End a lease. The exit code is 1 if none begins at that offset."""
     released = brokers.admin().release_runs(args.group, queue=args.queue, first=args.first)
     place = f"group {args.group}: queue {args.queue} offset {args.first}"
     note(
@@ -84,7 +91,7 @@ NOUN = Noun(
             "release",
             "end a lease, so that its messages are delivered to another member",
             (GROUP, QUEUE, FIRST, CHANGED),
-            release,
+            release_lease,
         ),
     ),
 )

@@ -1,5 +1,4 @@
-"""catmq topic sql: SELECT statements for a topic's messages, one for each node that has
-some of its queues.
+"""catmq topic sql: SELECT statements for a topic's messages, one for each of its nodes.
 
 They run on MariaDB, MySQL and SQLite. Each queue is read from its newest message backwards,
 so without a key a statement reads as many rows as it shows.
@@ -11,14 +10,14 @@ import argparse
 from collections.abc import Sequence
 
 from catmq_client.admin.shapes import PlannedNode, PlannedQueue, ReadPlan
-from catmq_client.cli.arguments import whole
+from catmq_client.cli.arguments import whole_number
 from catmq_client.cli.connection import Brokers
 from catmq_client.cli.output import show
 from catmq_client.cli.verbs import NAME, QUEUES, Argument, Verb
 from catmq_client.errors import OptionError
 
 COLUMNS = "msg_offset, stored_at, msg_key, tag, headers, CAST(body AS CHAR) AS body"
-LONGEST_KEY = 200
+MAX_KEY_CHARS = 200
 
 
 def statements(
@@ -26,23 +25,23 @@ def statements(
 ) -> list[str]:
     """Return the statements of a read plan, each below a comment that names its node.
 
-    Raises OptionError for a queue that is none of the topic's.
+    Raises OptionError for a queue of another topic.
     """
-    unknown = sorted(set(queues) - {one["queue"] for one in plan["queues"]})
+    unknown = sorted(set(queues) - {queue["queue"] for queue in plan["queues"]})
     if unknown:
-        known = ", ".join(str(one["queue"]) for one in plan["queues"])
+        queue_ids = ", ".join(str(queue["queue"]) for queue in plan["queues"])
         raise OptionError(
-            f"{unknown[0]} is not a queue of topic {plan['topic']}; its queues are {known}"
+            f"{unknown[0]} is not a queue of topic {plan['topic']}; its queues are {queue_ids}"
         )
-    wanted = [one for one in plan["queues"] if not queues or one["queue"] in queues]
+    selected = [queue for queue in plan["queues"] if not queues or queue["queue"] in queues]
     return [
-        statement(plan, node, mine, last=last, key=key)
+        build_statement(plan, node, node_queues, last=last, key=key)
         for node in plan["nodes"]
-        if (mine := [one for one in wanted if one["node"] == node["name"]])
+        if (node_queues := [queue for queue in selected if queue["node"] == node["name"]])
     ]
 
 
-def statement(
+def build_statement(
     plan: ReadPlan,
     node: PlannedNode,
     queues: Sequence[PlannedQueue],
@@ -50,54 +49,56 @@ def statement(
     last: int,
     key: str | None,
 ) -> str:
-    """Return the statement of one node."""
-    where = f" AND m.msg_key = {quoted(key)}" if key is not None else ""
-    parts = "\nUNION ALL\n".join(newest(one, where, last) for one in queues)
-    numbers = ", ".join(str(one["number"]) for one in queues)
+    """Return the statement for the queues of a node."""
+    condition = f" AND m.msg_key = {quote(key)}" if key is not None else ""
+    parts = "\nUNION ALL\n".join(select_newest(queue, condition, last) for queue in queues)
+    numbers = ", ".join(str(queue["number"]) for queue in queues)
     return (
         f"-- topic {plan['topic']}, queue numbers {numbers} of {len(plan['queues'])}\n"
-        f"-- node {node['name']}: {place(node)}\n"
+        f"-- node {node['name']}: {describe_node(node)}\n"
         f"{parts}\nORDER BY stored_at DESC LIMIT {last};"
     )
 
 
-def newest(queue: PlannedQueue, where: str, last: int) -> str:
+def select_newest(queue: PlannedQueue, condition: str, last: int) -> str:
     """Return the SELECT of a queue's newest messages. Those below `low` are past retention."""
-    number = queue["queue"]
-    return (  # shown to people, who run it with an account of their own
-        f"SELECT * FROM (SELECT {number} AS queue, {COLUMNS}\n"  # noqa: S608
+    queue_id = queue["queue"]
+    # People run it with an account of their own, so there is nothing to inject into.
+    return (
+        f"SELECT * FROM (SELECT {queue_id} AS queue, {COLUMNS}\n"  # noqa: S608
         f"  FROM {queue['table']} AS m\n"
-        f" WHERE m.msg_offset >= (SELECT low FROM queue_head WHERE queue_id = {number}){where}\n"
-        f" ORDER BY m.msg_offset DESC LIMIT {last}) AS queue_{number}"
+        f" WHERE m.msg_offset >= (SELECT low FROM queue_head WHERE queue_id = {queue_id})"
+        f"{condition}\n"
+        f" ORDER BY m.msg_offset DESC LIMIT {last}) AS queue_{queue_id}"
     )
 
 
-def place(node: PlannedNode) -> str:
-    """Return where a node is, without an account."""
+def describe_node(node: PlannedNode) -> str:
+    """Return the address of a node's database, without an account."""
     if node["engine"] == "sqlite":
         return f"SQLite file {node['database']}"
     return f"{node['host']}:{node['port']}, database {node['database']}"
 
 
-def quoted(text: str) -> str:
-    r"""Return a string literal, the same in MySQL, MariaDB and SQLite. Raises OptionError
-    for a backslash.
+def quote(text: str) -> str:
+    """Return a string literal for MySQL, MariaDB and SQLite.
 
-    >>> quoted("it's")
+    Raises OptionError for a backslash, which MySQL takes as an escape and SQLite does not.
+
+    >>> quote("it's")
     "'it''s'"
     """
-    if "\\" in text or len(text) > LONGEST_KEY:
+    if "\\" in text or len(text) > MAX_KEY_CHARS:
         raise OptionError(
-            f"--key must have at most {LONGEST_KEY} characters and no backslash, not {text!r}"
+            f"--key must have at most {MAX_KEY_CHARS} characters and no backslash, not {text!r}"
         )
     return "'" + text.replace("'", "''") + "'"
 
 
-def run(args: argparse.Namespace, brokers: Brokers) -> int:
-    """Show the statements of a topic."""
+def print_statements(args: argparse.Namespace, brokers: Brokers) -> int:
     plan = brokers.admin().read_plan(args.name)
-    found = statements(plan, last=args.last, key=args.key, queues=args.queue or ())
-    show("\n\n".join(found) + "\n")
+    texts = statements(plan, last=args.last, key=args.key, queues=args.queue or ())
+    show("\n\n".join(texts) + "\n")
     return 0
 
 
@@ -109,8 +110,11 @@ VERB = Verb(
         Argument("--key KEY", "only messages with this key; scans the tables"),
         QUEUES,
         Argument(
-            "--last N", "newest messages (default 10)", type=whole(1, 1_000_000), default=10
+            "--last N",
+            "newest messages (default 10)",
+            type=whole_number(1, 1_000_000),
+            default=10,
         ),
     ),
-    run,
+    print_statements,
 )

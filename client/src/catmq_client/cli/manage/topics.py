@@ -9,7 +9,7 @@ from typing import Any
 
 from catmq_client.admin.api import Admin
 from catmq_client.admin.shapes import LayoutChange, QueueState, Unread
-from catmq_client.cli.arguments import MAX_QUEUES, whole
+from catmq_client.cli.arguments import MAX_QUEUES, whole_number
 from catmq_client.cli.connection import Brokers
 from catmq_client.cli.declared import options
 from catmq_client.cli.forms import Form, Paint, is_table, paint
@@ -17,14 +17,14 @@ from catmq_client.cli.manage import topic_sql
 from catmq_client.cli.output import (
     MISSING,
     Columns,
-    at,
-    facts,
-    fields,
+    field_columns,
+    format_facts,
+    format_rows,
     note,
     print_row,
     print_rows,
-    rows_table,
     show,
+    time_column,
 )
 from catmq_client.cli.verbs import (
     CHANGED,
@@ -37,29 +37,36 @@ from catmq_client.cli.verbs import (
     Verb,
     action,
     detail,
-    given_by,
     listing,
+    present_options,
     search,
     settings,
     show_row,
 )
-from catmq_client.cli.wait import WAIT, waited
+from catmq_client.cli.wait import WAIT, wait_until_done
 
-COUNT = Argument("--queues N", "queues (default 4)", type=whole(1, MAX_QUEUES), default=4)
-MORE = Argument("--queues N", "queues to add", type=whole(1, MAX_QUEUES), required=True)
+COUNT = Argument(
+    "--queues N", "queues (default 4)", type=whole_number(1, MAX_QUEUES), default=4
+)
+MORE = Argument(
+    "--queues N", "queues to add", type=whole_number(1, MAX_QUEUES), required=True
+)
 NODE = Argument("--node NODE", "node of the new queues (default: spread over the nodes)")
-CLOSED = OneOf(
+CLOSED_QUEUES = OneOf(
     Argument(
-        "--queue QUEUE", "close this queue (repeatable)", type=whole(1), action="append"
+        "--queue QUEUE",
+        "close this queue (repeatable)",
+        type=whole_number(1),
+        action="append",
     ),
     Argument(
         "--queues N",
         "close N queues, the newest first",
-        type=whole(1, MAX_QUEUES),
+        type=whole_number(1, MAX_QUEUES),
         old="--count",
     ),
 )
-ONE = Argument("QUEUE", "only this queue", nargs="?", type=whole(1))
+QUEUE_ARGUMENT = Argument("QUEUE", "only this queue", nargs="?", type=whole_number(1))
 TOKEN = Argument("TOKEN", "id of the send token")
 STATE = Argument(
     "--state", "close the queue for sends, or open it", choices=("read_only", "read_write")
@@ -67,53 +74,55 @@ STATE = Argument(
 SETTINGS = options("topic")
 
 LIST: Columns = {
-    **fields("name kind state queues keyed"),
+    **field_columns("name kind state queues keyed"),
     "DAYS": "retention_days",
-    "CREATED": at("created_at_ms"),
+    "CREATED": time_column("created_at_ms"),
 }
 FACTS: Columns = {
-    **fields("name kind state"),
+    **field_columns("name kind state"),
     "queues": lambda topic: len(topic["queues"]),
-    **fields("keyed on_unknown read_only"),
+    **field_columns("keyed on_unknown read_only"),
     "retention": lambda topic: (
         f"{topic['retention_days']} days, unread {topic['keep_unread_days']} days"
     ),
     "retention bytes": "retention_bytes",
     "messages/s": "max_messages_per_s",
     "bytes/s": "max_bytes_per_s",
-    **fields("owners description"),
-    "created": at("created_at_ms"),
+    **field_columns("owners description"),
+    "created": time_column("created_at_ms"),
 }
 PRODUCERS: Columns = {
     "PRODUCER": "name",
-    **fields("address sdk"),
+    **field_columns("address sdk"),
     "LAST HOUR": "messages_last_hour",
-    "LAST MESSAGE": at("last_seen_at_ms"),
-    "FIRST MESSAGE": at("first_seen_at_ms"),
+    "LAST MESSAGE": time_column("last_seen_at_ms"),
+    "FIRST MESSAGE": time_column("first_seen_at_ms"),
 }
-LAYOUT = fields("queue number node state")
+LAYOUT = field_columns("queue number node state")
 QUEUES: Columns = {
     **LAYOUT,
-    **fields("low head"),
-    "MESSAGES": lambda q: (
-        None if q["low"] is None or q["head"] is None else q["head"] - q["low"]
+    **field_columns("low head"),
+    "MESSAGES": lambda queue: (
+        None
+        if queue["low"] is None or queue["head"] is None
+        else queue["head"] - queue["low"]
     ),
 }
-TOKENS: Columns = {**fields("id"), "CREATED": at("created_at_ms")}
+TOKENS: Columns = {**field_columns("id"), "CREATED": time_column("created_at_ms")}
 STATES: Columns = {
     **LAYOUT,
     "STATE": lambda queue: "draining" if queue["draining"] else queue["state"],
-    **fields("slots low head"),
-    "UNREAD": lambda queue: ", ".join(map(backlog, queue["unread"])),
+    **field_columns("slots low head"),
+    "UNREAD": lambda queue: ", ".join(map(format_backlog, queue["unread"])),
 }
 
 
-def backlog(one: Unread) -> str:
+def format_backlog(unread: Unread) -> str:
     """Return a group's name with its number of unread messages."""
-    return f"{one['group']}: {MISSING if one['messages'] is None else one['messages']}"
+    return f"{unread['group']}: {MISSING if unread['messages'] is None else unread['messages']}"
 
 
-def expand(args: argparse.Namespace, brokers: Brokers) -> int:
+def expand_topic(args: argparse.Namespace, brokers: Brokers) -> int:
     change = brokers.admin().expand_topic(
         args.name, queues=args.queues, node=args.node, dry_run=args.dry_run
     )
@@ -121,7 +130,8 @@ def expand(args: argparse.Namespace, brokers: Brokers) -> int:
     return 0
 
 
-def shrink(args: argparse.Namespace, brokers: Brokers) -> int:
+def shrink_topic(args: argparse.Namespace, brokers: Brokers) -> int:
+    """Close queues of a topic. With `--wait`, return when they are retired."""
     admin = brokers.admin()
     change = admin.shrink_topic(
         args.name, queues=args.queue, count=args.queues, dry_run=args.dry_run
@@ -130,28 +140,32 @@ def shrink(args: argparse.Namespace, brokers: Brokers) -> int:
     if not args.wait or change["dry_run"]:
         return 0
     closed = {row["queue"] for row in change["queues"] if row["queue"] is not None}
-    goes_on = f"the queues drain all the same; see them: catmq topic queue {args.name}"
-    return 0 if waited(lambda: draining(admin, args.name, closed), goes_on=goes_on) else 1
+    continues = f"the queues drain all the same; see them: catmq topic queue {args.name}"
+    return (
+        0
+        if wait_until_done(
+            lambda: describe_draining(admin, args.name, closed), continues=continues
+        )
+        else 1
+    )
 
 
-def draining(admin: Admin, topic: str, closed: Collection[int]) -> str:
+def describe_draining(admin: Admin, topic: str, closed: Collection[int]) -> str:
     """Return what is unread in closed queues, '' when all of them are retired."""
-    rest = [
+    rows = [
         row for row in admin.queues(topic) if row["queue"] in closed and row["draining"]
     ]
-    unread = sum(one["messages"] or 0 for row in rest for one in row["unread"])
-    return f"{len(rest)} queues drain, {unread} messages unread" if rest else ""
+    unread = sum(group["messages"] or 0 for row in rows for group in row["unread"])
+    return f"{len(rows)} queues drain, {unread} messages unread" if rows else ""
 
 
-def page(topic: Any, colours: Paint) -> str:
-    """Return what `catmq topic show` prints."""
-    return f"{facts(topic, FACTS, colours)}\n{rows_table(topic['queues'], QUEUES, colours)}"
+def topic_page(topic: Any, colours: Paint) -> str:
+    """Return the output of `catmq topic show`."""
+    return f"{format_facts(topic, FACTS, colours)}\n{format_rows(topic['queues'], QUEUES, colours)}"
 
 
 def show_change(change: LayoutChange, form: Form, verb: str) -> None:
-    """Show the changed queues, what is unread where keys leave, and in words how many keys
-    move.
-    """
+    """Print the changed queues and unread messages, and note the share of keys that move."""
     if not is_table(form):
         print_row(change, form)
         return
@@ -160,7 +174,7 @@ def show_change(change: LayoutChange, form: Form, verb: str) -> None:
         colours = paint(form, sys.stdout)
         show(
             "\n"
-            + rows_table(
+            + format_rows(
                 change["unread"], {"GROUP": "group", "UNREAD": "messages"}, colours
             )
         )
@@ -173,41 +187,40 @@ def show_change(change: LayoutChange, form: Form, verb: str) -> None:
 
 
 def show_queues(args: argparse.Namespace, brokers: Brokers) -> int:
-    """Show the queues of a topic or one of them, which is closed or opened first if told
-    to.
-    """
+    """Print the queues of a topic or one of them. `--state` closes or opens it first."""
     admin = brokers.admin()
     if args.state is not None and args.queue is None:
         note("catmq: --state requires a QUEUE")
         return 2
-    found: list[QueueState]
+    queues: list[QueueState]
     if args.queue is None:
-        found = admin.queues(args.name)
+        queues = admin.queues(args.name)
     elif args.state is None:
-        found = [admin.queue(args.name, args.queue)]
+        queues = [admin.queue(args.name, args.queue)]
     else:
-        found = [admin.change_queue(args.name, args.queue, state=args.state)]
-    print_rows(found, STATES, args.output)
+        queues = [admin.change_queue(args.name, args.queue, state=args.state)]
+    print_rows(queues, STATES, args.output)
     return 0
 
 
 def add_token(args: argparse.Namespace, brokers: Brokers) -> int:
-    """Create a send token, and print it."""
-    made = brokers.admin().create_send_token(args.name)
+    """Create a send token and print it."""
+    token = brokers.admin().create_send_token(args.name)
+    # The API returns the token only now, so it is printed even without --output.
     if args.output == "none":
-        show(made["token"] + "\n")
-    show_row(made, args.output)
+        show(token["token"] + "\n")
+    show_row(token, args.output)
     note(
-        f"send token {made['id']} of topic {args.name} created: Java clients without a "
+        f"send token {token['id']} of topic {args.name} created: Java clients without a "
         "token are refused now"
     )
     return 0
 
 
-def create(admin: Admin, args: argparse.Namespace) -> dict[str, Any]:
-    """Create a topic; return its name and number of queues."""
-    given = given_by(args, SETTINGS)
-    topic = admin.create_topic(args.name, queues=args.queues, node=args.node, **given)
+def create_topic(admin: Admin, args: argparse.Namespace) -> dict[str, Any]:
+    """Create a topic. Return its name and number of queues."""
+    changes = present_options(args, SETTINGS)
+    topic = admin.create_topic(args.name, queues=args.queues, node=args.node, **changes)
     return {"name": topic["name"], "queues": len(topic["queues"])}
 
 
@@ -219,7 +232,7 @@ NOUN = Noun(
             "create",
             "create a topic",
             (NAME, COUNT, NODE, *SETTINGS),
-            create,
+            create_topic,
             done="topic {answer[name]} created: {answer[queues]} queues",
         ),
         listing(
@@ -234,7 +247,7 @@ NOUN = Noun(
             "show a topic and its queues",
             (NAME,),
             lambda admin, args: admin.topic(args.name),
-            page=page,
+            page=topic_page,
         ),
         action(
             "delete",
@@ -251,17 +264,22 @@ NOUN = Noun(
             lambda admin, args, given: admin.change_topic(args.name, **given),
             label="topic {name}",
         ),
-        Verb("expand", "add queues to a topic", (NAME, MORE, NODE, DRY_RUN, TABLE), expand),
+        Verb(
+            "expand",
+            "add queues to a topic",
+            (NAME, MORE, NODE, DRY_RUN, TABLE),
+            expand_topic,
+        ),
         Verb(
             "shrink",
             "close queues of a topic; they are retired when all groups have read them",
-            (NAME, CLOSED, DRY_RUN, WAIT, TABLE),
-            shrink,
+            (NAME, CLOSED_QUEUES, DRY_RUN, WAIT, TABLE),
+            shrink_topic,
         ),
         Verb(
             "queue",
             "show the queues of a topic, or close or open one",
-            (NAME, ONE, STATE, TABLE),
+            (NAME, QUEUE_ARGUMENT, STATE, TABLE),
             show_queues,
         ),
         listing(

@@ -1,1 +1,1 @@
-"""Commands on messages: send, consume, peek, find, delayed."""
+"""Commands on messages: send, consume, peek, tail, find, traces, delayed, recall."""

@@ -1,8 +1,8 @@
-"""catmq consume: the messages of a topic for a group, one a line.
+"""catmq consume: the messages of a topic for a group, one per line.
 
-A message counts as done when its line is flushed, and only what is done is committed:
-whatever ends the command, the next member goes on with the first message whose line did not
-go out.
+A message is done when its line is flushed, and only done messages are committed. However
+the command ends, the next member continues with the first message whose line was not
+written.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from catmq_client import Consumer, ShareConsumer, ShareMessage
-from catmq_client.cli.arguments import seconds, span, whole
+from catmq_client.cli.arguments import positive_seconds, time_span, whole_number
 from catmq_client.cli.connection import Brokers
-from catmq_client.cli.output import MessageLines, message_row, note
+from catmq_client.cli.output import MessagePrinter, message_row, note
 from catmq_client.cli.stop import Stop, Stopped
 from catmq_client.cli.verbs import MESSAGES, TOPIC, Argument, Verb
 from catmq_client.errors import CatmqError, CommitFailed, ConnectFailed, OptionError
@@ -23,23 +23,29 @@ from catmq_client.http.transport import Transport
 from catmq_client.message import Message
 from catmq_client.reading.owned import AssignedQueue
 
-IDLE = 3  # exit code: --idle-timeout passed without a single message
-LOOK_S = 0.25  # how often a waiting command looks at its signals and its clock
-AWAY_S = 120.0  # with --idle-timeout: for how long brokers and nodes may not answer
-CLOSE_S = 10.0  # for how long the last commit is tried when brokers are away
+# exit code: --idle-timeout passed without a single message
+IDLE = 3
+# time between two checks of signals and clock while the command waits
+LOOK_S = 0.25
+# with --idle-timeout: brokers and nodes may fail to answer for so many seconds
+AWAY_S = 120.0
+# the last commit is tried for so many seconds if no broker answers
+CLOSE_S = 10.0
 SESSION_MS = (2_000, 300_000)
-MAX_WAIT_MS = 30_000  # longest wait of a pull at the broker
-TOOL = "catmq-cli/"  # a group that it makes raises no alarm once it has left
-PULLS = ("/pull", "/share")  # how the paths of requests end that may bring messages
-FAILURES = "_fail"  # what the name of a failure topic, and of no other, ends with
-# states of a queue that has nothing to deliver; in others there may be something
-QUIET = ("ok", "stopped")
+# longest wait of a pull at the broker
+MAX_WAIT_MS = 30_000
+# Name of the program in `sdk`. A group it creates raises no alarm after it has left.
+SDK_NAME = "catmq-cli/"
+# ends of the paths of requests that return messages
+PULL_PATHS = ("/pull", "/share")
+# end of the names of failure topics; users cannot create such names
+FAILURE_SUFFIX = "_fail"
+# States of a queue without messages to deliver. In any other state there may be some.
+QUIET_STATES = ("ok", "stopped")
 
 
 def consume(args: argparse.Namespace, brokers: Brokers) -> int:
-    """Print messages until told to stop; exit code 3 if there was none for all of
-    --idle-timeout.
-    """
+    """Print messages until stopped. Exit code 3 if --idle-timeout passes without a message."""
     if args.mode == "broadcasting" and args.instance is None:
         raise OptionError(
             "--mode broadcasting needs --instance NAME: offsets are stored for each instance"
@@ -51,7 +57,7 @@ def consume(args: argparse.Namespace, brokers: Brokers) -> int:
     watch = Watch(brokers.network())
     printer = Printer(args, watch)
     with Stop() as stop:
-        consumer = member(args, watch)
+        consumer = create_consumer(args, watch)
         try:
             printer.run(consumer, stop)
         finally:
@@ -61,49 +67,56 @@ def consume(args: argparse.Namespace, brokers: Brokers) -> int:
     return IDLE if printer.idle and not printer.printed else 0
 
 
-def member(args: argparse.Namespace, watch: Watch) -> Consumer | ShareConsumer:
+def create_consumer(args: argparse.Namespace, watch: Watch) -> Consumer | ShareConsumer:
     """Return a consumer of the kind that the arguments name."""
-    given = {
+    options = {
         "transport": watch,
         "group": args.group,
         "topics": [args.topic],
         "auto_offset_reset": args.start,
-        "fetch_max_wait_ms": wait_ms(args.idle_timeout),
+        "fetch_max_wait_ms": fetch_wait_ms(args.idle_timeout),
         "session_timeout_ms": args.session_timeout_ms,
     }
     if args.share:
-        return ShareConsumer(**given)
+        return ShareConsumer(**options)
     consumer: Consumer = Consumer(
-        on_assigned=lambda queues: leave_alone(consumer, args, queues),
+        on_assigned=lambda queues: pause_other_topics(consumer, args, queues),
         mode=args.mode,
         instance_id=args.instance,
-        **given,
+        **options,
     )
     return consumer
 
 
-def leave_alone(
+def pause_other_topics(
     consumer: Consumer, args: argparse.Namespace, queues: list[AssignedQueue]
 ) -> None:
-    """Take nothing from topics that the group reads beside this one: whoever wants those
-    would miss it.
+    """Pause queues of other topics that the group reads, and note it.
+
+    Otherwise messages of those topics would be delivered here and be missing for the
+    members that handle them.
     """
-    others = [one for one in queues if one.topic != args.topic]
-    for other in others:
-        consumer.pause(other.queue)
-        # lets go of what was fetched already
-        consumer.seek(other.queue, consumer.position(other.queue))
-    # Every group has failure topics, which the system made: nobody need hear of them.
-    for topic in sorted({one.topic for one in others if not one.topic.endswith(FAILURES)}):
-        waiting = ", ".join(str(one.queue) for one in others if one.topic == topic)
+    other_queues = [queue for queue in queues if queue.topic != args.topic]
+    for queue in other_queues:
+        consumer.pause(queue.queue)
+        # A seek drops the messages that were fetched already.
+        consumer.seek(queue.queue, consumer.position(queue.queue))
+    # Failure topics are created by the system for every group, so they are not noted.
+    for topic in sorted(
+        {queue.topic for queue in other_queues if not queue.topic.endswith(FAILURE_SUFFIX)}
+    ):
+        queue_ids = ", ".join(
+            str(queue.queue) for queue in other_queues if queue.topic == topic
+        )
         note(
-            f"group {args.group} also reads {topic}: its queues {waiting} are not read meanwhile"
+            f"group {args.group} also reads {topic}: its queues {queue_ids} are not read meanwhile"
         )
 
 
-def wait_ms(idle_timeout_s: float | None) -> int:
-    """Return the wait of a pull in ms: with a timeout, each must be answered well within
-    it.
+def fetch_wait_ms(idle_timeout_s: float | None) -> int:
+    """Return the wait of a pull at the broker, in ms.
+
+    With an idle timeout it is half of that, so that an answer comes within the timeout.
     """
     return (
         MAX_WAIT_MS
@@ -113,55 +126,56 @@ def wait_ms(idle_timeout_s: float | None) -> int:
 
 
 class Watch:
-    """A transport that knows since when there has been nothing to deliver, and says which
-    program registers.
+    """A transport that knows how long there has been nothing to deliver.
 
-    Silence is not idleness: while brokers or nodes are away there may be messages that
-    nobody can bring.
+    No answer is not idleness: a broker or node that does not answer may have messages.
+    Watch also names the program in registrations.
     """
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
         self.urls_from = getattr(transport, "urls_from", "")
-        # monotonic: when the first pull began that was answered
+        # Monotonic start of the first pull of the present idle time, None if messages may
+        # be waiting.
         self._since: float | None = None
         self._away_since = time.monotonic()
 
     @property
     def urls(self) -> tuple[str, ...]:
-        """See HttpTransport: the consumer weighs with it whether all brokers have lost
-        metadata.
-        """
+        """See HttpTransport. With it the consumer sees whether all brokers lost metadata."""
         return getattr(self._transport, "urls", ())
 
     def request(
         self, method: str, path: str, *, body: Mapping[str, Any] | None = None, **more: Any
     ) -> dict[str, Any]:
-        """See Transport."""
+        """See Transport. Notes whether a pull's answer shows that no queue has messages."""
         asked_at = time.monotonic()
+        # The broker reads the name of the program in `sdk` when a consumer registers.
         if path.endswith("/consumers") and body is not None:
-            body = {**body, "sdk": body["sdk"].replace("catmq-client/", TOOL, 1)}
+            body = {**body, "sdk": body["sdk"].replace("catmq-client/", SDK_NAME, 1)}
         try:
             answer = self._transport.request(method, path, body=body, **more)
         except CatmqError:
-            self._note(asked_at, quiet=False)
+            self._note_answer(asked_at, quiet=False)
             raise
-        if path.endswith(PULLS):
-            self._note(
-                asked_at, quiet=all(queue["state"] in QUIET for queue in answer["queues"])
+        if path.endswith(PULL_PATHS):
+            self._note_answer(
+                asked_at,
+                quiet=all(queue["state"] in QUIET_STATES for queue in answer["queues"]),
             )
         return answer
 
-    def quiet_s(self) -> float:
-        """Return the seconds for which everything has answered."""
+    def idle_s(self) -> float:
+        """Return for how long all queues have had nothing to deliver, in seconds."""
         since = self._since
         return 0.0 if since is None else time.monotonic() - since
 
     def away_s(self) -> float:
-        """Return the seconds for which something has not answered."""
+        """Return for how long a broker or node has not answered, in seconds."""
         return time.monotonic() - self._away_since if self._since is None else 0.0
 
-    def _note(self, asked_at: float, *, quiet: bool) -> None:
+    def _note_answer(self, asked_at: float, *, quiet: bool) -> None:
+        """Start or end the idle time, by whether an answer is quiet."""
         if not quiet and self._since is not None:
             self._since, self._away_since = None, time.monotonic()
         elif quiet and self._since is None:
@@ -169,26 +183,30 @@ class Watch:
 
 
 class Printer:
-    """Messages of a consumer, printed."""
+    """Prints the messages of a consumer."""
 
     def __init__(self, args: argparse.Namespace, watch: Watch) -> None:
         self._args = args
         self._watch = watch
-        self._lines = MessageLines(args.output)
-        self._last = time.monotonic()
+        self._lines = MessagePrinter(args.output)
+        self._last_message_at = time.monotonic()
         self.printed = 0
         self.idle = False
 
     def run(self, consumer: Consumer | ShareConsumer, stop: Stop) -> None:
-        """Print until --limit, --idle-timeout or a signal, and commits; BrokenPipeError:
-        nobody reads.
+        """Print until --limit, --idle-timeout or a signal, then commit.
 
-        One message at a time: asking for the next tells the consumer that this one's line
-        is flushed. So when a line does not go out, closing the consumer commits those
-        before it.
+        Messages are polled one at a time: asking for the next one tells the consumer that
+        the line of this one is flushed. If a line is not written, closing the consumer
+        commits the messages before it. Raises BrokenPipeError if the reader is gone.
         """
         try:
-            while not (stop.asked or self._enough() or self._is_idle()):
+            limit = self._args.limit
+            while not (
+                stop.requested
+                or (limit is not None and self.printed >= limit)
+                or self._is_idle()
+            ):
                 for message in consumer.poll(max_messages=1, timeout_s=LOOK_S):
                     self._print(message)
             stop.disarm()
@@ -196,7 +214,7 @@ class Printer:
         except CommitFailed as error:
             note(f"catmq: {error}")
         except Stopped:
-            # told to stop, and nobody takes the line that is under way
+            # A signal came while a line was written, which the reader does not read.
             raise BrokenPipeError from None
 
     def _print(self, message: Message) -> None:
@@ -206,18 +224,19 @@ class Printer:
             row["deliveries"] = message.deliveries
         self._lines.write(row, message.body)
         self.printed += 1
-        self._last = time.monotonic()
-
-    def _enough(self) -> bool:
-        return self._args.limit is not None and self.printed >= self._args.limit
+        self._last_message_at = time.monotonic()
 
     def _is_idle(self) -> bool:
         limit_s = self._args.idle_timeout
         if limit_s is None:
             return False
+        # Without answers the topic may have messages, so the command fails instead of
+        # ending as idle.
         if self._watch.away_s() > max(AWAY_S, limit_s):
             raise ConnectFailed(f"brokers or nodes have not answered for {AWAY_S:.0f} s")
-        self.idle = min(self._watch.quiet_s(), time.monotonic() - self._last) >= limit_s
+        self.idle = (
+            min(self._watch.idle_s(), time.monotonic() - self._last_message_at) >= limit_s
+        )
         return self.idle
 
 
@@ -261,19 +280,19 @@ CONSUME = Verb(
         Argument(
             "--session-timeout SPAN",
             "session timeout of a new group (default 15s)",
-            type=span(*SESSION_MS, "a span like 15s or 500ms, from 2s to 5m"),
+            type=time_span(*SESSION_MS, "a span like 15s or 500ms, from 2s to 5m"),
             dest="session_timeout_ms",
             old="--session-timeout-ms",
-            old_type=whole(*SESSION_MS),
+            old_type=whole_number(*SESSION_MS),
         ),
         Argument(
             "--share", "share the messages of each queue with other members (a share group)"
         ),
-        Argument("--limit N", "end after N messages", type=whole(1), old="--max"),
+        Argument("--limit N", "end after N messages", type=whole_number(1), old="--max"),
         Argument(
             "--idle-timeout SECONDS",
             "end after this many seconds without a message",
-            type=seconds,
+            type=positive_seconds,
         ),
         MESSAGES,
     ),

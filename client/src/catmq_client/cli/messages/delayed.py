@@ -1,4 +1,4 @@
-"""catmq delayed and catmq recall: messages that wait for their time."""
+"""catmq delayed and catmq recall: messages whose delivery is delayed."""
 
 from __future__ import annotations
 
@@ -6,39 +6,48 @@ import argparse
 
 from catmq_client.cli.connection import Brokers
 from catmq_client.cli.forms import is_table
-from catmq_client.cli.output import Columns, at, note, plain, print_row, print_rows
+from catmq_client.cli.output import (
+    Columns,
+    note,
+    print_row,
+    print_rows,
+    time_column,
+    with_text_body,
+)
 from catmq_client.cli.verbs import CHANGED, TABLE, TOPIC, Argument, Verb, limit, show_row
 
 WAITING: Columns = {
     "ID": "message_id",
-    "DUE": at("due_at_ms"),
+    "DUE": time_column("due_at_ms"),
     "QUEUE": "queue",
     "KEY": "key",
-    "BODY": lambda one: one["body_bytes"][:60].decode("utf-8", "replace"),
+    "BODY": lambda message: message["body_bytes"][:60].decode("utf-8", "replace"),
 }
 
 
 def delayed(args: argparse.Namespace, brokers: Brokers) -> int:
-    found = brokers.admin().delayed(args.topic, after=args.after, limit=args.limit)
-    rows = found["messages"]
+    """List delayed messages, and note how many there are."""
+    answer = brokers.admin().delayed(args.topic, after=args.after, limit=args.limit)
+    rows = answer["messages"]
     if is_table(args.output):
         print_rows(rows, WAITING, args.output)
     else:
         for message in rows:
-            print_row(plain(message), args.output, message["body_bytes"])
-    more = f"; next page: --after {found['next']}" if found["next"] else ""
-    away = found.get("away")  # an older broker does not tell
-    missing = (
-        f"; not counted, because these nodes do not answer: {', '.join(away)}"
-        if away
+            print_row(with_text_body(message), args.output, message["body_bytes"])
+    more = f"; next page: --after {answer['next']}" if answer["next"] else ""
+    # Brokers of an older release leave this field out.
+    silent_nodes = answer.get("away")
+    uncounted = (
+        f"; not counted, because these nodes do not answer: {', '.join(silent_nodes)}"
+        if silent_nodes
         else ""
     )
-    note(f"{found['count']} delayed messages of {args.topic}{more}{missing}")
+    note(f"{answer['count']} delayed messages of {args.topic}{more}{uncounted}")
     return 0
 
 
 def recall(args: argparse.Namespace, brokers: Brokers) -> int:
-    """Recall one after the other; the first that cannot be recalled ends it."""
+    """Recall messages in order. The first one that cannot be recalled ends the command."""
     for message_id in args.message_ids:
         brokers.admin().recall(message_id)
         note(f"recalled {message_id}")

@@ -1,5 +1,6 @@
-"""Input of `catmq send`: one message a line, from a file or standard input, in bounded
-memory.
+"""Input of `catmq send`: one message per line, from a file or standard input.
+
+Memory is bounded by the longest line.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ from catmq_client.cli.stop import Stop
 
 Source = IO[bytes] | gzip.GzipFile
 
-# What Windows programs begin text with; UTF-32 little-endian begins as UTF-16 does.
-WIDE_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE, codecs.BOM_UTF32_BE)
-# far above any broker's limit of a body; keeps memory bounded
+# Byte order marks of Windows programs. That of UTF-32 little-endian begins like UTF-16's.
+UTF16_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE, codecs.BOM_UTF32_BE)
+# Far above any broker's limit of a body. It bounds the memory of a file without line ends.
 MAX_LINE_BYTES = 16 * 1024 * 1024
 
 
@@ -28,7 +29,7 @@ REWRITE = "write it in UTF-8 (iconv -f UTF-16 -t UTF-8; in PowerShell: -Encoding
 
 
 class BadLine(Exception):
-    """A line that cannot be sent: the text names it and says what to mend."""
+    """A line that cannot be sent. The text has its number and the remedy."""
 
     def __init__(self, number: int, text: str) -> None:
         super().__init__(f"line {number}: {text}")
@@ -36,17 +37,15 @@ class BadLine(Exception):
 
 
 class Line(NamedTuple):
-    """One message to send: its line in the input, from 1."""
+    """A message to send. `number` is its line in the input, from 1."""
 
     number: int
     body: bytes
     key: str | None
 
 
-def opened(name: str) -> AbstractContextManager[Source]:
-    """Open the input called `name`: `-` is standard input, `….gz` is unpacked. Raises
-    OSError.
-    """
+def open_input(name: str) -> AbstractContextManager[Source]:
+    """Open the input `name`: `-` is standard input, `….gz` is decompressed. Raises OSError."""
     if name == "-":
         return nullcontext(sys.stdin.buffer)
     path = Path(name)
@@ -55,58 +54,60 @@ def opened(name: str) -> AbstractContextManager[Source]:
     return path.open("rb")
 
 
-def is_json(name: str, key_field: str | None) -> bool:
-    """Return True if every line must be JSON: the file's name or the key says so. Else any
-    bytes may do.
-    """
+def requires_json(name: str, key_field: str | None) -> bool:
+    """Return True if every line must be JSON: for a file named .jsonl, or with a key field."""
     return key_field is not None or name.lower().removesuffix(".gz").endswith(".jsonl")
 
 
-def lines(
+def read_lines(
     source: Source, *, stop: Stop, json_lines: bool, key_field: str | None
 ) -> Iterator[Line]:
-    """Yield the lines of the input that are not empty. Raises BadLine, or Stopped by a
-    signal.
+    """Yield the lines of the input that are not empty.
+
+    Raises BadLine, or Stopped by a signal.
     """
     number = 0
     while True:
         number += 1
         with stop.waiting():
-            read = read_line(source, number)
-        if not read:
+            line = read_line(source, number)
+        if not line:
             return
-        body = (without_mark(read) if number == 1 else read).rstrip(b"\r\n")
+        body = (without_byte_order_mark(line) if number == 1 else line).rstrip(b"\r\n")
         if body.strip():
             yield Line(
-                number, body, checked(number, body, key_field) if json_lines else None
+                number,
+                body,
+                check_json_line(number, body, key_field) if json_lines else None,
             )
 
 
 def read_line(source: Source, number: int) -> bytes:
-    """Return the next line with its end, b"" at the end of the input."""
+    """Return the next line with its end, b"" at the end of the input. Raises BadLine."""
     try:
-        read = source.readline(MAX_LINE_BYTES + 1)
+        line = source.readline(MAX_LINE_BYTES + 1)
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise BadLine(
             number, "the gzip file is damaged here, or is none: download it again"
         ) from error
-    if len(read) > MAX_LINE_BYTES:
+    if len(line) > MAX_LINE_BYTES:
         raise BadLine(
             number, f"longer than {MAX_LINE_BYTES} bytes: one message is one line"
         )
-    return read
+    return line
 
 
-def without_mark(first: bytes) -> bytes:
-    """Return the first line without the mark of UTF-8. Raises BadLine for UTF-16 and
-    UTF-32.
+def without_byte_order_mark(first_line: bytes) -> bytes:
+    """Return the first line without the mark of UTF-8.
+
+    Raises BadLine if its mark is that of UTF-16 or UTF-32.
     """
-    if first.startswith(WIDE_MARKS):
+    if first_line.startswith(UTF16_MARKS):
         raise BadLine(1, f"the input is UTF-16 or UTF-32: {REWRITE}")
-    return first.removeprefix(codecs.BOM_UTF8)
+    return first_line.removeprefix(codecs.BOM_UTF8)
 
 
-def checked(number: int, body: bytes, key_field: str | None) -> str | None:
+def check_json_line(number: int, body: bytes, key_field: str | None) -> str | None:
     """Return the key of a JSON line, None without `key_field`. Raises BadLine."""
     try:
         value = json.loads(body.decode())
@@ -120,22 +121,20 @@ def checked(number: int, body: bytes, key_field: str | None) -> str | None:
             if isinstance(error, json.JSONDecodeError)
             else ""
         )
-        rest = "correct it; without --key-field a file not named .jsonl may hold any text"
+        remedy = "correct it; without --key-field a file not named .jsonl may hold any text"
         if body.startswith(codecs.BOM_UTF8):
-            rest = (
+            remedy = (
                 "remove its byte order mark (EF BB BF), which comes from a file that "
                 "was appended"
             )
         elif b"\0" in body:
-            rest = f"it has zero bytes, as UTF-16 has: {REWRITE}"
-        raise BadLine(number, f"not JSON{place}: {rest}") from error
+            remedy = f"it has zero bytes, as UTF-16 has: {REWRITE}"
+        raise BadLine(number, f"not JSON{place}: {remedy}") from error
     return None if key_field is None else key_of(number, value, key_field)
 
 
 def key_of(number: int, value: Any, field: str) -> str:
-    """Return the key in a JSON object: text as it is, whole numbers as text. Raises
-    BadLine.
-    """
+    """Return the key in a JSON object: text, or a whole number as text. Raises BadLine."""
     if not isinstance(value, dict):
         raise BadLine(
             number,
@@ -146,9 +145,9 @@ def key_of(number: int, value: Any, field: str) -> str:
         return key
     if isinstance(key, int) and not isinstance(key, bool):
         return str(key)
-    what = (
+    problem = (
         f"no field {field!r}"
         if field not in value
         else f"field {field!r} is {json.dumps(key)[:40]}"
     )
-    raise BadLine(number, f"{what}: --key-field needs text or a whole number there")
+    raise BadLine(number, f"{problem}: --key-field needs text or a whole number there")

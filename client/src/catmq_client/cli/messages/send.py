@@ -1,4 +1,4 @@
-"""catmq send: one message from the command line, or a stream of lines."""
+"""catmq send: one message from the command line, or one for each line of the input."""
 
 from __future__ import annotations
 
@@ -11,35 +11,47 @@ from contextlib import suppress
 from typing import Any, NamedTuple
 
 from catmq_client import Producer
-from catmq_client.cli.arguments import header, span, whole
+from catmq_client.cli.arguments import parse_header, time_span, whole_number
 from catmq_client.cli.connection import Brokers
-from catmq_client.cli.messages.lines import BadLine, Source, is_json, lines, opened
+from catmq_client.cli.messages.lines import (
+    BadLine,
+    Source,
+    open_input,
+    read_lines,
+    requires_json,
+)
 from catmq_client.cli.output import (
     Columns,
-    Lines,
     Progress,
-    at,
-    fields,
-    moment,
+    RowPrinter,
+    count_noun,
+    field_columns,
+    format_time,
     note,
-    number_of,
+    time_column,
 )
 from catmq_client.cli.stop import GRACE_S, Stop, Stopped
 from catmq_client.cli.verbs import TOPIC, Argument, Output, Verb
 from catmq_client.errors import CatmqError
 from catmq_client.sending.receipts import Receipt, SendFuture
 
-MAX_BATCH = 1000  # the API's limit of messages a request
-PENDING = 10_000  # messages sent and not yet confirmed
+# The API's limit of messages per request.
+MAX_BATCH = 1000
+# Lines whose receipts are awaited at the same time.
+PENDING = 10_000
 BUFFER_BYTES = 32 * 1024 * 1024
 RECEIPT_FIELDS = ("line", "topic", "queue", "offset", "message_id", "due_at_ms")
-RECEIPT: Columns = {**fields("line queue offset message_id"), "DUE": at("due_at_ms")}
+RECEIPT: Columns = {
+    **field_columns("line queue offset message_id"),
+    "DUE": time_column("due_at_ms"),
+}
 RECEIPT_WIDTHS = (7, 6, 10, 14, 0)
-SHOWN = 10  # failed lines that are told one by one
+# Failed lines that are printed; the others are counted only.
+MAX_SHOWN_FAILURES = 10
 
 
 def send(args: argparse.Namespace, brokers: Brokers) -> int:
-    """Send; exit code 0 when everything is stored."""
+    """Send the message or the lines. The exit code is 0 if all are stored."""
     if args.message not in (None, "-") and args.file:
         args.parser.error("give a MESSAGE or --file, not both")
     if args.key_field and (args.key is not None or args.message not in (None, "-")):
@@ -55,20 +67,18 @@ def send(args: argparse.Namespace, brokers: Brokers) -> int:
 
 def send_one(args: argparse.Namespace, brokers: Brokers) -> int:
     with brokers.producer() as producer:
-        receipt = producer.send(args.topic, args.message, **extras(args))
+        receipt = producer.send(args.topic, args.message, **message_fields(args))
     if args.output != "none":
-        Lines(args.output, RECEIPT, RECEIPT_WIDTHS).write(receipt_row(1, receipt))
-    where = f"queue {receipt.queue}, offset {receipt.offset}"
+        RowPrinter(args.output, RECEIPT, RECEIPT_WIDTHS).write(receipt_row(1, receipt))
+    location = f"queue {receipt.queue}, offset {receipt.offset}"
     if receipt.due_at_ms is not None:
-        where = f"{receipt.message_id}, due {moment(receipt.due_at_ms)}"
-    note(f"sent 1 message to {args.topic}: {where}")
+        location = f"{receipt.message_id}, due {format_time(receipt.due_at_ms)}"
+    note(f"sent 1 message to {args.topic}: {location}")
     return 0
 
 
-def extras(args: argparse.Namespace) -> dict[str, Any]:
-    """Return what every message of the call carries beside its body: key, tag, headers,
-    queue and delay.
-    """
+def message_fields(args: argparse.Namespace) -> dict[str, Any]:
+    """Return the fields of each message apart from its body."""
     return {
         "key": args.key,
         "tag": args.tag,
@@ -80,53 +90,54 @@ def extras(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def receipt_row(line: int, receipt: Receipt) -> dict[str, Any]:
-    """Return a receipt as JSON: where the message of that input line is stored, or when it
-    comes there.
+    """Return a receipt as JSON, with the number of its input line.
+
+    A stored message has queue and offset, a delayed one the time when it is due.
     """
-    told = receipt._asdict()
+    fields = receipt._asdict()
     left_out = ("due_at_ms",) if receipt.due_at_ms is None else ("queue", "offset")
     return {
         "line": line,
-        **{name: value for name, value in told.items() if name not in left_out},
+        **{name: value for name, value in fields.items() if name not in left_out},
     }
 
 
 def send_lines(args: argparse.Namespace, brokers: Brokers) -> int:
-    """Send the lines of the input; lines before a fault are sent and counted."""
+    """Send the lines of the input. Lines before a bad one are sent and counted."""
     name = args.file or "-"
     if name == "-" and sys.stdin.isatty():
         note("One message a line; Ctrl-D ends.")
-    # A full buffer waits as long as the oldest message in it may take: that one then says
-    # what is wrong.
+    # A full buffer blocks longer than the oldest message in it may take, so that the error
+    # shown is that of the message and not BufferFull.
     options = {
         "batch_messages": args.batch,
         "buffer_bytes": BUFFER_BYTES,
         "max_block_ms": 150_000,
     }
-    with Stop() as stop, opened(name) as source:
+    with Stop() as stop, open_input(name) as source:
         producer = brokers.producer(**options)
         receipts = Receipts(args)
         try:
-            fault = Sending(args, producer, receipts, stop).run(source)
-            settle(producer, receipts, stop)
+            input_error = LineSender(args, producer, receipts, stop).run(source)
+            await_receipts(producer, receipts, stop)
         finally:
             with suppress(TimeoutError):
                 producer.close(timeout_s=0)
-    return conclusion(args, receipts, fault, stop)
+    return report_result(args, receipts, input_error, stop)
 
 
-def settle(producer: Producer, receipts: Receipts, stop: Stop) -> None:
-    """Wait for what is under way; after a signal only for the grace period."""
+def await_receipts(producer: Producer, receipts: Receipts, stop: Stop) -> None:
+    """Wait until all sends have ended; after a signal only for the grace period."""
     try:
-        producer.flush(GRACE_S if stop.asked else None)
+        producer.flush(GRACE_S if stop.requested else None)
         receipts.finish()
     except (TimeoutError, Stopped):
         note("catmq: stopped waiting for receipts")
     stop.disarm()
 
 
-class Sending:
-    """Lines on their way to the producer."""
+class LineSender:
+    """Passes lines of the input to the producer."""
 
     def __init__(
         self, args: argparse.Namespace, producer: Producer, receipts: Receipts, stop: Stop
@@ -135,40 +146,39 @@ class Sending:
         self._producer = producer
         self._receipts = receipts
         self._stop = stop
-        self._json = is_json(args.file or "-", args.key_field)
+        self._json = requires_json(args.file or "-", args.key_field)
 
     def run(self, source: Source) -> str | None:
-        """Send until the input ends, a send fails or a signal comes; return the fault of
-        the input.
+        """Send until the input ends, a send fails or a signal comes.
+
+        Returns the text of an error in the input, None if there is none.
         """
-        last = 0
+        last_number = 0
         try:
-            for line in lines(
+            for line in read_lines(
                 source,
                 stop=self._stop,
                 key_field=self._args.key_field,
                 json_lines=self._json,
             ):
-                last = line.number
-                if self._stop.asked or self._receipts.over:
+                last_number = line.number
+                if self._stop.requested or self._receipts.should_stop:
                     break
-                more = extras(self._args) | (
+                fields = message_fields(self._args) | (
                     {"key": line.key} if self._args.key_field else {}
                 )
-                future = self._producer.send_async(self._args.topic, line.body, **more)
+                future = self._producer.send_async(self._args.topic, line.body, **fields)
                 self._receipts.expect(line.number, future)
         except BadLine as error:
             return f"{error}\n{self._remedy(error.number)}"
         except CatmqError as error:
-            return f"line {last}: {error}"
+            return f"line {last_number}: {error}"
         except Stopped:
             pass
         return None
 
     def _remedy(self, number: int) -> str:
-        """Return a hint on how to go on after the line is mended, for a file that tail can
-        read.
-        """
+        """Return how to send the remaining lines after the bad line is corrected."""
         name = self._args.file or "-"
         if name == "-":
             return f"  Nothing from line {number} on was sent."
@@ -179,7 +189,7 @@ class Sending:
         )
 
 
-class Expected(NamedTuple):
+class ExpectedReceipt(NamedTuple):
     """A line whose receipt is awaited."""
 
     line: int
@@ -187,111 +197,120 @@ class Expected(NamedTuple):
 
 
 class Receipts:
-    """Receipts, awaited and printed in the order of the input, in a thread of its own.
+    """Awaits receipts and prints them in the order of the input, in a thread of its own.
 
     So a program that writes lines into `catmq send TOPIC - --output json` sees each receipt
-    as soon as there is one, without writing another line first. The queue's limit bounds
-    what is under way.
+    as soon as it arrives, without writing another line first. The length of the queue
+    limits the messages in flight.
     """
 
     def __init__(self, args: argparse.Namespace) -> None:
+        # Numbers of lines.
         self.read = 0
         self.sent = 0
         self.failed = 0
-        self.unread = False  # whoever read the receipts has gone
-        self.unwritable: OSError | None = None  # they cannot be written: a full disk
-        self._wanted = args.output != "none"
-        self._lines = Lines(args.output, RECEIPT, RECEIPT_WIDTHS)
+        # The program that read the receipts has ended.
+        self.reader_gone = False
+        # The receipts cannot be written, for example to a full disk.
+        self.write_error: OSError | None = None
+        self._prints = args.output != "none"
+        self._lines = RowPrinter(args.output, RECEIPT, RECEIPT_WIDTHS)
         self._began = time.monotonic()
         self._progress = Progress()
-        self._queue: queue.Queue[Expected | None] = queue.Queue(PENDING)
+        self._queue: queue.Queue[ExpectedReceipt | None] = queue.Queue(PENDING)
         self._thread = threading.Thread(
-            target=self._work, name="catmq-receipts", daemon=True
+            target=self._print_receipts, name="catmq-receipts", daemon=True
         )
         self._thread.start()
 
     @property
-    def over(self) -> bool:
-        """Return True if no more is to be sent."""
-        return self.failed > 0 or self.unread or self.unwritable is not None
+    def should_stop(self) -> bool:
+        """True if no more lines should be sent."""
+        return self.failed > 0 or self.reader_gone or self.write_error is not None
 
     def expect(self, line: int, future: SendFuture) -> None:
-        """Await one more; blocks while too many are under way."""
+        """Await a receipt. Blocks while PENDING receipts are awaited."""
         self.read += 1
-        self._put(Expected(line, future))
+        self._enqueue(ExpectedReceipt(line, future))
 
     def finish(self) -> None:
-        """Return when every receipt has come, or failed to."""
-        self._put(None)
+        """Return when every receipt has arrived or failed."""
+        self._enqueue(None)
         self._thread.join()
-        self._progress.end()
+        self._progress.clear()
 
     def rate(self) -> str:
-        """Return the time it took, and messages a second."""
-        took_s = max(time.monotonic() - self._began, 0.001)
-        return f"in {took_s:.1f} s ({self.sent / took_s:.0f}/s)"
+        """Return the time it took, and the messages per second."""
+        elapsed_s = max(time.monotonic() - self._began, 0.001)
+        return f"in {elapsed_s:.1f} s ({self.sent / elapsed_s:.0f}/s)"
 
-    def _put(self, expected: Expected | None) -> None:
-        """Hand it to the thread; a thread that has died takes nothing, so it is not waited
-        for.
+    def _enqueue(self, expected: ExpectedReceipt | None) -> None:
+        """Pass a receipt to the thread, or drop it if the thread has died.
+
+        A queue without its thread stays full, so that waiting would not end.
         """
         while self._thread.is_alive():
             with suppress(queue.Full):
                 self._queue.put(expected, timeout=1)
                 return
 
-    def _work(self) -> None:
+    def _print_receipts(self) -> None:
         while (expected := self._queue.get()) is not None:
             try:
-                self._sent(expected.line, expected.future.result())
+                receipt = expected.future.result()
             except CatmqError as error:
-                self._lost(expected.line, error)
-
-    def _sent(self, line: int, receipt: Receipt) -> None:
-        self.sent += 1
-        if self._wanted and not self.unread and self.unwritable is None:
-            try:
-                self._lines.write(receipt_row(line, receipt))
-            except BrokenPipeError:
-                self.unread = True
-            except OSError as error:
-                self.unwritable = error
-        self._progress.tell(f"{self.sent} sent")
-
-    def _lost(self, line: int, error: CatmqError) -> None:
-        self.failed += 1
-        self._progress.end()
-        if self.failed <= SHOWN:
-            with suppress(OSError):
-                note(f"catmq: line {line}: {error}")
+                self.failed += 1
+                self._progress.clear()
+                if self.failed <= MAX_SHOWN_FAILURES:
+                    # The thread must go on if standard error is closed.
+                    with suppress(OSError):
+                        note(f"catmq: line {expected.line}: {error}")
+                continue
+            self.sent += 1
+            # After a write error receipts are still awaited, to count what was sent.
+            if self._prints and not self.reader_gone and self.write_error is None:
+                try:
+                    self._lines.write(receipt_row(expected.line, receipt))
+                except BrokenPipeError:
+                    self.reader_gone = True
+                except OSError as error:
+                    self.write_error = error
+            self._progress.show(f"{self.sent} sent")
 
 
-def conclusion(
-    args: argparse.Namespace, receipts: Receipts, fault: str | None, stop: Stop
+def report_result(
+    args: argparse.Namespace, receipts: Receipts, input_error: str | None, stop: Stop
 ) -> int:
-    """Note the counts and faults; return the exit code."""
-    if fault:
-        note(f"catmq: {fault}")
-    note(f"sent {number_of(receipts.sent, 'message')} to {args.topic} {receipts.rate()}")
+    """Note the counts and errors. Return the exit code."""
+    if input_error:
+        note(f"catmq: {input_error}")
+    note(f"sent {count_noun(receipts.sent, 'message')} to {args.topic} {receipts.rate()}")
     if receipts.failed:
         note(
-            f"catmq: {number_of(receipts.failed, 'line')} not confirmed; later lines may "
+            f"catmq: {count_noun(receipts.failed, 'line')} not confirmed; later lines may "
             "have been sent"
         )
-    unknown = receipts.read - receipts.sent - receipts.failed
-    if unknown:
-        note(f"catmq: {number_of(unknown, 'line')} without a receipt: stored or not")
-    if stop.asked:
+    unconfirmed = receipts.read - receipts.sent - receipts.failed
+    if unconfirmed:
+        note(f"catmq: {count_noun(unconfirmed, 'line')} without a receipt: stored or not")
+    if stop.requested:
         note("catmq: interrupted: the rest of the input was not sent")
-    if receipts.unwritable is not None:
+    if receipts.write_error is not None:
         note(
             "catmq: receipts could not be written, the rest of the input was not sent: "
-            f"{receipts.unwritable}"
+            f"{receipts.write_error}"
         )
-    if receipts.unread:
+    if receipts.reader_gone:
+        # As for any command whose reader is gone.
         raise BrokenPipeError
-    wrong = fault or receipts.failed or unknown or stop.asked or receipts.unwritable
-    return 1 if wrong else 0
+    incomplete = (
+        input_error
+        or receipts.failed
+        or unconfirmed
+        or stop.requested
+        or receipts.write_error
+    )
+    return 1 if incomplete else 0
 
 
 SPAN = "a span above 0 like 500ms, 30s, 15m, 2h or 7d"
@@ -310,7 +329,7 @@ SEND = Verb(
         Argument(
             "--batch N",
             "messages per request (default 500)",
-            type=whole(1, MAX_BATCH),
+            type=whole_number(1, MAX_BATCH),
             default=500,
         ),
         Argument(
@@ -321,14 +340,14 @@ SEND = Verb(
         Argument(
             "--header NAME=VALUE",
             "header of the message or of every line (repeatable)",
-            type=header,
+            type=parse_header,
             action="append",
             default=[],
         ),
         Argument(
             "--queue QUEUE",
             "id of the queue to send to; without it the key chooses",
-            type=whole(1),
+            type=whole_number(1),
         ),
         Argument(
             "--any-queue",
@@ -337,10 +356,10 @@ SEND = Verb(
         Argument(
             "--delay SPAN",
             "delay before delivery, such as 500ms, 30s, 15m, 2h or 7d",
-            type=span(1, 10**18, SPAN, units=("ms", "s", "m", "h", "d")),
+            type=time_span(1, 10**18, SPAN, units=("ms", "s", "m", "h", "d")),
         ),
         Output(
-            "none", known=RECEIPT_FIELDS, example="{line} {message_id}", terminal="none"
+            "none", fields=RECEIPT_FIELDS, example="{line} {message_id}", terminal="none"
         ),
     ),
     send,

@@ -5,8 +5,8 @@
     TASKS = {"default": {"BACKEND": "catmq_client.contrib.django_tasks.CatmqBackend"}}
 
 A task is a row of the application's database and a message of the outbox, written in the
-transaction of the caller: it exists if and only if that commits. `manage.py catmq_worker`
-sends messages and runs tasks. The way of a task:
+transaction of the caller: it exists if and only if that transaction commits. `manage.py
+catmq_worker` sends the messages and runs the tasks. States of a task:
 
     READY ── claim: a worker's token is written ──▶ RUNNING ──▶ SUCCESSFUL
       ▲                                               │
@@ -14,9 +14,9 @@ sends messages and runs tasks. The way of a task:
       │                                               └── no attempts left ──▶ FAILED
       └── catmq_tasks retry ─────────────────────────────────────────────────────┘
 
-A token rises with every delivery of a message, and with every message that is sent for the
-task. A worker changes the row only while its own token stands there, so one that lost its
-lease changes nothing.
+The token is a fence. It rises with every delivery of a message, and with every message that
+is sent for the task. A worker changes the row only while the row has the worker's token, so a
+worker that lost its lease changes nothing.
 """
 
 from catmq_client.contrib.django_tasks.backend import CatmqBackend

@@ -1,4 +1,4 @@
-"""Tasks in Django's admin: a list, their errors, and the actions retry and discard."""
+"""Tasks and schedules in Django's admin, with the actions retry and discard."""
 
 from __future__ import annotations
 
@@ -21,20 +21,22 @@ Change = Callable[[TaskSettings, Sequence[str]], int]
 
 
 class ReadOnly(admin.ModelAdmin):  # type: ignore[type-arg]  # not generic when the program runs
-    """Rows that only workers and the actions change."""
+    """An admin without forms: only workers and the actions change rows."""
 
     def has_add_permission(self, request: HttpRequest) -> bool:
         return False
 
     def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """False for the form; the actions ask for it themselves."""
+        """Return False, which makes the form read-only. The actions have a permission of
+        their own.
+        """
         return False
 
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return False
 
     def has_act_permission(self, request: HttpRequest) -> bool:
-        """Return True if a user may retry and discard: whoever may change tasks."""
+        """Return True if the user may retry and discard tasks. Needs the change permission."""
         return request.user.has_perm(f"{self.opts.app_label}.change_{self.opts.model_name}")
 
 
@@ -113,46 +115,52 @@ class TaskRecordAdmin(ReadOnly):
 
     @admin.display(description="message")
     def message(self, record: TaskRecord) -> str:
-        """The id of its last message, with a link if CATMQ_PORTAL_URL is set."""
+        """Return the id of the task's last message, as a link to the portal if
+        CATMQ_PORTAL_URL is set.
+        """
         portal = getattr(settings, "CATMQ_PORTAL_URL", None)
         if not portal or not record.message_id:
             return record.message_id or "-"
-        topic = upkeep.settings_of(record.backend_name).topic(
+        topic = upkeep.find_settings(record.backend_name).topic(
             record.queue_name, record.priority
         )
         link = f"{portal.rstrip('/')}/messages/{topic}/{record.message_id}"
         return format_html('<a href="{}">{}</a>', link, record.message_id)
 
     @admin.action(description="Retry: one more attempt", permissions=["act"])
-    def retry(self, request: HttpRequest, chosen: QuerySet[TaskRecord]) -> None:
-        self._change(request, chosen, upkeep.retry, "get one more attempt")
+    def retry(self, request: HttpRequest, selected: QuerySet[TaskRecord]) -> None:
+        self._change(request, selected, upkeep.retry, "get one more attempt")
 
     @admin.action(description="Discard: never run", permissions=["act"])
-    def discard(self, request: HttpRequest, chosen: QuerySet[TaskRecord]) -> None:
-        self._change(request, chosen, upkeep.discard, "are discarded")
+    def discard(self, request: HttpRequest, selected: QuerySet[TaskRecord]) -> None:
+        self._change(request, selected, upkeep.discard, "are discarded")
 
     def _change(
-        self, request: HttpRequest, chosen: QuerySet[TaskRecord], change: Change, done: str
+        self,
+        request: HttpRequest,
+        selected: QuerySet[TaskRecord],
+        change: Change,
+        outcome: str,
     ) -> None:
+        """Change the selected tasks and show how many were changed."""
         ids: dict[str, list[str]] = defaultdict(list)
-        for task_id, backend in chosen.values_list("pk", "backend_name"):
+        for task_id, backend in selected.values_list("pk", "backend_name"):
             ids[backend].append(task_id)
         number = sum(
-            change(upkeep.settings_of(backend), some) for backend, some in ids.items()
+            change(upkeep.find_settings(backend), task_ids)
+            for backend, task_ids in ids.items()
         )
-        wanted = sum(map(len, ids.values()))
-        level = messages.SUCCESS if number == wanted else messages.WARNING
-        left = (
-            f"; {wanted - number} have another status and are left"
-            if number < wanted
-            else ""
+        total = sum(map(len, ids.values()))
+        level = messages.SUCCESS if number == total else messages.WARNING
+        skipped = (
+            f"; {total - number} have another status and are left" if number < total else ""
         )
-        self.message_user(request, f"{number} tasks {done}{left}.", level)
+        self.message_user(request, f"{number} tasks {outcome}{skipped}.", level)
 
 
 @admin.register(TaskSchedule)
 class TaskScheduleAdmin(ReadOnly):
-    """Schedules, and when each is due next."""
+    """Schedules and their next times."""
 
     list_display = ("name", "rule", "due_at")
     search_fields = ("name",)

@@ -1,4 +1,4 @@
-"""The application as Django knows it."""
+"""The Django application of the tasks backend."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from django.apps import AppConfig
 
 
 class TasksConfig(AppConfig):
-    """Tasks: its tables begin with `catmq_task`."""
+    """Tasks. The names of the tables begin with `catmq_task`."""
 
     name = "catmq_client.contrib.django_tasks"
     label = "catmq_tasks"

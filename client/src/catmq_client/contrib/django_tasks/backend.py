@@ -1,5 +1,7 @@
-"""The backend that TASKS names. It imports no model: tasks are decorated before Django
-knows its apps.
+"""The backend class for the Django setting TASKS.
+
+@task looks the backend up when a module is imported, which may be before Django has loaded
+its models. So this module imports models only inside functions.
 """
 
 from __future__ import annotations
@@ -21,11 +23,11 @@ from catmq_client.contrib.django_tasks.task import (
 
 
 class CatmqBackend(BaseTaskBackend):
-    """Tasks as messages of CatMQ; OPTIONS: conf.TaskSettings.
+    """Sends tasks as messages of CatMQ. conf.TaskSettings documents its OPTIONS.
 
-    `enqueue` joins the transaction of its caller, or makes one: the task exists if and only
-    if that commits. Nothing has to wait for on_commit. With SEND "direct" the task is sent
-    at once, whatever becomes of the transaction.
+    `enqueue` joins the transaction of its caller, or opens one: the task exists if and only
+    if that transaction commits. So callers need no on_commit. With SEND "direct" the task is
+    sent at once, even if the transaction is rolled back later.
     """
 
     task_class = CatmqTask
@@ -40,17 +42,17 @@ class CatmqBackend(BaseTaskBackend):
 
     @cached_property
     def settings(self) -> conf.TaskSettings:
-        """The options. Raises ImproperlyConfigured naming what is wrong."""
+        """The OPTIONS. Raises ImproperlyConfigured, which names the invalid option."""
         return conf.read(self.alias, [*self.queues], self.options)
 
     def validate_task(self, task: AnyTask) -> None:
-        """Raise InvalidTask for a task that cannot be run."""
+        """Raise InvalidTask if a field of the task is invalid."""
         super().validate_task(task)
         check_fields(task)
 
     def enqueue(self, task: Any, args: Any, kwargs: Any) -> Any:
         """Enqueue a task. Raises InvalidTask, and TypeError or ValueError if its arguments
-        are no JSON.
+        cannot be written as JSON.
         """
         from catmq_client.contrib.django_tasks import enqueueing
 
@@ -58,10 +60,10 @@ class CatmqBackend(BaseTaskBackend):
         return enqueueing.enqueue(task, args, kwargs, self.settings)
 
     def enqueue_many(self, task: Any, calls: Iterable[Any]) -> list[AnyResult]:
-        """Enqueue a task once for each of `calls`, a tuple of arguments or a dict of
+        """Enqueue a task once for each of `calls`, which are tuples of arguments or dicts of
         keyword arguments.
 
-        For tasks that @task of Django 6.0 made; others have `enqueue_many` themselves.
+        For tasks made by @task of Django 6.0, which do not have CatmqTask.enqueue_many.
         """
         from catmq_client.contrib.django_tasks import enqueueing
 
@@ -69,17 +71,17 @@ class CatmqBackend(BaseTaskBackend):
         return enqueueing.enqueue_many(task, calls, self.settings)
 
     def get_result(self, result_id: str) -> AnyResult:
-        """Return a result. Raises TaskResultDoesNotExist, and TaskMissing if its task is
-        gone.
+        """Return a task's result. Raises TaskResultDoesNotExist, and TaskMissing if the
+        application has the task no more.
         """
-        from catmq_client.contrib.django_tasks.jobs import alias_of
+        from catmq_client.contrib.django_tasks.jobs import database_alias
         from catmq_client.contrib.django_tasks.models import TaskRecord
 
         if not self.supports_get_result:
             result: AnyResult = super().get_result(result_id)
             return result
-        # replicas may not have it yet
-        records = TaskRecord.objects.using(alias_of(self.settings))
+        # The database that is written to: a replica may not have the row yet.
+        records = TaskRecord.objects.using(database_alias(self.settings))
         try:
             record = records.get(pk=result_id, backend_name=self.alias)
         except (TaskRecord.DoesNotExist, ValueError, TypeError) as error:
@@ -87,7 +89,7 @@ class CatmqBackend(BaseTaskBackend):
         return record.result(record.task)
 
     def check(self, **kwargs: Any) -> list[CheckMessage]:
-        """Return what is wrong with the settings."""
+        """Return the system check messages for this backend."""
         from catmq_client.contrib.django_tasks import checks
 
-        return [*checks.of_backend(self.alias, [*self.queues], self.options)]
+        return [*checks.check_backend(self.alias, [*self.queues], self.options)]

@@ -18,13 +18,17 @@ from catmq_client.contrib.django_tasks import conf
 
 TASKS = "catmq_client.contrib.django_tasks"
 OUTBOX = "catmq_client.contrib.django_outbox"
+_HINTS = {
+    "E004": "For example [[-100, -1], [0, 0], [1, 100]].",
+    "E005": "A task may have max_attempts of its own.",
+}
 
 
-def of_backend(
+def check_backend(
     alias: str, queues: Sequence[str], options: Mapping[str, Any]
 ) -> Iterator[CheckMessage]:
-    """Yield what is wrong with a backend."""
-    missing = [
+    """Yield an error for each problem of a backend's settings."""
+    missing_apps = [
         Error(
             f"TASKS[{alias!r}]: {app} is not in INSTALLED_APPS.",
             hint=f"Add {app!r}.",
@@ -33,38 +37,29 @@ def of_backend(
         for app, name in ((TASKS, "E001"), (OUTBOX, "E002"))
         if not apps.is_installed(app)
     ]
-    yield from missing
-    yield from _of_outbox(alias)
-    wrong = [*conf.problems(options)]
-    for one in wrong:
-        what = f"TASKS[{alias!r}]['OPTIONS'][{one.option!r}] {one.what}"
-        yield Error(what, hint=_hint(one), id=f"catmq_tasks.{one.check}")
-    if not wrong:
-        settings = conf.read(alias, queues, options)
-        yield from _of_topics(settings)
-        yield from _of_names(alias, queues)
-    if not wrong and not missing:
-        yield from _of_schedules(settings)
-    if not missing:
-        yield from _of_databases(alias)
-
-
-def _hint(problem: conf.Problem) -> str:
-    return {
-        "E004": "For example [[-100, -1], [0, 0], [1, 100]].",
-        "E005": "A task may have max_attempts of its own.",
-    }.get(problem.check, "See the how-to 'Run Django tasks'.")
-
-
-def _of_outbox(alias: str) -> Iterator[CheckMessage]:
+    yield from missing_apps
     try:
         current()
     except ImproperlyConfigured as error:
         hint = "Workers and the relay take their brokers from CATMQ_OUTBOX."
         yield Error(f"TASKS[{alias!r}]: {error}", hint=hint, id="catmq_tasks.E003")
+    problems = [*conf.find_problems(options)]
+    for problem in problems:
+        text = f"TASKS[{alias!r}]['OPTIONS'][{problem.option!r}] {problem.text}"
+        hint = _HINTS.get(problem.check, "See the how-to 'Run Django tasks'.")
+        yield Error(text, hint=hint, id=f"catmq_tasks.{problem.check}")
+    # The other checks need valid settings, or the models of both apps.
+    if not problems:
+        settings = conf.read(alias, queues, options)
+        yield from _check_topics(settings)
+        yield from _check_names(alias, queues)
+    if not problems and not missing_apps:
+        yield from _check_schedules(settings)
+    if not missing_apps:
+        yield from _check_databases(alias)
 
 
-def _of_topics(settings: conf.TaskSettings) -> Iterator[CheckMessage]:
+def _check_topics(settings: conf.TaskSettings) -> Iterator[CheckMessage]:
     if not settings.queues:
         hint = "Name them: workers and topics go by queues."
         yield Error(
@@ -72,24 +67,29 @@ def _of_topics(settings: conf.TaskSettings) -> Iterator[CheckMessage]:
             hint=hint,
             id="catmq_tasks.E009",
         )
-    for topic in conf.wrong_topics(settings):
-        what = f"TASKS[{settings.alias!r}]: {topic!r} is no name of a topic."
-        hint = f"For queues and TOPIC_PREFIX {NAME_RULE}; {conf.MOST_TOPIC} characters together."
-        yield Error(what, hint=hint, id="catmq_tasks.E009")
+    for topic in conf.find_invalid_topics(settings):
+        text = f"TASKS[{settings.alias!r}]: {topic!r} is no name of a topic."
+        hint = (
+            f"For queues and TOPIC_PREFIX {NAME_RULE}; {conf.MAX_TOPIC_LENGTH} characters "
+            "together."
+        )
+        yield Error(text, hint=hint, id="catmq_tasks.E009")
 
 
-def _of_schedules(settings: conf.TaskSettings) -> Iterator[CheckMessage]:
+def _check_schedules(settings: conf.TaskSettings) -> Iterator[CheckMessage]:
     from catmq_client.contrib.django_tasks.working import schedules
 
-    for what in schedules.wrong(settings.schedules):
+    for text in schedules.find_problems(settings.schedules):
         hint = "No worker would run it."
-        yield Error(f"TASKS[{settings.alias!r}]: {what}", hint=hint, id="catmq_tasks.E006")
+        yield Error(f"TASKS[{settings.alias!r}]: {text}", hint=hint, id="catmq_tasks.E006")
 
 
-def _of_names(alias: str, queues: Sequence[str]) -> Iterator[CheckMessage]:
-    """Yield names that the default collations of MySQL and MariaDB take for the same."""
+def _check_names(alias: str, queues: Sequence[str]) -> Iterator[CheckMessage]:
+    """Yield an error for two names that the default collations of MySQL and MariaDB treat as
+    equal.
+    """
     for other in getattr(settings, "TASKS", {}):
-        if other != alias and _folded(other) == _folded(alias):
+        if other != alias and _fold(other) == _fold(alias):
             problem = (
                 f"TASKS[{alias!r}] and TASKS[{other!r}] differ in capitals, accents "
                 "or blanks only."
@@ -99,9 +99,9 @@ def _of_names(alias: str, queues: Sequence[str]) -> Iterator[CheckMessage]:
             )
             yield Error(problem, hint=hint, id="catmq_tasks.E010")
             break
-    names: dict[str, str] = {}
+    by_folded_name: dict[str, str] = {}
     for queue in sorted(queues):
-        if (other := names.setdefault(_folded(queue), queue)) != queue:
+        if (other := by_folded_name.setdefault(_fold(queue), queue)) != queue:
             problem = (
                 f"The queues {other!r} and {queue!r} of TASKS[{alias!r}] differ in "
                 "capitals only."
@@ -112,29 +112,29 @@ def _of_names(alias: str, queues: Sequence[str]) -> Iterator[CheckMessage]:
             yield Error(problem, hint=hint, id="catmq_tasks.E011")
 
 
-def _folded(name: str) -> str:
-    """Return a name as a collation compares it, without capitals, accents and blanks at the
-    end.
+def _fold(name: str) -> str:
+    """Return a name as a collation compares it, without capitals, accents and trailing
+    blanks.
 
-    >>> _folded("Büro ") == _folded("buro")
+    >>> _fold("Büro ") == _fold("buro")
     True
     """
     letters = unicodedata.normalize("NFKD", name)
     return "".join(c for c in letters if not unicodedata.combining(c)).casefold().rstrip()
 
 
-def _of_databases(alias: str) -> Iterator[CheckMessage]:
+def _check_databases(alias: str) -> Iterator[CheckMessage]:
     from catmq_client.contrib.django_outbox.models import OutboxMessage
     from catmq_client.contrib.django_tasks.models import TaskRecord
 
-    of_tasks, of_outbox = (
+    tasks_alias, outbox_alias = (
         router.db_for_write(TaskRecord),
         router.db_for_write(OutboxMessage),
     )
-    if of_tasks != of_outbox:
-        what = (
-            f"TASKS[{alias!r}]: tasks go to database {of_tasks!r}, their messages to "
-            f"{of_outbox!r}."
+    if tasks_alias != outbox_alias:
+        text = (
+            f"TASKS[{alias!r}]: tasks go to database {tasks_alias!r}, their messages to "
+            f"{outbox_alias!r}."
         )
         hint = "Let the routers send both apps, and the rows of the application, to one database."
-        yield Error(what, hint=hint, id="catmq_tasks.E008")
+        yield Error(text, hint=hint, id="catmq_tasks.E008")

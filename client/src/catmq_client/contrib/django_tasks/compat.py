@@ -1,5 +1,5 @@
-"""The interface of tasks: Django's own from 6.0 on, that of the package django-tasks
-before.
+"""The names of the tasks interface: from Django 6.0 or later, or from the package
+django-tasks for earlier versions of Django.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ else:
         from django.tasks.signals import task_enqueued, task_finished, task_started
         from django.utils.json import normalize_json
     except ModuleNotFoundError as _missing:
+        # Only a missing django.tasks means an earlier Django. Any other error is shown.
         if not (_missing.name or "").startswith("django."):
             raise
         try:

@@ -1,4 +1,4 @@
-"""The OPTIONS of a backend in TASKS, checked when they are first used."""
+"""The OPTIONS of a backend in the Django setting TASKS, checked when they are first used."""
 
 from __future__ import annotations
 
@@ -10,57 +10,57 @@ from django.core.exceptions import ImproperlyConfigured
 
 from catmq_client.admin.calls import NAME, NAME_RULE
 
-LEAST_PRIORITY, MOST_PRIORITY = -100, 100
-MOST_ATTEMPTS = 100
-MOST_TOPIC = 100  # characters of a name that users may give
+MIN_PRIORITY, MAX_PRIORITY = -100, 100
+MAX_ATTEMPTS = 100
+MAX_TOPIC_LENGTH = 100  # characters; brokers refuse longer names from users
 
 
 class Lane(NamedTuple):
-    """Priorities that share a topic; `suffix` is the end of its name."""
+    """A range of priorities that share a topic. The topic's name ends with `suffix`."""
 
     suffix: str
-    least: int
-    most: int
+    min_priority: int
+    max_priority: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskSettings:
-    """A backend's alias and queues, and the keys of its OPTIONS, in capitals there."""
+    """A backend's alias and queues, and the keys of its OPTIONS, which are in capitals in
+    TASKS.
+    """
 
     alias: str = "default"
     queues: tuple[str, ...] = ("default",)
-    # The topics of a queue are called by this, the queue, and the suffix of the lane.
+    # A topic's name is this prefix, the name of the queue, and the suffix of the lane.
     topic_prefix: str = "tasks."
     # The share group of the workers.
     group: str = "tasks"
-    # "database": each task is a row of catmq_task. "none": nothing is kept, and there are
-    # no results.
+    # "database": each task is a row of catmq_task. "none": there are no rows and no results.
     results: str = "database"
     # "outbox": a task exists if and only if the caller's transaction commits. "direct": it
     # is sent at once.
     send: str = "outbox"
-    # How often a task is begun at most, 1 to 100.
+    # Attempts of a task at most, including the first; 1 to 100.
     max_attempts: int = 3
-    # How long an attempt may take, s; None: for ever.
+    # Seconds that an attempt may take. None: no limit.
     timeout: int | None = None
-    # What becomes of the thread of an attempt that takes longer: "leave" replaces it;
-    # "kill" ends the worker
-    # process, and the thread with it, when the other tasks at work have ended.
+    # The thread of an attempt that takes longer cannot be stopped. "leave": another thread
+    # replaces it. "kill": the worker process ends when its other running tasks have ended.
     on_timeout: str = "leave"
-    # Make a dead letter of a task that has failed for good, as well; that needs a retry
+    # True: a task that has failed for good becomes a dead letter, too. That needs a retry
     # node.
     dead: bool = False
-    # How long finished tasks are kept, days: those that succeeded or were discarded, and
-    # those that failed.
+    # Days for which rows are kept: of tasks that succeeded or were discarded, and of tasks
+    # that failed.
     result_days: int = 14
     failed_days: int = 90
-    # [least, most] priority of the topics of a queue: together all from -100 to 100.
+    # [lowest, highest] priority of each topic of a queue; together all from -100 to 100.
     priority_lanes: Sequence[Sequence[int]] = ((-100, -1), (0, 0), (1, 100))
-    # How long a task whose function is missing waits for a worker that has it, s.
+    # Seconds for which a task whose function this worker does not have waits for a worker
+    # that has it.
     missing_task_s: int = 60
-    # Modules or packages with tasks that workers may import, beside those of installed apps
-    # and of the
-    # package of the settings.
+    # Further modules or packages with tasks that workers may import. Those of installed apps
+    # and the package of the settings module are allowed already.
     task_modules: Sequence[str] = ()
     # {name: {"task": path, "cron": "0 3 * * *" or "every": seconds, "args", "kwargs",
     # "queue", "priority"}}
@@ -68,12 +68,12 @@ class TaskSettings:
 
     @property
     def lanes(self) -> list[Lane]:
-        """The lanes, the highest priority first. That of priority 0 has no suffix.
+        """The lanes, the highest priority first. The lane of priority 0 has no suffix.
 
         >>> [lane.suffix for lane in TaskSettings().lanes]
         ['.high', '', '.low']
         """
-        return named_lanes(self.priority_lanes)
+        return name_lanes(self.priority_lanes)
 
     def topic(self, queue: str, priority: int) -> str:
         """Return the topic of a task.
@@ -82,55 +82,85 @@ class TaskSettings:
         ('tasks.mails.high', 'tasks.mails')
         """
         suffix = next(
-            lane.suffix for lane in self.lanes if lane.least <= priority <= lane.most
+            lane.suffix
+            for lane in self.lanes
+            if lane.min_priority <= priority <= lane.max_priority
         )
         return f"{self.topic_prefix}{queue}{suffix}"
 
     def topics(self, queues: Sequence[str] | None = None) -> list[str]:
-        """Return the topics of some queues (None: all), those of the highest priority
-        first.
-        """
-        wanted = self.queues if queues is None else queues
+        """Return the topics of `queues` (None: of all), those of the highest priority first."""
+        selected = self.queues if queues is None else queues
         return [
             f"{self.topic_prefix}{queue}{lane.suffix}"
             for lane in self.lanes
-            for queue in wanted
+            for queue in selected
         ]
 
 
-def named_lanes(ranges: Sequence[Sequence[int]]) -> list[Lane]:
-    """Name lanes by their place above or below that of priority 0; several of a kind are
-    counted from it.
+def name_lanes(ranges: Sequence[Sequence[int]]) -> list[Lane]:
+    """Return the lanes of priority ranges, the highest priority first.
 
-    >>> [lane.suffix for lane in named_lanes([[-100, 9], [10, 50], [51, 100]])]
+    The lane of priority 0 has no suffix. Lanes above it end with `.high`, lanes below it with
+    `.low`. If there are several, they are numbered by their distance from priority 0.
+
+    >>> [lane.suffix for lane in name_lanes([[-100, 9], [10, 50], [51, 100]])]
     ['.high2', '.high1', '']
     """
-    rising = sorted((least, most) for least, most in ranges)
-    lows = [one for one in rising if one[1] < 0]
-    highs = [one for one in rising if one[0] > 0]
-    names = (
+    rising = sorted((lowest, highest) for lowest, highest in ranges)
+    lows = [bounds for bounds in rising if bounds[1] < 0]
+    highs = [bounds for bounds in rising if bounds[0] > 0]
+    suffixes = (
         dict.fromkeys(rising, "")
         | dict.fromkeys(lows, ".low")
         | dict.fromkeys(highs, ".high")
     )
-    for many in (lows[::-1], highs):
-        names |= {one: f"{names[one]}{n}" for n, one in enumerate(many, 1) if len(many) > 1}
-    return [Lane(names[one], *one) for one in reversed(rising)]
+    for side in (lows[::-1], highs):
+        suffixes |= {
+            bounds: f"{suffixes[bounds]}{n}"
+            for n, bounds in enumerate(side, 1)
+            if len(side) > 1
+        }
+    return [Lane(suffixes[bounds], *bounds) for bounds in reversed(rising)]
 
 
 class Problem(NamedTuple):
-    """A wrong option: the id of its check, and what to write."""
+    """An invalid option: the id of its system check, its name, and the error text after the
+    name.
+    """
 
     check: str
     option: str
-    what: str
+    text: str
 
 
-def _is_whole(least: int, most: int | None = None) -> Callable[[Any], bool]:
+def _is_integer(minimum: int, maximum: int | None = None) -> Callable[[Any], bool]:
+    # type() and not isinstance(): True and False are no numbers here.
     return lambda value: (
-        type(value) is int and value >= least and (most is None or value <= most)
+        type(value) is int and value >= minimum and (maximum is None or value <= maximum)
     )
 
+
+def _covers_all_priorities(ranges: Any) -> bool:
+    """Return True if the ranges contain every priority exactly once.
+
+    >>> _covers_all_priorities([[-100, 0], [0, 100]])
+    False
+    >>> _covers_all_priorities([[-100, 0], [1, 100]])
+    True
+    """
+    try:
+        priorities = [
+            priority
+            for lowest, highest in ranges
+            for priority in range(lowest, highest + 1)
+        ]
+    except (TypeError, ValueError):
+        return False
+    return sorted(priorities) == [*range(MIN_PRIORITY, MAX_PRIORITY + 1)]
+
+
+# By option: a predicate, and the requirement as an error message states it.
 
 _CHECKS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "topic_prefix": (lambda value: isinstance(value, str), "must be text"),
@@ -144,22 +174,22 @@ _CHECKS: dict[str, tuple[Callable[[Any], bool], str]] = {
     ),
     "send": (lambda value: value in ("outbox", "direct"), "must be 'outbox' or 'direct'"),
     "max_attempts": (
-        _is_whole(1, MOST_ATTEMPTS),
-        f"must be a whole number from 1 to {MOST_ATTEMPTS}",
+        _is_integer(1, MAX_ATTEMPTS),
+        f"must be a whole number from 1 to {MAX_ATTEMPTS}",
     ),
     "timeout": (
-        lambda value: value is None or _is_whole(1)(value),
+        lambda value: value is None or _is_integer(1)(value),
         "must be whole seconds, at least 1, or None",
     ),
     "on_timeout": (lambda value: value in ("leave", "kill"), "must be 'leave' or 'kill'"),
     "dead": (lambda value: isinstance(value, bool), "must be True or False"),
-    "result_days": (_is_whole(1), "must be a whole number, at least 1"),
-    "failed_days": (_is_whole(1), "must be a whole number, at least 1"),
+    "result_days": (_is_integer(1), "must be a whole number, at least 1"),
+    "failed_days": (_is_integer(1), "must be a whole number, at least 1"),
     "priority_lanes": (
-        lambda value: _covers_all(value),
+        _covers_all_priorities,
         "must be pairs [least, most] that together have each priority from -100 to 100 once",
     ),
-    "missing_task_s": (_is_whole(0), "must be whole seconds, at least 0"),
+    "missing_task_s": (_is_integer(0), "must be whole seconds, at least 0"),
     "task_modules": (
         lambda value: (
             isinstance(value, list | tuple) and all(isinstance(name, str) for name in value)
@@ -174,47 +204,38 @@ _CHECKS: dict[str, tuple[Callable[[Any], bool], str]] = {
 _IDS = {"priority_lanes": "E004", "max_attempts": "E005", "schedules": "E006"}
 
 
-def problems(options: Mapping[str, Any]) -> Iterator[Problem]:
-    """Yield what is wrong with the OPTIONS of a backend."""
+def find_problems(options: Mapping[str, Any]) -> Iterator[Problem]:
+    """Yield the invalid options of a backend."""
     for name, value in options.items():
-        known = name.lower() if name.isupper() else ""
-        if known not in _CHECKS:
-            there = ", ".join(one.upper() for one in _CHECKS)
-            yield Problem("E007", name, f"is unknown; there are {there}")
+        field_name = name.lower() if name.isupper() else ""
+        if field_name not in _CHECKS:
+            valid_names = ", ".join(option.upper() for option in _CHECKS)
+            yield Problem("E007", name, f"is unknown; there are {valid_names}")
             continue
-        good, what = _CHECKS[known]
-        if not good(value):
-            yield Problem(_IDS.get(known, "E007"), name, f"{what}, not {value!r}")
+        is_valid, requirement = _CHECKS[field_name]
+        if not is_valid(value):
+            yield Problem(
+                _IDS.get(field_name, "E007"), name, f"{requirement}, not {value!r}"
+            )
 
 
 def read(alias: str, queues: Sequence[str], options: Mapping[str, Any]) -> TaskSettings:
-    """Return a backend's settings. Raises ImproperlyConfigured naming what is wrong."""
-    for problem in problems(options):
+    """Return a backend's settings. Raises ImproperlyConfigured for the first invalid option."""
+    for problem in find_problems(options):
         raise ImproperlyConfigured(
-            f"TASKS[{alias!r}]['OPTIONS'][{problem.option!r}] {problem.what}"
+            f"TASKS[{alias!r}]['OPTIONS'][{problem.option!r}] {problem.text}"
         )
-    names = {one.name for one in fields(TaskSettings)}
-    given = {
+    names = {field.name for field in fields(TaskSettings)}
+    values = {
         name.lower(): value for name, value in options.items() if name.lower() in names
     }
-    return TaskSettings(alias=alias, queues=tuple(sorted(queues)), **given)
+    return TaskSettings(alias=alias, queues=tuple(sorted(queues)), **values)
 
 
-def wrong_topics(settings: TaskSettings) -> list[str]:
-    """Return the topics that brokers would refuse for their names."""
+def find_invalid_topics(settings: TaskSettings) -> list[str]:
+    """Return the topics whose names brokers would refuse."""
     return [
-        one for one in settings.topics() if len(one) > MOST_TOPIC or not NAME.fullmatch(one)
+        topic
+        for topic in settings.topics()
+        if len(topic) > MAX_TOPIC_LENGTH or not NAME.fullmatch(topic)
     ]
-
-
-def _covers_all(ranges: Any) -> bool:
-    """Return True if lanes have every priority once.
-
-    >>> _covers_all([[-100, 0], [0, 100]]), _covers_all([[-100, 0], [1, 100]])
-    (False, True)
-    """
-    try:
-        found = [priority for least, most in ranges for priority in range(least, most + 1)]
-    except (TypeError, ValueError):
-        return False
-    return sorted(found) == [*range(LEAST_PRIORITY, MOST_PRIORITY + 1)]

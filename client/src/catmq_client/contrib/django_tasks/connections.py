@@ -1,4 +1,7 @@
-"""The way to the brokers, one for each process: backends are made anew in every thread."""
+"""The transport and the producer of this process.
+
+They are module state because Django creates a task backend in every thread.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +14,12 @@ from catmq_client.contrib.django_outbox import conf
 from catmq_client.http.transport import HttpTransport, Transport
 from catmq_client.producer import Producer
 
-# A task that is sent directly is refused to its caller after so long, ms.
+# If no broker has taken a directly sent task within this time, its caller gets an error.
 DELIVERY_TIMEOUT_MS = 10_000
 
 
-class _Held:
-    """The transport and the producer of a process."""
+class _Connections:
+    """The transport and the producer of a process, created at the first use."""
 
     def __init__(self, transport: Transport | None = None) -> None:
         self._lock = threading.Lock()
@@ -26,48 +29,47 @@ class _Held:
     def transport(self) -> Transport:
         with self._lock:
             if self._transport is None:
-                given = conf.current()
+                brokers = conf.current()
                 self._transport = HttpTransport(
-                    given.urls, api_key=given.api_key, verify=given.verify
+                    brokers.urls, api_key=brokers.api_key, verify=brokers.verify
                 )
             return self._transport
 
     def producer(self) -> Producer:
-        way = self.transport()
+        # Before the lock, which transport() takes, too.
+        transport = self.transport()
         with self._lock:
             if self._producer is None:
                 self._producer = Producer(
-                    transport=way, delivery_timeout_ms=DELIVERY_TIMEOUT_MS
+                    transport=transport, delivery_timeout_ms=DELIVERY_TIMEOUT_MS
                 )
             return self._producer
 
 
-# By process: a child of a fork finds nothing of its parent's.
-_held: dict[int, _Held] = {}
+# By process id: a forked child must not use its parent's sockets.
+_by_process: dict[int, _Connections] = {}
 
 
 def transport() -> Transport:
-    """Return the process's transport, to the brokers of CATMQ_OUTBOX or CATMQ_URL. Raises
+    """Return the process's transport to the brokers in CATMQ_OUTBOX or CATMQ_URL. Raises
     OptionError.
     """
-    return _held.setdefault(os.getpid(), _Held()).transport()
+    return _by_process.setdefault(os.getpid(), _Connections()).transport()
 
 
 def producer() -> Producer:
     """Return the process's producer."""
-    return _held.setdefault(os.getpid(), _Held()).producer()
+    return _by_process.setdefault(os.getpid(), _Connections()).producer()
 
 
 @contextmanager
-def using(way: Transport) -> Iterator[None]:
-    """Let everything of this process go by another transport, such as a FakeBroker, in a
-    block.
-    """
-    before = _held.get(os.getpid())
-    _held[os.getpid()] = _Held(way)
+def use_transport(transport: Transport) -> Iterator[None]:
+    """Let this process use another transport, such as a FakeBroker, inside a block."""
+    previous = _by_process.get(os.getpid())
+    _by_process[os.getpid()] = _Connections(transport)
     try:
         yield
     finally:
-        del _held[os.getpid()]
-        if before is not None:
-            _held[os.getpid()] = before
+        del _by_process[os.getpid()]
+        if previous is not None:
+            _by_process[os.getpid()] = previous

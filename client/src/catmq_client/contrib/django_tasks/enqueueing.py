@@ -1,4 +1,4 @@
-"""A new task: its row and its message, in one transaction."""
+"""Enqueueing: a task's row and its message are written in one transaction."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from catmq_client.contrib.django_tasks.compat import (
 from catmq_client.contrib.django_tasks.conf import TaskSettings
 from catmq_client.contrib.django_tasks.jobs import (
     Job,
-    alias_of,
-    is_deeper,
-    message_of,
-    plain_of,
+    build_message,
+    database_alias,
+    is_nested_deeper,
+    to_json_types,
 )
 from catmq_client.contrib.django_tasks.models import TaskRecord
 from catmq_client.contrib.django_tasks.task import (
@@ -41,24 +41,28 @@ from catmq_client.sending.new_messages import NewMessage, encode_body
 
 log = logging.getLogger("catmq.tasks")
 
-MOST_PATH = 255
+MAX_PATH_LENGTH = 255
+# Deepest nesting of arguments that MariaDB stores.
 MARIADB_DEPTH = 31
+# \u0000 in JSON text, with an even number of backslashes before it.
 ESCAPED_NUL = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
 
 
 class NotAllSent(CatmqError, code="not_all_sent"):
-    """Of tasks that are sent directly some were refused, and do not exist; the others do."""
+    """Brokers refused some of the tasks that were sent directly. Those do not exist; the
+    others do.
+    """
 
 
-class New(NamedTuple):
-    """A task that is to exist: its row and its message."""
+class NewTask(NamedTuple):
+    """The unsaved row of a task and its message."""
 
     record: TaskRecord
     message: NewMessage
 
     @property
     def size(self) -> int:
-        """The bytes of its row, about."""
+        """The row's approximate size, in bytes."""
         return len(self.message.body)
 
 
@@ -70,14 +74,15 @@ def enqueue(
     *,
     task_id: str | None = None,
 ) -> AnyResult:
-    """Enqueue a task as part of the transaction under way; see CatmqBackend.
+    """Enqueue a task as part of the current transaction; see CatmqBackend.
 
-    `task_id`: that of a tick of a schedule, which may exist once. Raises InvalidTask,
-    TypeError, ValueError, and CatmqError if it is sent directly and no broker takes it.
+    Schedules pass a `task_id`, which is unique to the time at which the schedule was due.
+    Raises InvalidTask, TypeError, ValueError, and CatmqError if it is sent directly and
+    brokers refuse it.
     """
     _check_path(task)
-    return _all(
-        task, [_new(task, args, kwargs, settings=settings, task_id=task_id)], settings
+    return _enqueue_all(
+        task, [_prepare(task, args, kwargs, settings=settings, task_id=task_id)], settings
     )[0]
 
 
@@ -89,7 +94,7 @@ def enqueue_many(
     Raises InvalidTask, TypeError, ValueError, and NotAllSent if they are sent directly.
     """
     _check_path(task)
-    made = []
+    new_tasks = []
     for number, call in enumerate(calls):
         if not isinstance(call, list | tuple | Mapping):
             raise TypeError(
@@ -98,18 +103,23 @@ def enqueue_many(
                 "arguments, or a dict of its keyword arguments"
             )
         args, kwargs = ((), call) if isinstance(call, Mapping) else (call, {})
-        made.append(_new(task, args, kwargs, settings=settings))
-    return _all(task, made, settings) if made else []
+        new_tasks.append(_prepare(task, args, kwargs, settings=settings))
+    return _enqueue_all(task, new_tasks, settings) if new_tasks else []
 
 
-def _all(task: AnyTask, made: Sequence[New], settings: TaskSettings) -> list[AnyResult]:
-    (_send_directly if settings.send == "direct" else _save_and_send)(task, made, settings)
-    results = [one.record.result(task) for one in made]
+def _enqueue_all(
+    task: AnyTask, new_tasks: Sequence[NewTask], settings: TaskSettings
+) -> list[AnyResult]:
+    (_send_directly if settings.send == "direct" else _save_and_send)(
+        task, new_tasks, settings
+    )
+    results = [new_task.record.result(task) for new_task in new_tasks]
     backend = type(task_backends[settings.alias])
     for result in results:
         for receiver, error in task_enqueued.send_robust(
             sender=backend, task_result=result
         ):
+            # The task exists already: a receiver that fails is only logged.
             if isinstance(error, Exception):
                 log.error(
                     "%s: receiver %r of task_enqueued failed",
@@ -120,39 +130,51 @@ def _all(task: AnyTask, made: Sequence[New], settings: TaskSettings) -> list[Any
     return results
 
 
-def _new(
+def _prepare(
     task: AnyTask,
     args: Any,
     kwargs: Any,
     *,
     settings: TaskSettings,
     task_id: str | None = None,
-) -> New:
-    """Return a task, refused before anything is written if its message could not be sent
-    later.
+) -> NewTask:
+    """Build a task's row and message, and raise an error if either could not be stored.
+
+    So nothing is written for a task that could not be sent later.
     """
-    record = _record(
-        task, args, kwargs, settings=settings, task_id=task_id or uuid7().replace("-", "")
+    path = task.module_path
+    record = TaskRecord(
+        id=task_id or uuid7().replace("-", ""),
+        path=path,
+        queue_name=task.queue_name,
+        priority=task.priority,
+        backend_name=settings.alias,
+        args=to_json_types(list(args), f"the arguments of task {path}"),
+        kwargs=to_json_types(dict(kwargs), f"the arguments of task {path}"),
+        run_after=task.run_after,
+        max_attempts=getattr(task, "max_attempts", None),
+        enqueued_at=timezone.now(),
     )
-    job = job_of(record, task, settings)
-    message = message_of(job, due_ms=job.run_after_ms)
+    job = build_job(record, task, settings)
+    message = build_message(job, due_ms=job.run_after_ms)
     if settings.results == "database":
-        _check_row(record, encode_body(message.body), settings)
-    return New(record, message)
+        _check_storable(record, encode_body(message.body), settings)
+    return NewTask(record, message)
 
 
-def _check_row(record: TaskRecord, body: bytes, settings: TaskSettings) -> None:
-    """Raise ValueError for arguments that the database does not keep, before a statement
-    fails of them.
+def _check_storable(record: TaskRecord, body: bytes, settings: TaskSettings) -> None:
+    """Raise ValueError for arguments that the database cannot store.
+
+    An INSERT that fails would end the caller's transaction on PostgreSQL.
     """
-    connection = transaction.get_connection(alias_of(settings))
+    connection = transaction.get_connection(database_alias(settings))
     subject = f"the arguments of task {record.path}"
     if connection.vendor == "postgresql" and ESCAPED_NUL.search(body):
         raise ValueError(
             f"{subject} have a NUL character, which PostgreSQL does not keep: leave it out"
         )
     if getattr(connection, "mysql_is_mariadb", False) and any(
-        is_deeper(value, MARIADB_DEPTH) for value in (record.args, record.kwargs)
+        is_nested_deeper(value, MARIADB_DEPTH) for value in (record.args, record.kwargs)
     ):
         raise ValueError(
             f"{subject} are nested deeper than {MARIADB_DEPTH} levels, which MariaDB does "
@@ -161,10 +183,12 @@ def _check_row(record: TaskRecord, body: bytes, settings: TaskSettings) -> None:
         )
 
 
-def job_of(
+def build_job(
     record: TaskRecord, task: AnyTask | None, settings: TaskSettings, **more: Any
 ) -> Job:
-    """Return what is sent for a row; `task` None if it is not known here."""
+    """Return the job of a row. `task` is None if this release does not have the task; its
+    own time limit is then unknown.
+    """
     return Job(
         id=record.id,
         path=record.path,
@@ -175,14 +199,14 @@ def job_of(
         priority=record.priority,
         max_attempts=record.max_attempts or settings.max_attempts,
         timeout=getattr(task, "timeout", None) or settings.timeout,
-        run_after_ms=_ms(record.run_after),
-        enqueued_at_ms=_ms(record.enqueued_at) or 0,
+        run_after_ms=_to_ms(record.run_after),
+        enqueued_at_ms=_to_ms(record.enqueued_at) or 0,
         is_direct=settings.send == "direct",
         **more,
     )
 
 
-def _ms(time: datetime | None) -> int | None:
+def _to_ms(time: datetime | None) -> int | None:
     if time is None:
         return None
     aware = timezone.make_aware(time) if timezone.is_naive(time) else time
@@ -190,11 +214,12 @@ def _ms(time: datetime | None) -> int | None:
 
 
 def _check_path(task: AnyTask) -> None:
-    """Raise InvalidTask if no worker could find a task."""
+    """Raise InvalidTask if no worker could find the task by its path."""
     path = task.module_path
-    if len(path) > MOST_PATH:
+    if len(path) > MAX_PATH_LENGTH:
         raise InvalidTask(
-            f"task {path}: its path has {len(path)} characters, and {MOST_PATH} are allowed"
+            f"task {path}: its path has {len(path)} characters, and {MAX_PATH_LENGTH} are "
+            "allowed"
         )
     try:
         find_task(path)
@@ -204,7 +229,8 @@ def _check_path(task: AnyTask) -> None:
         raise InvalidTask(
             f"task {path} is of the program that runs: move it to a module that workers import"
         )
-    # It is imported here, and perhaps not in a worker.
+    # find_task has found it because this process has imported its module. A worker may not
+    # have imported it.
     if not may_import(path.rpartition(".")[0]):
         raise InvalidTask(
             f"task {path} is in no package of INSTALLED_APPS or of the settings, so "
@@ -213,63 +239,56 @@ def _check_path(task: AnyTask) -> None:
         )
 
 
-def _record(
-    task: AnyTask, args: Any, kwargs: Any, *, settings: TaskSettings, task_id: str
-) -> TaskRecord:
-    path = task.module_path
-    return TaskRecord(
-        id=task_id,
-        path=path,
-        queue_name=task.queue_name,
-        priority=task.priority,
-        backend_name=settings.alias,
-        # That JSON can write them is seen when the message is made.
-        args=plain_of(list(args), f"the arguments of task {path}"),
-        kwargs=plain_of(dict(kwargs), f"the arguments of task {path}"),
-        run_after=task.run_after,
-        max_attempts=getattr(task, "max_attempts", None),
-        enqueued_at=timezone.now(),
-    )
+def _save(new_tasks: Sequence[NewTask], alias: str) -> None:
+    for batch in split_into_batches(new_tasks, lambda new_task: new_task.size):
+        TaskRecord.objects.using(alias).bulk_create([new_task.record for new_task in batch])
 
 
-def _save(made: Sequence[New], alias: str) -> None:
-    for some in split_into_batches(made, lambda one: one.size):
-        TaskRecord.objects.using(alias).bulk_create([one.record for one in some])
-
-
-def _save_and_send(task: AnyTask, made: Sequence[New], settings: TaskSettings) -> None:
-    alias, topic = alias_of(settings), settings.topic(task.queue_name, task.priority)
+def _save_and_send(
+    task: AnyTask, new_tasks: Sequence[NewTask], settings: TaskSettings
+) -> None:
+    alias, topic = database_alias(settings), settings.topic(task.queue_name, task.priority)
     outbox.check_other_transactions(f"enqueue() of task {task.module_path}", alias)
-    # All that may be wrong was looked at, so what fails here fails the caller's
-    # transaction, too.
+    # No savepoint: the values have been checked, so an error here is the database's and ends
+    # the caller's transaction, too.
     with transaction.atomic(using=alias, savepoint=False):
         if settings.results == "database":
-            _save(made, alias)
-        outbox.send_batch(topic, (one.message for one in made), using=alias)
+            _save(new_tasks, alias)
+        outbox.send_batch(topic, (new_task.message for new_task in new_tasks), using=alias)
 
 
-def _send_directly(task: AnyTask, made: Sequence[New], settings: TaskSettings) -> None:
-    alias, topic = alias_of(settings), settings.topic(task.queue_name, task.priority)
-    is_kept = settings.results == "database"
-    if is_kept:
+def _send_directly(
+    task: AnyTask, new_tasks: Sequence[NewTask], settings: TaskSettings
+) -> None:
+    """Save the rows, then send the messages, then delete the rows of refused messages.
+
+    A worker that receives a message before the caller's commit postpones it until the row
+    exists.
+    """
+    alias, topic = database_alias(settings), settings.topic(task.queue_name, task.priority)
+    has_rows = settings.results == "database"
+    if has_rows:
         with transaction.atomic(using=alias, savepoint=False):
-            _save(made, alias)
-    refused = {one.record.pk: None for one in made}
+            _save(new_tasks, alias)
+    # If send_batch raises, all rows are deleted.
+    refused = {new_task.record.pk: None for new_task in new_tasks}
     try:
-        sent = connections.producer().send_batch(topic, [one.message for one in made])
+        outcomes = connections.producer().send_batch(
+            topic, [new_task.message for new_task in new_tasks]
+        )
         errors = {
-            one.record.pk: error
-            for one, error in zip(made, sent, strict=True)
+            new_task.record.pk: error
+            for new_task, error in zip(new_tasks, outcomes, strict=True)
             if isinstance(error, CatmqError)
         }
         refused = dict.fromkeys(errors)
     finally:
-        if is_kept and refused:
+        if has_rows and refused:
             TaskRecord.objects.using(alias).filter(pk__in=refused).delete()
-    first = next(iter(errors.values()), None)
-    if first is not None and len(made) == 1:
-        raise first
-    if first is not None:
+    first_error = next(iter(errors.values()), None)
+    if first_error is not None and len(new_tasks) == 1:
+        raise first_error
+    if first_error is not None:
         raise NotAllSent(
-            f"{len(errors)} of {len(made)} tasks could not be sent: {first}"
-        ) from first
+            f"{len(errors)} of {len(new_tasks)} tasks could not be sent: {first_error}"
+        ) from first_error

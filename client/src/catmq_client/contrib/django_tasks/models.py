@@ -1,8 +1,8 @@
-"""The tables of tasks; they lie in the application's database, beside its own and the
-outbox.
+"""The tables of tasks, in the same database as the outbox.
 
-All times are Django's: those of the clock of the process that writes them. Nothing is
-decided by comparing them, except for how long rows are kept.
+All times are from the clock of the process that writes them, as Django's timezone.now()
+returns them. They are compared only to decide which rows to delete, resend or enqueue by a
+schedule; who may change a row is decided by its token.
 """
 
 from __future__ import annotations
@@ -10,12 +10,18 @@ from __future__ import annotations
 from django.db import models
 
 from catmq_client.contrib.django_tasks.compat import TaskError, TaskResultStatus
-from catmq_client.contrib.django_tasks.task import AnyResult, AnyTask, find_task, restored
+from catmq_client.contrib.django_tasks.task import (
+    AnyResult,
+    AnyTask,
+    copy_unchecked,
+    find_task,
+)
 
 
 class TaskRecord(models.Model):
-    """A task and its result. Who runs the task changes the row only while its `token` is
-    theirs.
+    """A task and its result.
+
+    A worker changes the row only while the row has the worker's `token`; see Job.token.
     """
 
     class Status(models.TextChoices):
@@ -23,7 +29,7 @@ class TaskRecord(models.Model):
         RUNNING = "RUNNING"
         FAILED = "FAILED"
         SUCCESSFUL = "SUCCESSFUL"
-        DISCARDED = "DISCARDED"  # by an operator; for Django's interface it failed
+        DISCARDED = "DISCARDED"  # by an operator; Django's interface shows FAILED
 
     id = models.CharField(max_length=32, primary_key=True)
     status = models.CharField(max_length=10, choices=Status.choices, default=Status.READY)
@@ -34,7 +40,7 @@ class TaskRecord(models.Model):
     args = models.JSONField()
     kwargs = models.JSONField()
     run_after = models.DateTimeField(null=True)
-    max_attempts = models.PositiveSmallIntegerField(null=True)  # None: as the backend says
+    max_attempts = models.PositiveSmallIntegerField(null=True)  # None: as in OPTIONS
     token = models.BigIntegerField(default=0)
     enqueued_at = models.DateTimeField()
     started_at = models.DateTimeField(null=True)
@@ -61,8 +67,8 @@ class TaskRecord(models.Model):
 
     @property
     def task(self) -> AnyTask:
-        """The task as it was enqueued. Raises TaskMissing."""
-        return restored(
+        """The task with the options with which it was enqueued. Raises TaskMissing."""
+        return copy_unchecked(
             find_task(self.path),
             priority=self.priority,
             queue_name=self.queue_name,
@@ -76,12 +82,14 @@ class TaskRecord(models.Model):
         return self.status not in (self.Status.READY, self.Status.RUNNING)
 
     def result(self, task: AnyTask) -> AnyResult:
-        """Return the row as Django's interface has it, with its task."""
-        failed = self.status == self.Status.DISCARDED
+        """Return the row as a TaskResult of Django's interface."""
+        is_discarded = self.status == self.Status.DISCARDED
         result = AnyResult(
             task=task,
             id=self.id,
-            status=TaskResultStatus.FAILED if failed else TaskResultStatus[self.status],
+            status=(
+                TaskResultStatus.FAILED if is_discarded else TaskResultStatus[self.status]
+            ),
             enqueued_at=self.enqueued_at,
             started_at=self.started_at,
             last_attempted_at=self.last_attempted_at,
@@ -92,13 +100,14 @@ class TaskRecord(models.Model):
             errors=[TaskError(**error) for error in self.errors],
             worker_ids=[*self.worker_ids],
         )
+        # The dataclass is frozen, and its constructor has no argument for the return value.
         object.__setattr__(result, "_return_value", self.return_value)
         return result
 
 
 class TaskSchedule(models.Model):
-    """The next time of a schedule. Who moves `due_at` enqueues its task, in one
-    transaction.
+    """The next time of a schedule. The worker that moves `due_at` enqueues the task in the
+    same transaction.
     """
 
     name = models.CharField(max_length=200, primary_key=True)

@@ -1,4 +1,6 @@
-"""A task with its own attempts, pauses and time limit, and the way from a path to a task."""
+"""Tasks with attempts, backoff and time limit of their own, and the look-up of a task by its
+path.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ from django.conf import ENVIRONMENT_VARIABLE, settings
 
 from catmq_client.callables import check_callable
 from catmq_client.contrib.django_tasks.compat import InvalidTask, Task, TaskResult
-from catmq_client.contrib.django_tasks.conf import MOST_ATTEMPTS
+from catmq_client.contrib.django_tasks.conf import MAX_ATTEMPTS
 from catmq_client.errors import OptionError
 
 if TYPE_CHECKING:
@@ -24,59 +26,57 @@ if TYPE_CHECKING:
 else:
     AnyTask, AnyResult = Task, TaskResult
 
-# Called with the exception and the result so far; returns the seconds until the next
-# attempt, None for none.
+# Called with the exception and the task's result so far. Returns the seconds until the next
+# attempt, or None if there shall be none.
 Backoff = Callable[[BaseException, AnyResult], float | None]
 
 
 class TaskMissing(ImportError):
-    """The path of a task leads to nothing, or to something else, in this release of the
-    application.
-    """
+    """The path of a task names no task in this release of the application."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CatmqTask(AnyTask):
-    """A task of this backend. None takes what the backend says."""
+    """A task of this backend. A field that is None has the value of the backend's OPTIONS."""
 
-    # How often it is begun at most.
+    # Attempts at most, including the first.
     max_attempts: int | None = None
     backoff: Backoff | None = None
-    # How long an attempt may take, s.
+    # Seconds that an attempt may take.
     timeout: int | None = None
 
     def using(self, **changes: Any) -> CatmqTask:
-        """Return the task with some of its fields changed; None leaves one as it is."""
+        """Return a copy of the task with changed fields. A change to None is ignored."""
         return replace(
             self, **{name: value for name, value in changes.items() if value is not None}
         )
 
     def enqueue_many(self, calls: Iterable[Any]) -> list[AnyResult]:
-        """Enqueue the task once for each of `calls`, all of them or none; return their
-        results, in order.
+        """Enqueue the task once for each of `calls`, all of them or none. Return their
+        results in order.
 
         A call is a tuple of arguments, or a dict of keyword arguments. Rows are inserted in
         batches.
         """
         backend: Any = self.get_backend()
-        found: list[AnyResult] = backend.enqueue_many(self, calls)
-        return found
+        results: list[AnyResult] = backend.enqueue_many(self, calls)
+        return results
 
     async def aenqueue_many(self, calls: Iterable[Any]) -> list[AnyResult]:
-        """Do as enqueue_many."""
+        """Call enqueue_many in a thread."""
         return await sync_to_async(self.enqueue_many, thread_sensitive=True)(calls)
 
 
 def check_fields(task: AnyTask) -> None:
-    """Raise InvalidTask if a field that only tasks of this backend have is wrong."""
+    """Raise InvalidTask if max_attempts, backoff or timeout is invalid."""
     attempts, backoff, timeout = (
         getattr(task, name, None) for name in ("max_attempts", "backoff", "timeout")
     )
     if attempts is not None and not (
-        type(attempts) is int and 1 <= attempts <= MOST_ATTEMPTS
+        type(attempts) is int and 1 <= attempts <= MAX_ATTEMPTS
     ):
         raise InvalidTask(
-            f"max_attempts must be a whole number from 1 to {MOST_ATTEMPTS}, not {attempts!r}"
+            f"max_attempts must be a whole number from 1 to {MAX_ATTEMPTS}, not {attempts!r}"
         )
     if backoff is not None:
         try:
@@ -89,23 +89,27 @@ def check_fields(task: AnyTask) -> None:
         raise InvalidTask(f"timeout must be whole seconds, at least 1, not {timeout!r}")
 
 
-def restored(task: AnyTask, **changes: Any) -> AnyTask:
-    """Return a task with other values, unchecked: it was checked where it was enqueued.
+def copy_unchecked(task: AnyTask, **changes: Any) -> AnyTask:
+    """Return a copy of the task with changed fields, without validating it.
 
-    Settings may have changed since, such as the queues of the backend.
+    The task was validated when it was enqueued. Settings that would refuse it now, such as
+    the queues of the backend, may have changed since.
     """
-    made: AnyTask = object.__new__(type(task))
-    for one in fields(task):
-        object.__setattr__(made, one.name, changes.get(one.name, getattr(task, one.name)))
-    return made
+    # The constructor validates, and the dataclass is frozen, so both are bypassed.
+    copy: AnyTask = object.__new__(type(task))
+    for field in fields(task):
+        object.__setattr__(
+            copy, field.name, changes.get(field.name, getattr(task, field.name))
+        )
+    return copy
 
 
 def find_task(path: str) -> AnyTask:
     """Return the task whose function has this path. Raises TaskMissing.
 
-    The name may be that of the function, if the module has the task under another one.
-    Nothing else is returned, so a message cannot make a worker call any function. Modules
-    that are not imported yet are imported only if `may_import` allows it.
+    The path has the function's name, even if the module stores the task under another name.
+    Only tasks are returned, so a message cannot make a worker call an arbitrary function. A
+    module that is not imported yet is imported only if `may_import` allows it.
     """
     module_name, _, name = path.rpartition(".")
     if module_name not in sys.modules and not may_import(module_name):
@@ -120,8 +124,8 @@ def find_task(path: str) -> AnyTask:
         raise TaskMissing(f"task {path} cannot be imported: {error!r}") from error
     if name not in names:
         raise TaskMissing(f"task {path} cannot be imported: its module has no {name!r}")
-    # Neither getattr() nor isinstance(): a module or a lazy object may do anything when it
-    # is asked.
+    # Neither getattr() nor isinstance(): both may run code of a module's __getattr__ or of a
+    # lazy object.
     for value in (names[name], *names.values()):
         if issubclass(type(value), Task) and value.module_path == path:
             task: AnyTask = value
@@ -130,13 +134,13 @@ def find_task(path: str) -> AnyTask:
 
 
 def may_import(module_name: str) -> bool:
-    """Return True if workers import a module because a message names a task of it.
+    """Return True if a worker may import the module because a message names a task in it.
 
-    These are modules in the packages of installed apps, in that of the settings, of
-    schedules, and what TASK_MODULES names.
+    Allowed are modules in the packages of installed apps, of the settings module, of tasks
+    in SCHEDULES, and in TASK_MODULES.
     """
     packages = {config.name for config in apps.get_app_configs()}
-    # Settings that tests override do not know their module.
+    # override_settings() has no SETTINGS_MODULE.
     settings_module = getattr(settings, "SETTINGS_MODULE", None) or os.environ.get(
         ENVIRONMENT_VARIABLE, ""
     )

@@ -1,5 +1,4 @@
-"""For tests of applications: run the tasks that are due, in the thread and the transaction
-of the test.
+"""Running tasks in an application's tests, in the thread and the transaction of the test.
 
     from catmq_client.contrib.django_tasks.testing import run_tasks
 
@@ -9,7 +8,7 @@ of the test.
             run_tasks()
             self.assertEqual(len(mail.outbox), 1)
 
-No broker, relay or worker is needed: tasks are taken from the outbox, where they wait.
+No broker, relay or worker is needed: run_tasks takes the messages from the outbox.
 """
 
 from __future__ import annotations
@@ -24,24 +23,23 @@ from django.db import transaction
 
 from catmq_client.contrib.django_outbox.models import OutboxMessage
 from catmq_client.contrib.django_tasks.conf import TaskSettings
-from catmq_client.contrib.django_tasks.jobs import Job, alias_of, now_ms, parse
-from catmq_client.contrib.django_tasks.models import TaskRecord
+from catmq_client.contrib.django_tasks.jobs import Job, database_alias, now_ms, parse
 from catmq_client.contrib.django_tasks.task import AnyResult
 from catmq_client.contrib.django_tasks.working.execution import Execution
-from catmq_client.contrib.django_tasks.working.upkeep import settings_of
+from catmq_client.contrib.django_tasks.working.upkeep import find_settings
 
 WORKER = "run_tasks"
-# More than a test means: tasks that enqueue each other for ever.
-MOST_TASKS = 10_000
+# A test that runs more has tasks that enqueue each other without end.
+MAX_TASKS = 10_000
 
 
 class TaskFailed(AssertionError):
-    """A task failed in run_tasks(raise_failures=True); the text has its last traceback."""
+    """A task failed in run_tasks(raise_failures=True). The text has its last traceback."""
 
 
 @dataclass(slots=True)
-class _Taken:
-    """A message of the outbox, as a worker would get it."""
+class _OutboxDelivery:
+    """A message of the outbox with the interface of a delivery."""
 
     job: Job
     message_id: str
@@ -72,66 +70,72 @@ def run_tasks(
     raise_failures: bool = False,
     after: timedelta = timedelta(0),
 ) -> list[AnyResult]:
-    """Run the tasks that are due, those that they enqueue as well, and return the result of
-    each attempt.
+    """Run the tasks that are due, and the tasks that these enqueue. Return the result of each
+    attempt.
 
-    In the order in which they were enqueued, those of a higher priority first. Callbacks of
-    on_commit that wait for the end of the test's transaction are called first. A task that
-    failed and is to be begun again is due after its pause, and one with run_after at its
-    time: `after` runs what will be due then.
+    Tasks of a higher priority run first, then in the order in which they were enqueued. The
+    on_commit callbacks of the test's transaction, which never commits, are called before. A
+    task that failed is due again after its backoff, a task with run_after at that time;
+    `after` also runs the tasks that will be due within that time. Raises TaskFailed at the
+    first failed attempt if `raise_failures`.
     """
-    settings = replace(settings_of(backend), missing_task_s=0)
+    settings = replace(find_settings(backend), missing_task_s=0)
     if settings.send != "outbox":
         raise ImproperlyConfigured(
             f"run_tasks: set SEND to 'outbox' in the tests, not {settings.send!r}"
         )
-    wanted, done = set(settings.queues if queues is None else queues), list[AnyResult]()
+    selected, results = (
+        set(settings.queues if queues is None else queues),
+        list[AnyResult](),
+    )
     execution = Execution(
-        settings, WORKER, on_end=lambda record: done.append(_result(record)), is_test=True
+        settings,
+        WORKER,
+        on_end=lambda record: results.append(record.result(record.task)),
+        is_test=True,
     )
     until_ms = now_ms() + int(after.total_seconds() * 1000)
-    for _ in range(MOST_TASKS if max_tasks is None else max_tasks):
-        _call_on_commit(alias_of(settings))
-        taken = _take(settings, wanted, until_ms)
-        if taken is None:
-            return done
-        before = len(done)
-        execution.handle(taken)
-        for result in done[before:] if raise_failures else ():
+    for _ in range(MAX_TASKS if max_tasks is None else max_tasks):
+        _call_on_commit(database_alias(settings))
+        delivery = _take_next(settings, selected, until_ms)
+        if delivery is None:
+            return results
+        previous = len(results)
+        execution.handle(delivery)
+        for result in results[previous:] if raise_failures else ():
             if result.errors and result.status != "SUCCESSFUL":
                 raise TaskFailed(
                     f"task {result.task.module_path} failed:\n{result.errors[-1].traceback}"
                 )
     if max_tasks is None:
         raise AssertionError(
-            f"{MOST_TASKS} tasks were run, and there are more: do they enqueue each other?"
+            f"{MAX_TASKS} tasks were run, and there are more: do they enqueue each other?"
         )
-    return done
+    return results
 
 
-def _result(record: TaskRecord) -> AnyResult:
-    return record.result(record.task)
-
-
-def _take(settings: TaskSettings, queues: set[str], until_ms: int) -> _Taken | None:
-    """Take the next message that is due out of the outbox."""
+def _take_next(
+    settings: TaskSettings, queues: set[str], until_ms: int
+) -> _OutboxDelivery | None:
+    """Remove the next due message from the outbox and return it. None if none is due."""
+    # topics() lists all queues of the highest lane, then all of the next lane, and so on.
     topics = {topic: rank for rank, topic in enumerate(settings.topics(sorted(queues)))}
     lanes = {topic: rank // len(queues) for topic, rank in topics.items()}
-    rows = OutboxMessage.objects.using(alias_of(settings)).filter(topic__in=topics)
-    due = [row for row in rows.order_by("id") if (row.deliver_at_ms or 0) <= until_ms]
-    if not due:
+    rows = OutboxMessage.objects.using(database_alias(settings)).filter(topic__in=topics)
+    due_rows = [row for row in rows.order_by("id") if (row.deliver_at_ms or 0) <= until_ms]
+    if not due_rows:
         return None
-    first = min(due, key=lambda row: (lanes[row.topic], row.pk))
-    first_id = first.pk
-    first.delete()
-    job = parse(bytes(first.body))
-    # It is due, whatever the clock says.
-    return _Taken(replace(job, run_after_ms=None), f"outbox-{first_id}")
+    next_row = min(due_rows, key=lambda row: (lanes[row.topic], row.pk))
+    row_id = next_row.pk
+    next_row.delete()
+    job = parse(bytes(next_row.body))
+    # Without run_after_ms: with `after` the task runs before its time.
+    return _OutboxDelivery(replace(job, run_after_ms=None), f"outbox-{row_id}")
 
 
 def _call_on_commit(alias: str) -> None:
-    """Call what waits for the commit of a test's transaction, which never comes."""
+    """Call the on_commit callbacks of the test's transaction, which never commits."""
     connection: Any = transaction.get_connection(alias)
     while connection.in_atomic_block and connection.run_on_commit:
-        _, call, _ = connection.run_on_commit.pop(0)
-        call()
+        _, callback, _ = connection.run_on_commit.pop(0)
+        callback()

@@ -1,14 +1,14 @@
 """A transport of kombu, so that Celery runs on CatMQ: `catmq://:APIKEY@broker:8000/vhost`.
 
-import catmq_client.contrib.kombu  # registers the schemes catmq and catmqs (TLS)
+    import catmq_client.contrib.kombu  # registers the schemes catmq and catmqs (TLS)
 
-app = Celery("shop", broker="catmq://:APIKEY@broker-1:8000;catmq://:APIKEY@broker-2:8000")
+    app = Celery("shop", broker="catmq://:APIKEY@broker-1:8000;catmq://:APIKEY@broker-2:8000")
 
 A durable queue is a topic that a share group reads: a message is leased to one worker, and
-the lease is renewed while the worker lives. Queues that go with their process (auto_delete,
-exclusive, expires) have no tables: they are fed from the log of each exchange that they are
-bound to. A task with an eta or countdown is delayed by the brokers. Needs kombu 5.4; Celery
-5.4.
+the lease is renewed while the worker lives. Transient queues (auto_delete, exclusive,
+expires) live in the memory of their process. They get their messages from a log, a topic
+that exists for each exchange to which they are bound. Brokers delay a task with an eta or
+countdown. Needs kombu 5.4 and Celery 5.4.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A channel of kombu on CatMQ; see Channel."""
+"""A channel of kombu on CatMQ: declarations, sends, consumers, and acknowledgements."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from catmq_client.sharing.messages import ShareMessage
 
 log = logging.getLogger("catmq.kombu")
 
-TYPES = ("direct", "topic", "fanout")
-# Arguments of queues that mean something here; the others are ignored, and it is said once.
+EXCHANGE_TYPES = ("direct", "topic", "fanout")
+# Arguments of queues that have an effect. Others are ignored, which is logged once.
 KNOWN_ARGUMENTS = frozenset({"x-expires", "x-max-priority", "x-message-ttl"})
-# Transient queues that are never addressed by their name, only through an exchange.
+# Transient queues that get messages only from an exchange, never by their name.
 BOUND_ONLY = re.compile(r"\.pidbox$|^celeryev\.")
-# Errors of code that trusts the shape of a message.
-SHAPE_ERRORS = (
+# Errors that code raises if a message does not have the form that it expects.
+FORM_ERRORS = (
     ArithmeticError,
     AttributeError,
     LookupError,
@@ -38,28 +38,28 @@ SHAPE_ERRORS = (
     TypeError,
     ValueError,
 )
-_told: set[str] = set()
+_logged_arguments: set[str] = set()
 
 
 class QoS(virtual.QoS):
-    """Messages that a channel has delivered, and which are not acknowledged."""
+    """The delivered messages of a channel that are not acknowledged yet."""
 
     def ack(self, delivery_tag: str) -> None:
         super().ack(delivery_tag)
         self.channel.accept(delivery_tag)
 
     def reject(self, delivery_tag: str, requeue: bool = False) -> None:
-        # Not the base's: that would store a copy.
+        # Not super().reject(), which would store a copy of the message.
         super().ack(delivery_tag)
         self.channel.refuse(delivery_tag, requeue=requeue)
 
     def restore_unacked_once(self, stderr: Any = None) -> None:
-        if self.channel.is_ours:
+        if self.channel.is_own_process:
             super().restore_unacked_once(stderr)
 
 
 class Channel(virtual.Channel):
-    """Declares, sends, consumes and acknowledges. Durable queues are leased from; others
+    """A channel. Messages of durable queues are leased from brokers, those of transient queues
     are in memory.
     """
 
@@ -70,28 +70,28 @@ class Channel(virtual.Channel):
 
     def __init__(self, connection: Any, **kwargs: Any) -> None:
         super().__init__(connection, **kwargs)
+        # By delivery tag; transient queues have no leases.
         self._leases: dict[str, ShareMessage] = {}
+        # Queues that are consumed without acknowledgements.
         self._no_ack: set[str] = set()
 
     @property
     def cluster(self) -> Cluster:
-        cluster: Cluster = self._open.cluster
+        cluster: Cluster = self._open_connection.cluster
         return cluster
 
     @property
-    def _open(self) -> Any:
-        """Return the connection. Raises RecoverableConnectionError on a channel that was
-        closed.
-        """
+    def _open_connection(self) -> Any:
+        """The connection. Raises RecoverableConnectionError if the channel is closed."""
         if self.connection is None:
-            # kombu repeats what it was doing on a new channel.
+            # kombu repeats the operation on a new channel after this error.
             raise RecoverableConnectionError("this channel was closed: open another one")
         return self.connection
 
     @property
-    def is_ours(self) -> bool:
-        """Return False in a process that was forked from the one that opened the channel."""
-        return self.connection is not None and self.connection.is_ours
+    def is_own_process(self) -> bool:
+        """False in a process that was forked from the process that opened the channel."""
+        return self.connection is not None and self.connection.is_own_process
 
     def exchange_declare(
         self,
@@ -102,20 +102,22 @@ class Channel(virtual.Channel):
     ) -> None:
         type = type or "direct"
         exchange = exchange or f"amq.{type}"
-        if type not in TYPES:
+        if type not in EXCHANGE_TYPES:
             raise OptionError(
-                f"exchange {exchange!r} has the type {type!r}: write one of {', '.join(TYPES)}"
+                f"exchange {exchange!r} has the type {type!r}: write one of "
+                f"{', '.join(EXCHANGE_TYPES)}"
             )
         table = self.cluster.registry.table()
-        found = table.exchanges.get(exchange)
-        if passive and found is None:
+        declared_type = table.exchanges.get(exchange)
+        # Another process may have declared it since the table was read.
+        if passive and declared_type is None:
             table = self.cluster.registry.table(max_age_s=0.0)
-            found = table.exchanges.get(exchange)
-            if found is None:
+            declared_type = table.exchanges.get(exchange)
+            if declared_type is None:
                 raise self._not_found("exchange", exchange)
-        if passive or found == type:
+        if passive or declared_type == type:
             return
-        if found is not None:
+        if declared_type is not None:
             raise NotEquivalentError(NOT_EQUIVALENT_FMT.format(exchange, self._vhost))
         self.cluster.declare_exchange(exchange, type)
 
@@ -124,12 +126,13 @@ class Channel(virtual.Channel):
     ) -> None:
         if if_unused and any(True for _ in self._bound_to(exchange)):
             return
-        self._settle({"op": "delete_exchange", "exchange": exchange}, _has_exchange)
+        entry = {"op": "delete_exchange", "exchange": exchange}
+        self._record_change(entry, lambda table, _: exchange in table.exchanges)
 
     def prepare_queue_arguments(self, arguments: Any, **kwargs: Any) -> dict[str, Any]:
-        # The base forgets expires and max_priority.
-        found: dict[str, Any] = to_rabbitmq_queue_arguments(arguments, **kwargs)
-        return found
+        # The method of the base class drops expires and max_priority.
+        queue_arguments: dict[str, Any] = to_rabbitmq_queue_arguments(arguments, **kwargs)
+        return queue_arguments
 
     def queue_declare(
         self,
@@ -146,33 +149,25 @@ class Channel(virtual.Channel):
             if not self._has_queue(queue):
                 raise self._not_found("queue", queue)
             return queue_declare_ok_t(queue, self._size(queue), 0)
-        given = arguments or {}
-        self._tell_ignored(queue, given)
-        if exclusive or auto_delete or given.get("x-expires") is not None:
-            self._declare_transient(queue, given.get("x-expires"))
-        else:
+        queue_arguments = arguments or {}
+        for name in sorted(queue_arguments.keys() - KNOWN_ARGUMENTS - _logged_arguments):
+            _logged_arguments.add(name)
+            log.warning(
+                "queue %s: the argument %s means nothing here and is ignored", queue, name
+            )
+        expires_ms = queue_arguments.get("x-expires")
+        if not (exclusive or auto_delete or expires_ms is not None):
             self.cluster.ensure_queue(queue)
-        return queue_declare_ok_t(queue, 0, 0)
-
-    def _declare_transient(self, queue: str, expires_ms: float | None) -> None:
+            return queue_declare_ok_t(queue, 0, 0)
         transients = self.cluster.transients
         is_new = not transients.has(queue)
         transients.declare(
             queue, expires_s=None if expires_ms is None else expires_ms / 1000
         )
+        # A queue that is addressed by its name needs a log of the default exchange.
         if is_new and not BOUND_ONLY.search(queue):
             transients.bind(Binding("", queue, queue), "direct")
-
-    @staticmethod
-    def _tell_ignored(queue: str, arguments: Mapping[str, Any]) -> None:
-        for name in sorted(arguments.keys() - KNOWN_ARGUMENTS):
-            if name not in _told:
-                _told.add(name)
-                log.warning(
-                    "queue %s: the argument %s means nothing here and is ignored",
-                    queue,
-                    name,
-                )
+        return queue_declare_ok_t(queue, 0, 0)
 
     def queue_delete(
         self, queue: str, if_unused: bool = False, if_empty: bool = False, **_: Any
@@ -182,7 +177,8 @@ class Channel(virtual.Channel):
         if self.cluster.transients.has(queue):
             return self.cluster.transients.delete(queue)
         count = self._purge(queue) if self._has_queue(queue) else 0
-        self._settle({"op": "delete_queue", "queue": queue}, _has_queue)
+        entry = {"op": "delete_queue", "queue": queue}
+        self._record_change(entry, lambda table, _: queue in table.queues)
         return count
 
     def queue_bind(
@@ -199,7 +195,7 @@ class Channel(virtual.Channel):
             self.cluster.transients.bind(binding, kind)
         else:
             entry = {"op": "bind", **binding._asdict()}
-            self._settle(entry, lambda table, _: binding not in table.bindings)
+            self._record_change(entry, lambda table, _: binding not in table.bindings)
 
     def queue_unbind(
         self, queue: str, exchange: str | None = None, routing_key: str = "", **_: Any
@@ -209,25 +205,25 @@ class Channel(virtual.Channel):
             self.cluster.transients.unbind(binding)
         else:
             entry = {"op": "unbind", **binding._asdict()}
-            self._settle(entry, lambda table, _: binding in table.bindings)
+            self._record_change(entry, lambda table, _: binding in table.bindings)
 
     def list_bindings(self) -> Iterator[tuple[str, str, str]]:
-        """Return (queue, exchange, routing key) of each binding of a durable queue."""
+        """Return (queue, exchange, routing key) for each binding of a durable queue."""
         bindings = self.cluster.registry.table(max_age_s=0.0).bindings
-        return ((one.queue, one.exchange, one.key) for one in bindings)
+        return ((binding.queue, binding.exchange, binding.key) for binding in bindings)
 
     def get_exchanges(self) -> list[str]:
         return [*self.cluster.registry.table().exchanges]
 
     def get_table(self, exchange: str) -> list[tuple[str, str, str]]:
-        return [(one.key, "", one.queue) for one in self._bound_to(exchange)]
+        return [(binding.key, "", binding.queue) for binding in self._bound_to(exchange)]
 
     def _bound_to(self, exchange: str) -> Iterator[Binding]:
         bindings = self.cluster.registry.table(max_age_s=0.0).bindings
-        return (one for one in bindings if one.exchange == exchange)
+        return (binding for binding in bindings if binding.exchange == exchange)
 
-    def _settle(self, entry: Entry, is_new: Callable[[Table, Entry], bool]) -> None:
-        self.cluster.settle([entry], is_new)
+    def _record_change(self, entry: Entry, is_new: Callable[[Table, Entry], bool]) -> None:
+        self.cluster.registry.record(entry, is_new=is_new)
 
     def _has_queue(self, queue: str, **_: Any) -> bool:
         if self.cluster.transients.has(queue):
@@ -240,7 +236,11 @@ class Channel(virtual.Channel):
 
     def _purge(self, queue: str) -> int:
         transients = self.cluster.transients
-        return transients.purge(queue) if transients.has(queue) else self._open.purge(queue)
+        return (
+            transients.purge(queue)
+            if transients.has(queue)
+            else self._open_connection.purge(queue)
+        )
 
     def after_reply_message_received(self, queue: str) -> None:
         self.cluster.transients.delete(queue)
@@ -252,7 +252,7 @@ class Channel(virtual.Channel):
         self.cluster.publish(message, exchange or "", routing_key or "")
 
     def encode_body(self, body: Any, encoding: str | None = None) -> tuple[Any, str | None]:
-        # Text stays readable and searchable; other bytes are no JSON.
+        # Text stays text, so that people can read and search it. Other bytes become Base64.
         is_text = isinstance(body, str) and encoding in (None, "utf-8")
         encoded: tuple[Any, str | None] = (
             (body, None) if is_text else super().encode_body(body, encoding or "base64")
@@ -274,57 +274,53 @@ class Channel(virtual.Channel):
         def deliver(message: Any) -> Any:
             try:
                 return callback(message)
-            except SHAPE_ERRORS as error:
-                # Celery's worker ends at what its handler of messages raises, and the next
-                # worker would
-                # get the same message. What other applications raise is for them to handle.
-                if not _is_of_celery(callback):
+            except FORM_ERRORS as error:
+                # An error in the message handler of Celery's worker ends the worker, and the
+                # next worker would get the same message and end, too. Errors of other
+                # applications are theirs to handle.
+                if not _is_celery_callback(callback):
                     raise
                 log.exception(
                     "Celery could not handle message %s of queue %s",
                     message.delivery_tag,
                     queue,
                 )
-                self._bury(message, queue, error)
+                if not message.acknowledged:
+                    # Without the lease, reject() only removes the message from the QoS.
+                    lease = self._leases.pop(message.delivery_tag, None)
+                    message.reject()
+                    if lease is not None:
+                        self._open_connection.reject_invalid(lease, queue, error)
                 return None
 
         super().basic_consume(queue, no_ack, deliver, consumer_tag, **kwargs)
         if no_ack:
             self._no_ack.add(queue)
-        self.cluster.transients.consume(queue, 1)
-        self._open.consumers_changed()
-
-    def _bury(self, message: Any, queue: str, error: Exception) -> None:
-        if message.acknowledged:
-            return
-        lease = self._leases.pop(message.delivery_tag, None)
-        message.reject()
-        if lease is not None:
-            self._open.bury(lease, queue, error)
+        self.cluster.transients.count_consumer(queue, 1)
+        self._open_connection.on_consumers_changed()
 
     def basic_cancel(self, consumer_tag: str) -> None:
         queue = self._tag_to_queue.get(consumer_tag)
         super().basic_cancel(consumer_tag)
-        if queue is None or not self.is_ours:
+        if queue is None or not self.is_own_process:
             return
         self._no_ack.discard(queue)
-        self.cluster.transients.consume(queue, -1)
-        self._open.consumers_changed()
+        self.cluster.transients.count_consumer(queue, -1)
+        self._open_connection.on_consumers_changed()
 
-    def wants(self) -> int | None:
-        """Return how many messages it takes now; None: any number."""
+    def prefetch_room(self) -> int | None:
+        """Return how many messages may be delivered now; None if there is no limit."""
         if not self.qos.can_consume():
             return 0
         estimate: int | None = self.qos.can_consume_max_estimate()
         return estimate
 
-    def consumes(self) -> list[str]:
-        """Return the queues with consumers."""
+    def consumed_queues(self) -> list[str]:
         return list(self._active_queues)
 
-    def takes_over(self, queue: str, tag: str, lease: ShareMessage) -> None:
-        """Note whose lease a delivery tag is; a message for a consumer without
-        acknowledgements is done.
+    def track_lease(self, queue: str, tag: str, lease: ShareMessage) -> None:
+        """Keep the lease of a delivered message until its acknowledgement. Accept it at once
+        if the consumer does not acknowledge.
         """
         if queue in self._no_ack:
             lease.accept()
@@ -333,7 +329,7 @@ class Channel(virtual.Channel):
 
     def basic_get(self, queue: str, no_ack: bool = False, **_: Any) -> Any:
         try:
-            payload, lease = self._open.get(queue)
+            payload, lease = self._open_connection.get(queue)
         except Empty:
             return None
         message = self.Message(payload, channel=self)
@@ -347,8 +343,15 @@ class Channel(virtual.Channel):
         return message
 
     def basic_ack(self, delivery_tag: str, multiple: bool = False) -> None:
-        for tag in self._up_to(delivery_tag) if multiple else [delivery_tag]:
-            self.qos.ack(tag)
+        if not multiple:
+            self.qos.ack(delivery_tag)
+            return
+        # A copy, in the order of delivery: ack() changes the dict.
+        for tag in list(self.qos._delivered):
+            if tag not in self.qos._dirty:
+                self.qos.ack(tag)
+            if tag == delivery_tag:
+                break
 
     def basic_recover(self, requeue: bool = False) -> Any:
         if not requeue:
@@ -358,61 +361,45 @@ class Channel(virtual.Channel):
         return self.qos.restore_unacked()
 
     def accept(self, tag: str) -> None:
-        """Finish a message; called by any thread."""
+        """Accept a message. May be called in any thread."""
         lease = self._leases.pop(tag, None)
-        if lease is not None and self.is_ours and not lease.accept():
+        if lease is not None and self.is_own_process and not lease.accept():
             log.warning(
                 "%r was acknowledged after its lease had ended: it may be delivered again",
                 lease,
             )
 
     def refuse(self, tag: str, *, requeue: bool) -> None:
-        """Give a message back, or drop it."""
+        """Release a message if `requeue`. Otherwise drop it, or make it a dead letter."""
         lease = self._leases.pop(tag, None)
-        if lease is None or not self.is_ours:
+        if lease is None or not self.is_own_process:
             return
         if requeue:
             lease.release()
-            self._open.flush()
+            self._open_connection.flush()
         elif self.cluster.options.dead_on_reject:
             lease.reject("rejected")
         else:
             lease.accept()
 
     def _restore(self, message: Any) -> None:
-        # Not a copy: the lease ends, so order, id and count of deliveries stay.
+        # The base class would store a copy. Ending the lease keeps the message's order, id and
+        # count of deliveries.
         lease = self._leases.pop(message.delivery_tag, None)
-        if lease is not None and self.is_ours:
+        if lease is not None and self.is_own_process:
             lease.release()
-
-    def _up_to(self, delivery_tag: str) -> list[str]:
-        tags: list[str] = []
-        for tag in list(self.qos._delivered):
-            if tag not in self.qos._dirty:
-                tags.append(tag)
-            if tag == delivery_tag:
-                break
-        return tags
 
     @property
     def _vhost(self) -> str:
         return self.cluster.names.vhost
 
     def _not_found(self, kind: str, name: str) -> ChannelError:
-        what = f"NOT_FOUND - no {kind} {name!r} in vhost {self._vhost!r}"
-        return ChannelError(what, (50, 10), f"Channel.{kind}_declare", "404")
+        text = f"NOT_FOUND - no {kind} {name!r} in vhost {self._vhost!r}"
+        return ChannelError(text, (50, 10), f"Channel.{kind}_declare", "404")
 
 
-def _has_queue(table: Table, entry: Entry) -> bool:
-    return entry["queue"] in table.queues
-
-
-def _has_exchange(table: Table, entry: Entry) -> bool:
-    return entry["exchange"] in table.exchanges
-
-
-def _is_of_celery(callback: Any) -> bool:
-    """Return True if a consumer's callback hands messages to the worker of Celery."""
+def _is_celery_callback(callback: Any) -> bool:
+    """Return True if a consumer's callback is that of Celery's worker."""
     consumer = getattr(callback, "__self__", None)
     handler = getattr(consumer, "on_message", None)
     return str(getattr(handler, "__module__", "")).startswith("celery.worker.")

@@ -1,29 +1,30 @@
-"""Parameters of a connection of kombu: its brokers, and the options that it was given."""
+"""The brokers and the options of a connection of kombu."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from catmq_client.contrib.kombu.cluster import Key
+from catmq_client.contrib.kombu.cluster import ClusterKey
 from catmq_client.contrib.kombu.options import (
     KEY_RULE,
     PORT,
     SCHEMES,
     Address,
     TransportOptions,
-    address,
-    checked,
+    parse_address,
+    parse_options,
 )
 from catmq_client.errors import OptionError
 
 
-def addresses_of(client: Any, scheme: str) -> list[Address]:
-    """Return the brokers of a connection: the one it goes to now, then the alternates.
-    Raises OptionError.
+def broker_addresses(client: Any, scheme: str) -> list[Address]:
+    """Return the brokers of a kombu.Connection: the current one, then its alternates.
+
+    Raises OptionError for an invalid URL.
     """
     host = client.hostname or "localhost"
     if "://" in host:
-        own = address(host)
+        current = parse_address(host)
     else:
         if client.userid:
             raise OptionError(KEY_RULE)
@@ -31,29 +32,43 @@ def addresses_of(client: Any, scheme: str) -> list[Address]:
         name = f"[{host}]" if ":" in host else host
         url = f"{'https' if is_secure else 'http'}://{name}:{client.port or PORT}"
         path = (client.virtual_host or "").strip("/")
-        own = Address(url, client.password or None, path or address(f"{scheme}://x").vhost)
-    others = [
-        address(url) for url in client.alt or () if url.partition("://")[0] in SCHEMES
+        current = Address(
+            url,
+            client.password or None,
+            path or parse_address(f"{scheme}://x").vhost,
+        )
+    alternates = [
+        parse_address(url) for url in client.alt or () if url.partition("://")[0] in SCHEMES
     ]
-    return [own, *(one for one in others if one.url != own.url)]
+    return [current, *(address for address in alternates if address.url != current.url)]
 
 
-def key_of(client: Any, addresses: list[Address]) -> Key:
-    options: TransportOptions = checked(client.transport_options or {})
+def cluster_key(client: Any, addresses: list[Address]) -> ClusterKey:
+    """Return the parameters of a connection's cluster.
+
+    Raises OptionError for an invalid option, or if the addresses differ in API key or vhost.
+    """
+    options: TransportOptions = parse_options(client.transport_options or {})
+    # Celery's broker_use_ssl.
     if isinstance(client.ssl, dict) and client.ssl.get("ca_certs"):
-        options = checked({**client.transport_options, "verify": client.ssl["ca_certs"]})
+        options = parse_options(
+            {**client.transport_options, "verify": client.ssl["ca_certs"]}
+        )
     first = addresses[0]
-    wrong = next(
+    deviating = next(
         (
-            one
-            for one in addresses
-            if (one.api_key, one.vhost) != (first.api_key, first.vhost)
+            address
+            for address in addresses
+            if (address.api_key, address.vhost) != (first.api_key, first.vhost)
         ),
         None,
     )
-    if wrong is not None:
+    if deviating is not None:
         raise OptionError(
-            f"broker URLs: {wrong.url} has another API key or name behind the / than {first.url}: "
+            f"broker URLs: {deviating.url} has another API key or name behind the / than "
+            f"{first.url}: "
             "write the same for all brokers"
         )
-    return Key(tuple(one.url for one in addresses), first.api_key, first.vhost, options)
+    return ClusterKey(
+        tuple(address.url for address in addresses), first.api_key, first.vhost, options
+    )

@@ -1,9 +1,9 @@
-"""Messages of kombu as they are stored, and back."""
+"""Encoding and decoding of kombu's messages, and the checks of stored messages."""
 
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -12,13 +12,14 @@ from kombu.utils import json
 from catmq_client.errors import OptionError
 from catmq_client.message import Message
 
-# The longest delay of a broker; a task with a later eta is delayed again when it arrives.
-MOST_DELAY = timedelta(days=366)
-# A task that is due so soon is not delayed.
+# The longest delay of a broker. A task with a later eta is delayed again when it is delivered.
+MAX_DELAY = timedelta(days=366)
+# A task that is due within this time is not delayed.
 AT_ONCE = timedelta(seconds=1)
-AGAIN = "catmq-again"
-MOST_CHARACTERS = 100
-# Those of AMQP, and of kombu.
+# Property of a message that has to be delayed again.
+DELAY_AGAIN = "catmq-again"
+MAX_CHARACTERS = 100
+# The properties of AMQP and of kombu.
 PROPERTIES = frozenset(
     (
         "app_id",
@@ -35,12 +36,11 @@ PROPERTIES = frozenset(
         "timestamp",
         "type",
         "user_id",
-        AGAIN,
+        DELAY_AGAIN,
     )
 )
 
-# Celery and kombu walk through headers recursively. Bodies are text here, whatever their
-# depth.
+# Celery and kombu walk through headers recursively. Bodies may be deeper: here they are text.
 MAX_DEPTH = 100
 # A time limit beyond what timers can hold ends Celery's event loop.
 MAX_TIME_LIMIT_S = 10**9
@@ -48,7 +48,7 @@ MAX_TIME_LIMIT_S = 10**9
 Payload = dict[str, Any]
 _Types = tuple[type, ...]
 
-# Values that JSON has: fields of a message must have these types, if they are there.
+# Types of the fields of a message, if they are present.
 _TEXT: _Types = (str, type(None))
 _PAYLOAD_TYPES: Mapping[str, _Types] = {
     "body": _TEXT,
@@ -57,8 +57,8 @@ _PAYLOAD_TYPES: Mapping[str, _Types] = {
     "properties": (dict,),
     "headers": (dict, type(None)),
 }
-# Headers of Celery's task messages, protocol 2. Its worker ends at some values of another
-# type.
+# Types of the headers of Celery's task messages, protocol 2. Some values of another type would
+# end Celery's worker.
 _TASK_TYPES: Mapping[str, _Types] = {
     **dict.fromkeys(("task", "id"), (str,)),
     **dict.fromkeys(("lang", "root_id", "parent_id", "group", "meth", "shadow"), _TEXT),
@@ -73,81 +73,88 @@ _TASK_TYPES: Mapping[str, _Types] = {
 
 
 class WrongMessage(ValueError):
-    """The body of a message is not one that this transport writes."""
+    """The body of a message does not have the form that this transport writes."""
 
 
-def encoded(payload: Payload) -> bytes:
-    """Return the JSON of a message, with times and numbers as kombu writes them.
+def encode(payload: Payload) -> bytes:
+    """Return a message as JSON, with times and numbers as kombu writes them.
 
-    Properties that AMQP does not have are left out, as there. Raises OptionError naming
-    what is no JSON.
+    As in AMQP, unknown properties are dropped. Raises OptionError if a value cannot be
+    written as JSON.
     """
     properties = payload.get("properties") or {}
-    kept = {name: value for name, value in properties.items() if name in PROPERTIES}
-    message = {**payload, "properties": kept}
+    amqp_properties = {
+        name: value for name, value in properties.items() if name in PROPERTIES
+    }
+    message = {**payload, "properties": amqp_properties}
     try:
         try:
-            # Text stays readable and searchable.
-            return _json_of(message, ensure_ascii=False).encode()
+            # Without escapes, so that people can read and search the text.
+            return _to_json(message, ensure_ascii=False).encode()
         except UnicodeEncodeError:
-            # Half of a surrogate pair has no UTF-8; as an escape it arrives as it was.
-            return _json_of(message, ensure_ascii=True).encode()
+            # Half of a surrogate pair has no UTF-8 encoding. An escape preserves it.
+            return _to_json(message, ensure_ascii=True).encode()
     except (TypeError, ValueError, RecursionError) as error:
         raise OptionError(
             f"headers and properties of a message are JSON: {error}"
         ) from error
 
 
-def _json_of(message: Payload, *, ensure_ascii: bool) -> str:
+def _to_json(message: Payload, *, ensure_ascii: bool) -> str:
     text: str = json.dumps(message, separators=(",", ":"), ensure_ascii=ensure_ascii)
     return text
 
 
-def decoded(body: bytes) -> Payload:
-    """Return a message. Raises WrongMessage unless it has the shape that this transport
-    writes.
+def decode(body: bytes) -> Payload:
+    """Return the message in a body. Raises WrongMessage if it does not have the form that this
+    transport writes.
 
-    Anybody with the right to produce may have written the body. What passes here does not
-    raise in kombu, and Celery's worker reports it as an invalid task at worst.
+    Any client that may produce to the topic may have written the body. A message that passes
+    the checks raises no error in kombu, and Celery's worker at worst reports an invalid task.
     """
     try:
         payload = json.loads(body)
-    # decoders that applications register with kombu may raise anything
+    # Decoders that applications register with kombu may raise anything.
     except Exception as error:
         raise WrongMessage(f"it is no JSON of kombu: {error!r}") from error
     if not isinstance(payload, dict) or "properties" not in payload:
         raise WrongMessage("it has no properties")
     _check_types(payload, _PAYLOAD_TYPES, "")
     payload["headers"] = payload.get("headers") or {}
-    # Celery's report of an unknown message counts its characters.
+    # Not None: Celery's report of an unknown message calls len() on it.
     payload["body"] = payload.get("body") or ""
     _check_depth((payload["headers"], payload["properties"]))
     _check_properties(payload["properties"], payload["body"])
     if "task" in payload["headers"]:
         _check_types(payload["headers"], _TASK_TYPES, "header ")
-        _check_time_limits(payload["headers"].get("timelimit"))
+        limits = payload["headers"].get("timelimit")
+        if limits and (len(limits) != 2 or not all(map(_is_time_limit, limits))):
+            raise WrongMessage("header timelimit is not a pair of numbers")
     return payload
 
 
-def _check_types(values: Mapping[str, Any], types: Mapping[str, _Types], kind: str) -> None:
+def _check_types(
+    values: Mapping[str, Any], types: Mapping[str, _Types], prefix: str
+) -> None:
     for name, allowed in types.items():
         if name in values and not isinstance(values[name], allowed):
-            raise WrongMessage(f"{kind}{name} is a {type(values[name]).__name__}")
+            raise WrongMessage(f"{prefix}{name} is a {type(values[name]).__name__}")
 
 
 def _check_depth(value: Any) -> None:
     """Raise WrongMessage for containers that are nested deeper than MAX_DEPTH."""
+    # Level by level: a recursion could exceed the stack.
     level, depth = [value], 0
     while level:
         if depth > MAX_DEPTH:
             raise WrongMessage(f"its headers are nested deeper than {MAX_DEPTH}")
-        level = [child for container in level for child in _children(container)]
+        level = [
+            child
+            for container in level
+            for child in (container.values() if isinstance(container, dict) else container)
+            if isinstance(child, dict | list | tuple)
+        ]
         depth += 1
-
-
-def _children(container: Any) -> Iterator[Any]:
-    values = container.values() if isinstance(container, dict) else container
-    return (value for value in values if isinstance(value, dict | list | tuple))
 
 
 def _check_properties(properties: Payload, body: str) -> None:
@@ -156,7 +163,7 @@ def _check_properties(properties: Payload, body: str) -> None:
         raise WrongMessage(f"delivery_info is a {type(info).__name__}")
     _check_types(info, {"exchange": _TEXT, "routing_key": _TEXT}, "delivery_info ")
     for name, value in (*properties.items(), *info.items()):
-        # kombu and Celery use these as keys of dicts.
+        # kombu and Celery use some of the values as keys of dicts, so they must be hashable.
         if name != "delivery_info" and isinstance(value, dict | list):
             raise WrongMessage(f"property {name} is a {type(value).__name__}")
     encoding = properties.get("body_encoding")
@@ -169,75 +176,75 @@ def _check_properties(properties: Payload, body: str) -> None:
         raise WrongMessage(f"the encoding of its body is {encoding!r}")
 
 
-def _check_time_limits(limits: Any) -> None:
-    if limits and (len(limits) != 2 or not all(_is_time_limit(limit) for limit in limits)):
-        raise WrongMessage("header timelimit is not a pair of numbers")
-
-
 def _is_time_limit(limit: Any) -> bool:
     return limit is None or (
         isinstance(limit, int | float) and 0 <= limit <= MAX_TIME_LIMIT_S
     )
 
 
-def labels(payload: Payload) -> dict[str, Any]:
-    """Return the name of the task as tag and its id as trace id, by which the message is
-    searched.
+def search_fields(payload: Payload) -> dict[str, Any]:
+    """Return the fields by which people search the message: the task's name as tag, and its
+    id as trace id.
     """
     headers = payload.get("headers") or {}
     values = {"tag": headers.get("task"), "trace_id": headers.get("id")}
     return {
-        # Brokers take only text that has an UTF-8 form.
-        name: value[:MOST_CHARACTERS].encode(errors="replace").decode()
+        # A lone surrogate, which UTF-8 cannot encode, becomes '?'.
+        name: value[:MAX_CHARACTERS].encode(errors="replace").decode()
         for name, value in values.items()
         if isinstance(value, str) and value
     }
 
 
-def eta(payload: Payload, now: datetime) -> datetime | None:
-    """Return when a task is due, if that is later than at once."""
+def parse_eta(payload: Payload, now: datetime) -> datetime | None:
+    """Return the eta of a task; None if it has none or is due by now."""
     text = (payload.get("headers") or {}).get("eta")
     if not isinstance(text, str):
         return None
     try:
-        due = datetime.fromisoformat(text)
+        eta = datetime.fromisoformat(text)
     except ValueError:
         return None
-    due = due if due.tzinfo is not None else due.replace(tzinfo=UTC)
-    return due if due > now + AT_ONCE else None
+    eta = eta if eta.tzinfo is not None else eta.replace(tzinfo=UTC)
+    return eta if eta > now + AT_ONCE else None
 
 
-def delay(payload: Payload, now: datetime) -> dict[str, Any]:
-    """Return the arguments of a send that delay a task until its eta, {} if it is due."""
-    payload["properties"].pop(AGAIN, None)
-    due = eta(payload, now)
-    if due is None:
+def delay_arguments(payload: Payload, now: datetime) -> dict[str, Any]:
+    """Return the arguments of a send that delay a task until its eta; {} if it is due.
+
+    Sets the property DELAY_AGAIN if the eta is beyond the longest delay.
+    """
+    payload["properties"].pop(DELAY_AGAIN, None)
+    eta = parse_eta(payload, now)
+    if eta is None:
         return {}
-    if due - now < MOST_DELAY - timedelta(minutes=10):  # clocks differ
-        return {"deliver_at": due}
-    payload["properties"][AGAIN] = True
-    return {"delay_ms": MOST_DELAY // timedelta(milliseconds=1)}
+    # The margin is for a broker whose clock differs.
+    if eta - now < MAX_DELAY - timedelta(minutes=10):
+        return {"deliver_at": eta}
+    payload["properties"][DELAY_AGAIN] = True
+    return {"delay_ms": MAX_DELAY // timedelta(milliseconds=1)}
 
 
 def expires_at_ms(payload: Payload, stored_at_ms: int) -> int | None:
-    """Return until when a message counts, ms since 1970; None: for ever. `expiration` is
-    text, ms.
-    """
-    lasts = payload["properties"].get("expiration")
+    """Return when a message expires, ms since 1970; None if it does not."""
+    # Text with a number of ms, as in AMQP.
+    expiration_ms = payload["properties"].get("expiration")
     try:
-        return None if lasts is None else stored_at_ms + int(float(lasts))
+        return None if expiration_ms is None else stored_at_ms + int(float(expiration_ms))
     except (TypeError, ValueError, OverflowError):
         return None
 
 
 def is_expired(payload: Payload, stored_at_ms: int, now: datetime) -> bool:
-    """Return True if a message is too old to be delivered."""
-    until_ms = expires_at_ms(payload, stored_at_ms)
-    return until_ms is not None and now.timestamp() * 1000 >= until_ms
+    """Return True if a message has expired and must not be delivered."""
+    expiry_ms = expires_at_ms(payload, stored_at_ms)
+    return expiry_ms is not None and now.timestamp() * 1000 >= expiry_ms
 
 
-def arrived(message: Message, payload: Payload, *, tag: str, redelivered: bool) -> Payload:
-    """Return a message as a channel delivers it: under a delivery tag of its own."""
+def set_delivery_info(
+    message: Message, payload: Payload, *, tag: str, redelivered: bool
+) -> Payload:
+    """Write delivery tag, redelivered flag and message id into a payload, and return it."""
     properties = payload["properties"]
     properties["delivery_tag"] = tag
     properties["delivery_info"]["redelivered"] = redelivered
@@ -245,8 +252,8 @@ def arrived(message: Message, payload: Payload, *, tag: str, redelivered: bool) 
     return payload
 
 
-def priority(payload: Mapping[str, Any]) -> int:
-    """Return the priority of a message, 0 if it has none."""
+def parse_priority(payload: Mapping[str, Any]) -> int:
+    """Return the priority of a message; 0 if it has none or an invalid one."""
     try:
         return int(payload["properties"].get("priority") or 0)
     except (TypeError, ValueError, OverflowError):

@@ -1,4 +1,4 @@
-"""Names of topics for the queues and exchanges of kombu."""
+"""Topic names for the queues and exchanges of kombu."""
 
 from __future__ import annotations
 
@@ -6,50 +6,54 @@ import re
 
 from catmq_client.errors import OptionError
 
-MOST_CHARACTERS = 100
-_OTHER = re.compile(r"[^A-Za-z0-9._-]|^_|_(?=x[0-9a-f]+_)|(?<=_)f(?=ail$)")
+MAX_CHARACTERS = 100
+# Characters that a topic's name cannot have, and those that would make the escapes, the
+# names of this transport (_…) or of retry topics (…_fail) ambiguous.
+_ESCAPED = re.compile(r"[^A-Za-z0-9._-]|^_|_(?=x[0-9a-f]+_)|(?<=_)f(?=ail$)")
 
 
-def escaped(name: str) -> str:
-    """Return a name of letters, digits, '.', '_' and '-' that no other name is mapped to.
+def escape_name(name: str) -> str:
+    """Return a name of letters, digits, '.', '_' and '-'. Different names stay different.
 
-    None begins with '_', as names of this transport do, or ends with '_fail', as retry
-    topics do.
+    The result does not begin with '_' and a letter of this transport's own names, and does
+    not end with '_fail', as the names of retry topics do.
 
-    >>> escaped("mails"), escaped("a/b"), escaped("_a"), escaped("a_x2f_b")
+    >>> escape_name("mails"), escape_name("a/b"), escape_name("_a"), escape_name("a_x2f_b")
     ('mails', 'a_x2f_b', '_x5f_a', 'a_x5f_x2f_b')
     """
-    return _OTHER.sub(lambda found: f"_x{ord(found[0]):x}_", name)
+    return _ESCAPED.sub(lambda match: f"_x{ord(match[0]):x}_", name)
 
 
-class Names:
-    """The names of one vhost."""
+class TopicNames:
+    """The topic names of a vhost."""
 
     def __init__(self, vhost: str) -> None:
-        self.vhost = escaped(vhost)
+        self.vhost = escape_name(vhost)
         if not self.vhost or not self.vhost[0].isalnum() or not self.vhost.isascii():
             raise OptionError(
                 f"broker URL: {vhost!r} behind the /: begin it with a letter or a digit"
             )
-        self.bindings = self._checked(f"{self.vhost}._bindings", "the URL's path")
+        self.bindings = self._check_length(f"{self.vhost}._bindings", "the URL's path")
 
     def topic(self, queue: str, *, step: int = 0) -> str:
-        """Return the topic of a queue, for messages of a priority step."""
+        """Return the topic for the messages of a queue that have a priority step."""
         middle = f"._p{step}." if step else "."
-        return self._checked(f"{self.vhost}{middle}{escaped(queue)}", f"queue {queue!r}")
+        return self._check_length(
+            f"{self.vhost}{middle}{escape_name(queue)}", f"queue {queue!r}"
+        )
 
-    def log(self, exchange: str) -> str:
-        """Return the topic with what was sent to an exchange."""
-        return self._checked(
-            f"{self.vhost}._log.{escaped(exchange)}", f"exchange {exchange!r}"
+    def log_topic(self, exchange: str) -> str:
+        """Return the topic that logs the messages sent to an exchange."""
+        return self._check_length(
+            f"{self.vhost}._log.{escape_name(exchange)}", f"exchange {exchange!r}"
         )
 
     @staticmethod
-    def _checked(topic: str, what: str) -> str:
-        if len(topic) > MOST_CHARACTERS:
+    def _check_length(topic: str, subject: str) -> str:
+        if len(topic) > MAX_CHARACTERS:
             raise OptionError(
-                f"{what}: its topic would be {topic}, of {len(topic)} characters; at most "
-                f"{MOST_CHARACTERS} "
+                f"{subject}: its topic would be {topic}, of {len(topic)} characters; at most "
+                f"{MAX_CHARACTERS} "
                 "are allowed: choose a shorter name"
             )
         return topic

@@ -1,4 +1,4 @@
-"""The URL and the `broker_transport_options` of a transport, checked."""
+"""Parsing and checking of the broker URL and of `broker_transport_options`."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ KEY_RULE = (
     "broker URL: write the API key behind a colon, catmq://:APIKEY@host, so that "
     "logs hide it"
 )
-# The name that begins the names of all topics, when the URL has none; also that of the
-# share group.
-VHOST = "celery"
-MOST_PRIORITY = 9
-# Options of kombu itself, and of Celery, which pass through here.
-OF_KOMBU = frozenset(
+# The vhost of a URL without a path. It is the prefix of all topics and the name of the share
+# group.
+DEFAULT_VHOST = "celery"
+MAX_PRIORITY = 9
+# Options of kombu and Celery themselves. They are accepted and not used here.
+KOMBU_OPTIONS = frozenset(
     (
         "callback",
         "client_properties",
@@ -40,8 +40,8 @@ OF_KOMBU = frozenset(
         "socket_timeout",
     )
 )
-# What users of other transports will write.
-_OTHER_NAMES = {
+# Options of other transports, and what to write instead.
+_REPLACEMENTS = {
     "visibility_timeout": "did you mean lease_s? A lease is renewed while its worker lives",
     "deadletter_queue": "leave it out: what no queue gets is dropped, as in AMQP",
     "body_encoding": "leave it out: text stays text, and other bytes are Base64",
@@ -60,42 +60,40 @@ _OTHER_NAMES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransportOptions:
-    """`broker_transport_options`; units stand in the names."""
+    """`broker_transport_options`. A unit is the end of the option's name."""
 
-    # How long a message stays with a worker that died, s, 5-3,600. It is renewed while the
-    # process lives.
+    # Lease of a message, 5 to 3,600 s: after the death of a worker its messages are delivered
+    # again when their leases end. The process renews the leases while it lives.
     lease_s: int = 60
-    # Until when the process renews a lease, s; then somebody else gets the message. None =
-    # no limit.
+    # A lease is not renewed beyond this. Then the message is delivered again. None = no limit.
     max_lease_s: int | None = None
-    # A task with an eta or countdown is delayed by the brokers; False: a worker holds it
-    # until then.
+    # True: brokers delay a task with an eta or countdown. False: a worker holds it until then.
     native_eta: bool = True
-    # Queues of the topic of a new queue.
+    # Number of the queues of a topic that is created.
     topic_queues: int = 4
-    # Make topics, the share group and its subscriptions; False: they are there, made by an
-    # operator.
+    # Create missing topics, the share group and subscriptions. False: an operator creates
+    # them.
     create_topics: bool = True
-    # Priorities 0 (least) to 9 (most urgent): each step is a topic of its own, [0, 3, 6, 9]
-    # or so. A message
-    # goes to the highest step that is not above its priority. None = no priorities.
+    # Steps of the priorities 0 (lowest) to 9 (most urgent), for example [0, 3, 6, 9]. Each
+    # step has its own topic. A message goes to the highest step that is not above its
+    # priority. None = no priorities.
     priority_steps: tuple[int, ...] | None = None
-    # A message rejected without requeue becomes a dead letter; False: it is dropped, as in
-    # AMQP.
+    # True: a message that is rejected without requeue becomes a dead letter. False: it is
+    # dropped, as in AMQP.
     dead_on_reject: bool = False
-    # Deliveries after which a message becomes a dead letter: its worker died, or gave it
-    # back, each time.
-    # The default is that of RabbitMQ's quorum queues. 0 = no limit.
+    # A message becomes a dead letter after this many deliveries that ended with the death of
+    # the worker or with a requeue. The default is that of RabbitMQ's quorum queues. 0 = no
+    # limit.
     max_deliveries: int = 20
-    # How long a send may take, all tries included, s.
+    # Time limit of a send, including its repetitions.
     send_timeout_s: int = 10
-    # Of a TLS connection: False, or the path of a CA bundle, as in requests.
+    # For TLS: False, or the path of a CA bundle, as in requests.
     verify: bool | str = True
-    # The share group. None = the name behind the / of the URL.
+    # Name of the share group. None = the URL's path.
     group: str | None = None
 
     def step(self, priority: int) -> int:
-        """Return the step of a priority: the highest that is not above it, else the lowest."""
+        """Return the highest step that is not above the priority, or else the lowest step."""
         steps = self.priority_steps or (0,)
         return max((step for step in steps if step <= priority), default=min(steps))
 
@@ -109,106 +107,105 @@ _RANGES: Mapping[str, tuple[int, int]] = {
 }
 
 
-def checked(given: Mapping[str, Any]) -> TransportOptions:
-    """Return the options, or raise OptionError naming the wrong one and the remedy."""
-    known = {field.name for field in fields(TransportOptions)}
-    mine: dict[str, Any] = {}
-    for name, value in given.items():
-        if name in known:
-            mine[name] = _value(name, value)
-        elif name not in OF_KOMBU:
+def parse_options(values: Mapping[str, Any]) -> TransportOptions:
+    """Return the options. Raises OptionError, which names the invalid option and the remedy."""
+    names = {field.name for field in fields(TransportOptions)}
+    own_values: dict[str, Any] = {}
+    for name, value in values.items():
+        if name in names:
+            parse: Callable[[str, Any], Any] = _PARSERS.get(name, _parse_integer)
+            own_values[name] = parse(name, value)
+        elif name not in KOMBU_OPTIONS:
             raise OptionError(
-                f"broker_transport_options: {name} is not an option: {_proposal(name, known)}"
+                f"broker_transport_options: {name} is not an option: {_remedy(name, names)}"
             )
-    return TransportOptions(**mine)
+    return TransportOptions(**own_values)
 
 
-def _proposal(name: str, known: set[str]) -> str:
-    if name in _OTHER_NAMES:
-        return _OTHER_NAMES[name]
-    close = difflib.get_close_matches(name, sorted(known), n=1)
+def _remedy(name: str, valid_names: set[str]) -> str:
+    if name in _REPLACEMENTS:
+        return _REPLACEMENTS[name]
+    similar = difflib.get_close_matches(name, sorted(valid_names), n=1)
     return (
-        f"did you mean {close[0]}?"
-        if close
-        else "the options are " + ", ".join(sorted(known))
+        f"did you mean {similar[0]}?"
+        if similar
+        else "the options are " + ", ".join(sorted(valid_names))
     )
 
 
-def _value(name: str, value: Any) -> Any:
-    check: Callable[[str, Any], Any] = _CHECKS.get(name, _whole)
-    return check(name, value)
-
-
-def _wrong(name: str, value: Any, remedy: str) -> OptionError:
+def _value_error(name: str, value: Any, remedy: str) -> OptionError:
     return OptionError(f"broker_transport_options: {name}={value!r}: {remedy}")
 
 
-def _whole(name: str, value: Any) -> int | None:
-    least, most = _RANGES[name]
+def _parse_integer(name: str, value: Any) -> int | None:
+    minimum, maximum = _RANGES[name]
     if value is None and name == "max_lease_s":
         return None
     if isinstance(value, bool) or not isinstance(value, int | float) or value != int(value):
-        raise _wrong(name, value, f"write a whole number, {least} to {most}")
-    if not least <= value <= most:
-        raise _wrong(name, value, f"write a whole number, {least} to {most}")
+        raise _value_error(name, value, f"write a whole number, {minimum} to {maximum}")
+    if not minimum <= value <= maximum:
+        raise _value_error(name, value, f"write a whole number, {minimum} to {maximum}")
     return int(value)
 
 
-def _flag(name: str, value: Any) -> bool:
+def _parse_flag(name: str, value: Any) -> bool:
     if not isinstance(value, bool):
-        raise _wrong(name, value, "write True or False")
+        raise _value_error(name, value, "write True or False")
     return value
 
 
-def _steps(name: str, value: Any) -> tuple[int, ...] | None:
+def _parse_steps(name: str, value: Any) -> tuple[int, ...] | None:
     if value is None:
         return None
-    given = [*value] if isinstance(value, Sequence) and not isinstance(value, str) else []
-    listed = [one for one in given if type(one) is int and 0 <= one <= MOST_PRIORITY]
-    if not given or len(listed) < len(given):
-        raise _wrong(
+    steps = [*value] if isinstance(value, Sequence) and not isinstance(value, str) else []
+    valid_steps = [
+        step for step in steps if type(step) is int and 0 <= step <= MAX_PRIORITY
+    ]
+    if not steps or len(valid_steps) < len(steps):
+        raise _value_error(
             name, value, "write a list of priorities from 0 to 9, such as [0, 3, 6, 9]"
         )
-    return tuple(sorted(set(listed)))
+    return tuple(sorted(set(valid_steps)))
 
 
-def _verify(name: str, value: Any) -> bool | str:
+def _parse_verify(name: str, value: Any) -> bool | str:
     if not isinstance(value, bool | str):
-        raise _wrong(
+        raise _value_error(
             name, value, "write True, False or the path of a file of CA certificates"
         )
     return value
 
 
-def _group(name: str, value: Any) -> str | None:
+def _parse_group(name: str, value: Any) -> str | None:
     if value is not None and not (isinstance(value, str) and value):
-        raise _wrong(name, value, "write the name of a share group")
+        raise _value_error(name, value, "write the name of a share group")
     return value
 
 
-_CHECKS: Mapping[str, Callable[[str, Any], Any]] = {
-    "native_eta": _flag,
-    "create_topics": _flag,
-    "dead_on_reject": _flag,
-    "priority_steps": _steps,
-    "verify": _verify,
-    "group": _group,
+# The options that are no integers.
+_PARSERS: Mapping[str, Callable[[str, Any], Any]] = {
+    "native_eta": _parse_flag,
+    "create_topics": _parse_flag,
+    "dead_on_reject": _parse_flag,
+    "priority_steps": _parse_steps,
+    "verify": _parse_verify,
+    "group": _parse_group,
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """A broker as a URL of kombu names it."""
+    """A broker in a URL of kombu. `url` is its HTTP URL, `vhost` the path of kombu's URL."""
 
     url: str
     api_key: str | None
     vhost: str
 
 
-def address(url: str) -> Address:
-    """Return the broker, API key and name prefix of a `catmq://` URL. Raises OptionError.
+def parse_address(url: str) -> Address:
+    """Parse a `catmq://` or `catmqs://` URL. Raises OptionError.
 
-    >>> address("catmq://:key@broker:8000/shop")
+    >>> parse_address("catmq://:key@broker:8000/shop")
     Address(url='http://broker:8000', api_key='key', vhost='shop')
     """
     try:
@@ -222,6 +219,7 @@ def address(url: str) -> Address:
         raise OptionError(
             f"broker URL: the scheme is {parts.scheme!r}: write catmq:// or catmqs:// (TLS)"
         )
+    # kombu hides the password of a URL in its logs, but not the user name.
     if parts.username:
         raise OptionError(KEY_RULE)
     host = f"[{host}]" if ":" in host else quote(host, safe=".-_")
@@ -229,5 +227,5 @@ def address(url: str) -> Address:
     return Address(
         f"{SCHEMES[parts.scheme]}://{host}:{port}",
         key,
-        unquote(parts.path.strip("/")) or VHOST,
+        unquote(parts.path.strip("/")) or DEFAULT_VHOST,
     )

@@ -1,5 +1,5 @@
-"""A member of a share group that leases only what it is asked for, of topics that change;
-see QueueReader.
+"""A member of a share group that leases messages only on demand, from topics that may change
+at any time.
 """
 
 from __future__ import annotations
@@ -19,23 +19,26 @@ from catmq_client.sharing.puller import Plan, Puller
 from catmq_client.sharing.renewer import Renewer
 from catmq_client.sharing.runs import HeldRun, run_key
 
-# How long get() waits for a broker that does not answer, s.
+# get() waits this long for a broker that does not answer.
 GET_WITHIN_S = 10.0
 FLUSH_WITHIN_S = 5.0
-# A pull waits so long at the broker, ms: what it brings may come when there is no room any
-# more.
+# A pull waits this long at the broker. It is shorter than usual, because there may be no room
+# any more for the messages of a pull that waited.
 PULL_WAIT_MS = 5_000
 
 
 class DemandBook(LeaseBook):
-    """Holds nothing ahead of the application, and tells of each acknowledgement at once."""
+    """A lease book without read-ahead: it leases what the application demands. Each
+    acknowledgement is reported at once.
+    """
 
     def __init__(self, options: ShareConsumerOptions) -> None:
         super().__init__(options)
-        # get() waits: pulls are to be answered at once; so many were, and brought nothing.
-        self.hasty = False
+        # True while get() waits: then pulls ask brokers to answer at once.
+        self.needs_answer = False
+        # Number of pulls that were answered at once and brought nothing.
         self.empty_answers = 0
-        # Called under the lock when messages have come, or the membership has ended.
+        # Called under the lock when messages have arrived, or the membership has ended.
         self.on_arrival: Callable[[], object] = lambda: None
 
     def room(self) -> int:
@@ -50,10 +53,10 @@ class DemandBook(LeaseBook):
     def _idle_capacity(self) -> int:
         return self.demand if self.away_since is None else 0
 
-    def take_over(self, items: Iterable[Mapping[str, Any]], *, sent_at: float) -> bool:
-        brought = super().take_over(items, sent_at=sent_at)
+    def take_over(self, entries: Iterable[Mapping[str, Any]], *, sent_at: float) -> bool:
+        has_new = super().take_over(entries, sent_at=sent_at)
         self.on_arrival()
-        return brought
+        return has_new
 
     def fail_with(self, error: CatmqError) -> None:
         super().fail_with(error)
@@ -65,25 +68,25 @@ class DemandBook(LeaseBook):
 
     def _notify_progress(self, owned: OwnedQueue) -> None:
         super()._notify_progress(owned)
+        # At once, not at the next interval.
         self.changed.reports.notify_all()
 
 
 class DemandPuller(Puller):
-    """Pulls what the book has room for, from `topics`."""
+    """Pulls as many messages as the book has room for, from topics that can be changed."""
 
-    topics: list[str]
     _book: DemandBook
 
-    def choose(self, topics: Sequence[str]) -> bool:
-        """Pull from these topics from now on, the first preferred; return True if they are
-        others.
+    def select_topics(self, topics: Sequence[str]) -> bool:
+        """Pull from these topics from now on, in this order of preference. Return True if the
+        set of topics has changed.
         """
-        is_other = set(topics) != set(self._topics)
+        has_changed = set(topics) != set(self._topics)
         self._topics = [*topics]
-        return is_other
+        return has_changed
 
     def _wait_ms(self) -> int:
-        return 0 if self._book.hasty else super()._wait_ms()
+        return 0 if self._book.needs_answer else super()._wait_ms()
 
     def _take_over(
         self, plan: Plan, answer: dict[str, Any], *, ticket: int, sent_at: float
@@ -91,9 +94,9 @@ class DemandPuller(Puller):
         with self._book.changed:
             if not plan.wait_ms and not answer["runs"] and ticket == self._ticket:
                 self._book.empty_answers += 1
-                self._book.hasty = False
-            # A pull that was given up while none follows: nobody would recover what it
-            # brought.
+                self._book.needs_answer = False
+            # This pull was abandoned and no other follows, which would recover its runs. So
+            # they are returned here.
             is_stray = ticket != self._ticket and not self._in_pull
             stray = [
                 run
@@ -107,24 +110,23 @@ class DemandPuller(Puller):
 
 
 class QueueReader(ShareConsumer):
-    """Leases messages of chosen topics, as many as are wanted, when they are wanted.
+    """Leases messages of selected topics, as many as the application demands at the time.
 
-    take() and get() are called in one thread, ack() and wake() in any.
+    take() and get() must be called in the same thread, acknowledgements and wake() in any.
     """
 
     _state: DemandBook
 
     def _configure(self, options: Mapping[str, Any]) -> None:
-        # An acknowledgement is sent at once: those that come while one is under way go
-        # together.
-        given = {
+        # An interval of 1 ms: an acknowledgement is sent at once. Those that come while a
+        # request is in flight share the next request.
+        defaults = {
             "auto_accept": False,
             "auto_commit_interval_ms": 1,
             "max_in_flight": 10_000,
-            **options,
+            "fetch_max_wait_ms": PULL_WAIT_MS,
         }
-        given = {"fetch_max_wait_ms": PULL_WAIT_MS, **given}
-        self.options = check_options(ShareConsumerOptions, given)
+        self.options = check_options(ShareConsumerOptions, {**defaults, **options})
         self._state = DemandBook(self.options)
         self._is_woken = False
 
@@ -144,112 +146,122 @@ class QueueReader(ShareConsumer):
         book.on_silent_broker = self._puller.interrupt
         book.on_failed = self._reporter.add
 
-    def choose(self, topics: Sequence[str]) -> None:
-        """Lease from these topics only, the first preferred; what waits of others is given
-        back.
+    def select_topics(self, topics: Sequence[str]) -> None:
+        """Lease only from these topics from now on, in this order of preference. Messages of
+        other topics that wait for the application are released.
         """
         with self._state.changed:
-            if self._puller.choose(topics):
-                self._give_back(lambda topic: topic not in topics)
+            if self._puller.select_topics(topics):
+                self._release_waiting(lambda topic: topic not in topics)
                 self._puller.interrupt()
 
-    def give_back(self, topics: Sequence[str]) -> None:
-        """Give back what waits of these topics."""
+    def release_topics(self, topics: Sequence[str]) -> None:
+        """Release messages of these topics that wait for the application."""
         with self._state.changed:
-            self._give_back(lambda topic: topic in topics)
+            self._release_waiting(lambda topic: topic in topics)
 
-    def take(self, most: int, timeout_s: float) -> list[ShareMessage]:
-        """Return up to `most` messages as soon as there are any; [] after `timeout_s`, or
+    def take(self, limit: int, timeout_s: float) -> list[ShareMessage]:
+        """Return up to `limit` messages as soon as there are any; [] after `timeout_s`, or
         at wake().
 
-        Raises what ended the membership.
+        Raises the error that ended the membership.
         """
-        return self._take_until(most, lambda: self._is_woken, timeout_s)
+        return self._take_until(limit, lambda: self._is_woken, timeout_s)
 
     def get(self) -> ShareMessage | None:
-        """Return a message, or None if the brokers say that there is none now. Raises
-        Unavailable.
+        """Return a message, or None if the topics are empty. Raises Unavailable if no broker
+        answers.
         """
         book = self._state
         with book.changed:
-            book.hasty = True
-            seen = book.empty_answers
+            book.needs_answer = True
+            answers_before = book.empty_answers
+            # A pull in flight may wait at the broker; the next one does not.
             self._puller.interrupt()
         try:
-            taken = self._take_until(1, lambda: book.empty_answers > seen, GET_WITHIN_S)
+            messages = self._take_until(
+                1, lambda: book.empty_answers > answers_before, GET_WITHIN_S
+            )
         finally:
-            book.hasty = False
-        if not taken and book.empty_answers == seen:
+            book.needs_answer = False
+        if not messages and book.empty_answers == answers_before:
             raise Unavailable(f"no broker answered within {GET_WITHIN_S:.0f} s")
-        return taken[0] if taken else None
+        return messages[0] if messages else None
 
-    def want(self, most: int, on_arrival: Callable[[], object]) -> None:
-        """Lease up to `most` messages in the background; call that, in any thread, when
-        some have come.
+    def request_messages(self, limit: int, on_arrival: Callable[[], object]) -> None:
+        """Lease up to `limit` messages in the background. `on_arrival` is called in any thread
+        when messages have arrived; take_arrived() returns them.
         """
         self._start_or_resume()
         book = self._state
         with book.changed:
             book.on_arrival = on_arrival
-            if book.demand != most:
-                book.demand = most
+            if book.demand != limit:
+                book.demand = limit
                 book.changed.room.notify_all()
                 book.changed.reports.notify_all()
 
-    def has_come(self) -> bool:
-        """Return True if come() would return messages, or raise."""
+    def has_arrived(self) -> bool:
+        """Return True if take_arrived() would return messages or raise an error."""
         book = self._state
         with book.changed:
-            comes = (
+            has_messages = (
                 book.demand > 0
                 and book.has_lease()
                 and any(run.can_hand_out() for run in book.runs.values())
             )
-            return comes or book.fatal is not None
+            return has_messages or book.fatal is not None
 
-    def come(self) -> list[ShareMessage]:
-        """Return what want() has brought. Raises what ended the membership."""
+    def take_arrived(self) -> list[ShareMessage]:
+        """Return the messages that request_messages() has leased. Raises the error that ended
+        the membership.
+        """
         book = self._state
         with book.changed:
             self._raise_if_ended()
-            taken = book.hand_out(book.demand) if book.demand else []
-            # Under the same lock: the puller must not see room for what was taken.
-            book.demand -= len(taken)
-            return [cast(ShareMessage, message) for _, message in taken]
+            handed_out = book.hand_out(book.demand) if book.demand else []
+            # Under the same lock: otherwise the puller would see the room of these messages
+            # and lease more.
+            book.demand -= len(handed_out)
+            return [cast(ShareMessage, message) for _, message in handed_out]
 
     def wake(self) -> None:
-        """Let take() return at once: there is something to do."""
+        """Let take() return at once."""
         with self._state.changed:
             self._is_woken = True
             self._state.changed.messages.notify_all()
 
     def flush(self, within_s: float = FLUSH_WITHIN_S) -> bool:
-        """Report everything now; return True if brokers know all of it in time."""
+        """Report all outcomes now. Return True if brokers have confirmed them in time."""
         return self._renewer.flush(within_s)
 
-    def _give_back(self, which: Callable[[str], bool]) -> None:
+    def _release_waiting(self, is_selected: Callable[[str], bool]) -> None:
+        """Release the waiting messages of the selected topics. The caller holds the lock."""
         for run in [*self._state.runs.values()]:
-            if which(run.subscription) and (waiting := run.waiting_offsets()):
+            if is_selected(run.subscription) and (waiting := run.waiting_offsets()):
                 self._state.give_back(run, waiting)
 
     def _take_until(
-        self, most: int, is_over: Callable[[], bool], within_s: float
+        self, limit: int, is_over: Callable[[], bool], timeout_s: float
     ) -> list[ShareMessage]:
+        """Return up to `limit` messages as soon as there are any; [] after `timeout_s`, or when
+        `is_over()`.
+        """
         self._start_or_resume()
-        book, give_up_at = self._state, time.monotonic() + within_s
+        book, deadline = self._state, time.monotonic() + timeout_s
         with book.changed:
-            book.demand = most
+            book.demand = limit
             book.changed.room.notify_all()
             try:
                 while True:
                     self._raise_if_ended()
-                    taken = book.hand_out(most)
-                    left_s = give_up_at - time.monotonic()
-                    if taken or left_s <= 0 or is_over():
-                        return [cast(ShareMessage, message) for _, message in taken]
-                    book.changed.messages.wait(left_s)
+                    handed_out = book.hand_out(limit)
+                    wait_s = deadline - time.monotonic()
+                    if handed_out or wait_s <= 0 or is_over():
+                        return [cast(ShareMessage, message) for _, message in handed_out]
+                    book.changed.messages.wait(wait_s)
             finally:
-                # Under the same lock: the puller must not see what was taken while more
-                # seems wanted.
+                # Under the same lock: otherwise the puller would see the room of these
+                # messages and lease more.
                 book.demand, self._is_woken = 0, False
                 book.away_since = time.monotonic()

@@ -1,4 +1,4 @@
-"""Exchanges, durable queues and bindings, shared by all processes of a vhost; see Registry."""
+"""The exchanges, durable queues and bindings of a vhost, which all its processes share."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from catmq_client.errors import CatmqError
 
 log = logging.getLogger("catmq.kombu")
 
-# How old the table may be when a message is routed, s.
-BELIEVED_S = 1.0
+# Maximal age in seconds of the table by which a message is routed.
+MAX_AGE_S = 1.0
+# A change of the table: its operation in "op", and the operation's arguments.
 Entry = dict[str, str]
 
 
@@ -28,10 +29,13 @@ class Binding(NamedTuple):
 
 
 def is_match(kind: str, pattern: str, key: str) -> bool:
-    """Return True if an exchange of a type sends a message of a routing key to a binding.
+    """Return True if an exchange of the type `kind` routes a message with the routing key to
+    a binding with the key `pattern`.
 
-    >>> (is_match("topic", "task.#", "task.sent"),
-    ...  is_match("direct", "a", "b"), ...  is_match("fanout", "", "b")) (True, False, True)
+    >>> is_match("topic", "task.#", "task.sent"), is_match("fanout", "", "b")
+    (True, True)
+    >>> is_match("direct", "a", "b")
+    False
     """
     if kind == "fanout":
         return True
@@ -41,13 +45,14 @@ def is_match(kind: str, pattern: str, key: str) -> bool:
 
 
 def _matches_words(pattern: str, key: str) -> bool:
-    """Return True if a routing key matches a topic pattern: `*` is a word, `#` any number
-    of characters.
+    """Return True if a routing key matches a topic pattern: `*` is a word, `#` any number of
+    characters.
 
-    As kombu's regular expression, which takes hours for some patterns; and they come from
-    others.
+    The result is that of kombu's regular expression.
     """
-    ends = {0}  # positions in the key up to which the words so far may reach
+    # Not the regular expression itself: other processes choose the patterns, and for some of
+    # them it takes hours.
+    ends = {0}  # positions in the key up to which the words so far can match
     for number, word in enumerate(pattern.split(".")):
         if number:
             ends = {end + 1 for end in ends if key.startswith(".", end)}
@@ -56,22 +61,22 @@ def _matches_words(pattern: str, key: str) -> bool:
         if word == "#":
             ends = {*range(min(ends), len(key) + 1)}
         elif word == "*":
-            ends = {stop for end in ends for stop in _ends_in_word(key, end)}
+            # From each end to any position up to the next dot.
+            dots = {end: key.find(".", end) for end in ends}
+            ends = {
+                position
+                for end, dot in dots.items()
+                for position in range(end + 1, (len(key) if dot < 0 else dot) + 1)
+            }
         else:
             ends = {end + len(word) for end in ends if key.startswith(word, end)}
     return len(key) in ends
 
 
-def _ends_in_word(key: str, start: int) -> range:
-    """Return the positions after `start` up to the end of the word there."""
-    dot = key.find(".", start)
-    return range(start + 1, (len(key) if dot < 0 else dot) + 1)
-
-
 @dataclass(slots=True)
 class Table:
-    """The table that the entries of the log add up to. `logged`: exchanges whose messages
-    are logged, too.
+    """The state after all entries of the log. The messages of `logged` exchanges are written
+    to a log, too, for transient queues.
     """
 
     exchanges: dict[str, str] = field(default_factory=dict)
@@ -80,43 +85,45 @@ class Table:
     logged: set[str] = field(default_factory=set)
 
     def apply(self, entry: Entry) -> None:
-        """Take over an entry; one of a later release that is unknown here changes nothing."""
+        """Apply an entry. An operation of a later release is ignored."""
         change = _CHANGES.get(entry.get("op", ""))
         if change is not None:
             change(self, entry)
 
     def bind(self, entry: Entry) -> None:
-        self.bindings[_binding(entry)] = None
+        self.bindings[_to_binding(entry)] = None
 
     def unbind(self, entry: Entry) -> None:
-        self.bindings.pop(_binding(entry), None)
+        self.bindings.pop(_to_binding(entry), None)
 
     def delete_queue(self, entry: Entry) -> None:
         self.queues.discard(entry["queue"])
-        self._keep(lambda one: one.queue != entry["queue"])
+        self._filter_bindings(lambda binding: binding.queue != entry["queue"])
 
     def delete_exchange(self, entry: Entry) -> None:
         self.exchanges.pop(entry["exchange"], None)
         self.logged.discard(entry["exchange"])
-        self._keep(lambda one: one.exchange != entry["exchange"])
+        self._filter_bindings(lambda binding: binding.exchange != entry["exchange"])
 
-    def _keep(self, wanted: Callable[[Binding], bool]) -> None:
-        self.bindings = {one: None for one in self.bindings if wanted(one)}
+    def _filter_bindings(self, is_kept: Callable[[Binding], bool]) -> None:
+        self.bindings = {binding: None for binding in self.bindings if is_kept(binding)}
 
     def targets(self, exchange: str, key: str) -> list[str]:
-        """Return the durable queues that get a message."""
+        """Return the durable queues to which an exchange routes a message."""
+        # The default exchange routes to the queue with the name of the key.
         if not exchange:
             return [key] if key in self.queues else []
         kind = self.exchanges.get(exchange, "direct")
-        mine = (
-            one
-            for one in self.bindings
-            if one.exchange == exchange and is_match(kind, one.key, key)
+        matching = (
+            binding
+            for binding in self.bindings
+            if binding.exchange == exchange and is_match(kind, binding.key, key)
         )
-        return [*dict.fromkeys(one.queue for one in mine)]
+        # Each queue once, however many of its bindings match.
+        return [*dict.fromkeys(binding.queue for binding in matching)]
 
 
-def _binding(entry: Entry) -> Binding:
+def _to_binding(entry: Entry) -> Binding:
     return Binding(entry["exchange"], entry["key"], entry["queue"])
 
 
@@ -134,11 +141,11 @@ _CHANGES: dict[str, Callable[[Table, Entry], object]] = {
 
 
 class Registry:
-    """The table of a vhost: a log of one queue, which each process reads whole once, and
-    then its tail.
+    """The table of a vhost. It is stored as a log, a topic with a single queue.
 
-    It is read before a look-up when it is older than BELIEVED_S, or does not have what is
-    looked for. Only what is new is appended. Two processes that append the same do no harm.
+    Each process reads the whole log once, and then its new entries: before a look-up in a
+    table that is older than MAX_AGE_S, and if the table lacks the object. Only changes are
+    appended. It does no harm if two processes append the same entry.
     """
 
     def __init__(
@@ -146,8 +153,8 @@ class Registry:
         read: Callable[[int], tuple[list[bytes], int]],
         append: Callable[[bytes], object],
     ) -> None:
-        """`read(offset)`: what is stored from there on, and where to go on. `append(entry)`
-        stores one.
+        """`read(offset)` returns stored entries from the offset on, and the offset that follows
+        them. `append(entry)` stores an entry.
         """
         self._read, self._append = read, append
         self._table = Table()
@@ -155,26 +162,29 @@ class Registry:
         self._read_at = float("-inf")
         self._lock = threading.RLock()
 
-    def table(self, *, max_age_s: float = BELIEVED_S) -> Table:
-        """Return the table, not older than that, or the last one while brokers are away."""
+    def table(self, *, max_age_s: float = MAX_AGE_S) -> Table:
+        """Return the table, at most `max_age_s` old. While brokers are unavailable, it may be
+        older.
+        """
         with self._lock:
             if time.monotonic() - self._read_at > max_age_s:
                 self._refresh()
             return self._table
 
-    def ensure(self, *entries: Entry, is_new: Callable[[Table, Entry], bool]) -> None:
-        """Append the entries that are new to the table."""
+    def record(self, *entries: Entry, is_new: Callable[[Table, Entry], bool]) -> None:
+        """Append the entries that would change the table, as `is_new` decides."""
         with self._lock:
-            if not self._missing(self._table, entries, is_new):
+            # Usually nothing is new, and the old table is enough to know that.
+            if not self._select_new(self._table, entries, is_new):
                 return
-            missing = self._missing(self.table(max_age_s=0.0), entries, is_new)
-            for entry in missing:
+            new_entries = self._select_new(self.table(max_age_s=0.0), entries, is_new)
+            for entry in new_entries:
                 self._append(json.dumps(entry, ensure_ascii=False).encode())
-            if missing:
+            if new_entries:
                 self._refresh()
 
     @staticmethod
-    def _missing(
+    def _select_new(
         table: Table, entries: Iterable[Entry], is_new: Callable[[Table, Entry], bool]
     ) -> list[Entry]:
         return [entry for entry in entries if is_new(table, entry)]
@@ -182,19 +192,21 @@ class Registry:
     def _refresh(self) -> None:
         try:
             while True:
-                bodies, following = self._read(self._offset)
+                bodies, next_offset = self._read(self._offset)
                 for body in bodies:
-                    self._take(body)
-                self._offset = following
+                    self._apply_body(body)
+                self._offset = next_offset
                 if not bodies:
                     break
         except CatmqError as error:
+            # Without any table, or if a repetition does not help, the caller gets the error.
             if self._read_at == float("-inf") or not error.retriable:
                 raise
             log.warning("bindings are those of a moment ago: %s", error)
         self._read_at = time.monotonic()
 
-    def _take(self, body: bytes) -> None:
+    def _apply_body(self, body: bytes) -> None:
+        # Any client with the right to produce may have written the entry.
         try:
             entry: Any = json.loads(body)
             if not isinstance(entry, dict) or not all(

@@ -1,4 +1,4 @@
-"""Queues that go with their process: pidboxes, replies, events; see Transients."""
+"""Transient queues, in the memory of a process: for replies, events and remote control."""
 
 from __future__ import annotations
 
@@ -19,24 +19,27 @@ from catmq_client.message import Message
 
 log = logging.getLogger("catmq.kombu")
 
-# How long a log is read on after the last queue that it feeds has gone, s.
+# A log is read for this long after its last queue was deleted, so that a new queue, such as
+# that of the next reply, need not open it again.
 LINGER_S = 30.0
-# Without consumers a queue goes after so long, s, if it says nothing else.
+# A queue without consumers is deleted after this time, unless it has x-expires.
 EXPIRES_S = 60.0
-# A queue nobody reads holds no more messages than these; the oldest go first.
-MOST_HELD = 10_000
+# Limit of the messages in a queue that nobody reads. The oldest are dropped.
+MAX_MESSAGES = 10_000
 
 
 class Log(Protocol):
-    """The log of an exchange; it is read from the end that it had when it was opened."""
+    """The log of an exchange. Reading begins at the end that it had when it was opened."""
 
     def read(self) -> list[Message]:
-        """Return what is new; waits for some of it for a while."""
+        """Return new messages. May wait for them."""
         ...
 
 
-class Held(NamedTuple):
-    """A message in a queue, in the order of delivery."""
+class QueuedMessage(NamedTuple):
+    """A message in a transient queue. Tuples compare in the order of delivery: by rank, then
+    by number.
+    """
 
     rank: int
     number: int
@@ -45,7 +48,7 @@ class Held(NamedTuple):
 
 
 class TransientQueue:
-    """A queue in the memory of a process."""
+    """A queue in the memory of a process. `rank` returns the priority step of a message."""
 
     def __init__(
         self, name: str, expires_s: float, rank: Callable[[messages.Payload], int]
@@ -54,61 +57,61 @@ class TransientQueue:
         self.bindings: set[Binding] = set()
         self.consumers = 0
         self.unused_since = time.monotonic()
-        self._held: list[Held] = []
+        # A heap.
+        self._messages: list[QueuedMessage] = []
         self._numbers = itertools.count()
 
     def __len__(self) -> int:
-        return len(self._held)
+        return len(self._messages)
 
     def put(self, message: Message, payload: messages.Payload) -> None:
         heapq.heappush(
-            self._held, Held(-self._rank(payload), next(self._numbers), payload, message)
+            self._messages,
+            QueuedMessage(-self._rank(payload), next(self._numbers), payload, message),
         )
-        if len(self._held) > MOST_HELD:
-            self._held.remove(min(self._held, key=lambda one: one.number))
-            heapq.heapify(self._held)
+        if len(self._messages) > MAX_MESSAGES:
+            self._messages.remove(min(self._messages, key=lambda queued: queued.number))
+            heapq.heapify(self._messages)
 
-    def get(self) -> Held | None:
-        """Return the next message that has not expired."""
+    def get(self) -> QueuedMessage | None:
+        """Remove and return the next message that has not expired; None if there is none."""
         now = datetime.now(UTC)
-        while self._held:
-            held = heapq.heappop(self._held)
-            if not messages.is_expired(held.payload, held.message.stored_at_ms, now):
-                return held
+        while self._messages:
+            queued = heapq.heappop(self._messages)
+            if not messages.is_expired(queued.payload, queued.message.stored_at_ms, now):
+                return queued
         return None
 
-    def give_back(self, held: Held) -> None:
-        heapq.heappush(self._held, held)
-
     def purge(self) -> int:
-        count, self._held = len(self._held), []
+        count, self._messages = len(self._messages), []
         return count
 
-    def is_over(self) -> bool:
+    def is_expired(self) -> bool:
         return not self.consumers and time.monotonic() - self.unused_since > self.expires_s
 
 
-class Transients:
-    """The transient queues of a process, and a thread for each exchange that one of them is
-    bound to.
+class TransientQueues:
+    """The transient queues of a process, and a reader thread for each exchange to which one of
+    them is bound.
 
-    They have no tables: such an exchange has a log, which whoever is bound to it reads from
-    the time of the binding on. So a broadcast is stored once, and nobody has to be asked
-    who listens.
+    Messages of such an exchange are written to a log. Each process with a bound queue reads
+    the log from the time of the binding on. So a broadcast is stored once, and the sender
+    need not know the queues.
     """
 
     def __init__(
         self, open_log: Callable[[str], Log], rank: Callable[[messages.Payload], int]
     ) -> None:
-        """`open_log(exchange)`: its log, to be read from its present end on. `rank`: of the
-        next first.
+        """`open_log(exchange)` opens its log at the current end. `rank(payload)` is higher for
+        messages that are delivered first.
         """
         self._open_log, self._rank = open_log, rank
         self._queues: dict[str, TransientQueue] = {}
+        # By exchange: its type; the token of its reader thread; when it last had a binding.
         self._kinds: dict[str, str] = {}
         self._readers: dict[str, object] = {}
         self._idle_since: dict[str, float] = {}
-        # Called when a message has come.
+        # Called when a message has arrived.
         self._listeners: dict[object, Callable[[], object]] = {}
         self._lock = threading.RLock()
 
@@ -116,9 +119,9 @@ class Transients:
         return name in self._queues
 
     def declare(self, name: str, *, expires_s: float | None) -> None:
-        """Make a queue, which is bound to the default exchange, unless it is there."""
+        """Create a queue if it is missing, and restart its expiry."""
         with self._lock:
-            self._evict()
+            self._delete_expired()
             if name not in self._queues:
                 queue = TransientQueue(
                     name, EXPIRES_S if expires_s is None else expires_s, self._rank
@@ -127,11 +130,23 @@ class Transients:
             self._queues[name].unused_since = time.monotonic()
 
     def bind(self, binding: Binding, kind: str) -> None:
-        """Feed a queue from an exchange of a type, with what is sent from now on."""
+        """Bind a queue to an exchange of the type `kind`, for messages that are sent from now
+        on.
+        """
         with self._lock:
             self._kinds[binding.exchange] = kind
-            if binding.exchange not in self._readers:
-                self._start(binding.exchange)
+            # The log is open before this returns: a message that is sent afterwards arrives.
+            exchange = binding.exchange
+            if exchange not in self._readers:
+                # The reader thread ends when its token is no longer in _readers.
+                source, token = self._open_log(exchange), object()
+                self._readers[exchange] = token
+                threading.Thread(
+                    target=self._read_log,
+                    args=(exchange, source, token),
+                    name="catmq-log",
+                    daemon=True,
+                ).start()
             self._queues[binding.queue].bindings.add(binding)
 
     def unbind(self, binding: Binding) -> None:
@@ -140,13 +155,13 @@ class Transients:
                 queue.bindings.discard(binding)
 
     def delete(self, name: str) -> int:
-        """Remove a queue; return how many messages it had."""
+        """Delete a queue. Return the number of its messages."""
         with self._lock:
             queue = self._queues.pop(name, None)
             return len(queue) if queue is not None else 0
 
     def clear(self) -> None:
-        """Remove all queues; the threads end."""
+        """Delete all queues and end the reader threads."""
         with self._lock:
             self._queues.clear()
             self._readers.clear()
@@ -158,59 +173,48 @@ class Transients:
         with self._lock:
             return self._queues[name].purge() if name in self._queues else 0
 
-    def get(self, name: str) -> Held | None:
-        """Return the next message of a queue, None if there is none now."""
+    def get(self, name: str) -> QueuedMessage | None:
+        """Remove and return the next message of a queue; None if there is none now."""
         with self._lock:
             queue = self._queues.get(name)
             return None if queue is None else queue.get()
 
-    def give_back(self, name: str, held: Held) -> None:
-        with self._lock:
-            if (queue := self._queues.get(name)) is not None:
-                queue.give_back(held)
-
-    def consume(self, name: str, by: int) -> None:
-        """Count a consumer more or less; one fewer than one ends the queue, as auto_delete
-        says.
+    def count_consumer(self, name: str, change: int) -> None:
+        """Add (1) or remove (-1) a consumer. Without its last consumer the queue is deleted, as
+        auto_delete requires.
         """
         with self._lock:
             queue = self._queues.get(name)
             if queue is None:
                 return
-            queue.consumers += by
+            queue.consumers += change
             queue.unused_since = time.monotonic()
-            if by < 0 and queue.consumers <= 0:
+            if change < 0 and queue.consumers <= 0:
                 self.delete(name)
 
-    def listen(self, who: object, call: Callable[[], object] | None) -> None:
-        """Call this when a message has come; None: no more."""
+    def set_listener(self, owner: object, callback: Callable[[], object] | None) -> None:
+        """Set the owner's callback for arriving messages. None removes it."""
         with self._lock:
-            if call is None:
-                self._listeners.pop(who, None)
+            if callback is None:
+                self._listeners.pop(owner, None)
             else:
-                self._listeners[who] = call
+                self._listeners[owner] = callback
 
-    def _start(self, exchange: str) -> None:
-        source, mark = self._open_log(exchange), object()
-        self._readers[exchange] = mark
-        thread = threading.Thread(
-            target=self._follow, args=(exchange, source, mark), daemon=True
-        )
-        thread.name = "catmq-log"
-        thread.start()
-
-    def _follow(self, exchange: str, source: Log, mark: object) -> None:
+    def _read_log(self, exchange: str, source: Log, token: object) -> None:
         backoff = Backoff(max_ms=2_000)
         self._idle_since[exchange] = time.monotonic()
-        while self._readers.get(exchange) is mark:
+        while self._readers.get(exchange) is token:
             try:
-                self._step(exchange, source, mark)
+                self._read_once(exchange, source, token)
                 backoff.reset()
             except NotFound as error:
                 log.warning(
                     "the log of exchange %r is gone, and is made anew: %s", exchange, error
                 )
-                source = self._opened_again(exchange, source)
+                try:
+                    source = self._open_log(exchange)
+                except CatmqError as open_error:
+                    log.warning("the log of exchange %r: %s", exchange, open_error)
                 time.sleep(backoff.next_s())
             except CatmqError as error:
                 log.warning(
@@ -224,49 +228,43 @@ class Transients:
                 )
                 time.sleep(backoff.next_s())
 
-    def _step(self, exchange: str, source: Log, mark: object) -> None:
-        new = source.read()
-        if new and self._readers.get(exchange) is mark:
-            self._distribute(exchange, new)
+    def _read_once(self, exchange: str, source: Log, token: object) -> None:
+        """Read the log once. End the reader if the exchange has had no binding for LINGER_S."""
+        new_messages = source.read()
+        if new_messages and self._readers.get(exchange) is token:
+            self._distribute(exchange, new_messages)
         with self._lock:
-            self._evict()
+            self._delete_expired()
             now = time.monotonic()
-            if self._is_wanted(exchange):
+            if any(
+                binding.exchange == exchange
+                for queue in self._queues.values()
+                for binding in queue.bindings
+            ):
                 self._idle_since[exchange] = now
             elif (
                 now - self._idle_since[exchange] > LINGER_S
-                and self._readers.get(exchange) is mark
+                and self._readers.get(exchange) is token
             ):
                 del self._readers[exchange]
 
-    def _opened_again(self, exchange: str, source: Log) -> Log:
-        try:
-            return self._open_log(exchange)
-        except CatmqError as error:
-            log.warning("the log of exchange %r: %s", exchange, error)
-            return source
-
-    def _is_wanted(self, exchange: str) -> bool:
-        return any(
-            one.exchange == exchange
-            for queue in self._queues.values()
-            for one in queue.bindings
-        )
-
-    def _evict(self) -> None:
-        for name in [queue.name for queue in self._queues.values() if queue.is_over()]:
+    def _delete_expired(self) -> None:
+        for name in [queue.name for queue in self._queues.values() if queue.is_expired()]:
             self.delete(name)
 
-    def _distribute(self, exchange: str, new: list[Message]) -> None:
+    def _distribute(self, exchange: str, new_messages: list[Message]) -> None:
+        """Put messages into the bound queues and call the listeners."""
         with self._lock:
-            brought = [self._put(exchange, message) for message in new]
-            listeners = [*self._listeners.values()] if any(brought) else []
-        for call in listeners:
-            call()
+            is_routed = [self._put(exchange, message) for message in new_messages]
+            listeners = [*self._listeners.values()] if any(is_routed) else []
+        # Outside the lock: a listener takes locks of its own.
+        for callback in listeners:
+            callback()
 
     def _put(self, exchange: str, message: Message) -> bool:
+        """Put a message into each queue that it matches. Return True if there is one."""
         try:
-            payload: dict[str, Any] = messages.decoded(message.body)
+            payload: dict[str, Any] = messages.decode(message.body)
         except ValueError as error:
             log.error(
                 "message %s in the log of %r is left out: %s",
@@ -277,14 +275,16 @@ class Transients:
             return False
         key = payload["properties"]["delivery_info"].get("routing_key") or ""
         kind = self._kinds[exchange]
-        found = [
+        targets = [
             queue
             for queue in self._queues.values()
             if any(
-                one.exchange == exchange and is_match(kind, one.key, key)
-                for one in queue.bindings
+                binding.exchange == exchange and is_match(kind, binding.key, key)
+                for binding in queue.bindings
             )
         ]
-        for queue in found:
-            queue.put(message, messages.decoded(message.body))
-        return bool(found)
+        for queue in targets:
+            # Decoded again: each queue needs a payload of its own, because it is changed at
+            # the delivery.
+            queue.put(message, messages.decode(message.body))
+        return bool(targets)

@@ -1,4 +1,4 @@
-"""The transport of kombu on CatMQ; see Transport."""
+"""The transport of kombu on CatMQ: a connection, which receives messages for its channels."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from kombu.transport import virtual
 
 from catmq_client.contrib.kombu import messages
 from catmq_client.contrib.kombu.channel import Channel
-from catmq_client.contrib.kombu.cluster import Cluster, cluster
-from catmq_client.contrib.kombu.connecting import addresses_of, key_of
+from catmq_client.contrib.kombu.cluster import Cluster, get_cluster
+from catmq_client.contrib.kombu.connecting import broker_addresses, cluster_key
 from catmq_client.contrib.kombu.options import PORT
 from catmq_client.contrib.kombu.reader import QueueReader
 from catmq_client.errors import (
@@ -44,23 +44,28 @@ from catmq_client.version import VERSION
 
 log = logging.getLogger("catmq.kombu")
 
-# Messages asked for at once where kombu has no limit.
-MANY = 10
-# A wait without a limit is divided into waits of this length, s.
+# Messages to lease at once if the channels have no prefetch limit.
+DEFAULT_PREFETCH = 10
+# A longer wait is divided into waits of this length.
 STEP_S = 1.0
 CLOSE_WITHIN_S = 5.0
 CONNECT_WITHIN_S = 4.0
 
 
-class Waiting(NamedTuple):
-    """A message that was leased, and is not delivered yet."""
+class LeasedMessage(NamedTuple):
+    """A message that is leased and not delivered to a channel yet."""
 
     queue: str
     lease: ShareMessage
 
 
 class Transport(virtual.Transport):
-    """A connection: its channels lease messages through one member of the share group."""
+    """A connection. Its channels lease messages through one member of the share group.
+
+    Messages of transient queues come from memory, those of durable queues from a QueueReader.
+    kombu receives either by drain_events(), or through an event loop (Celery's worker). In
+    the loop, messages arrive in the background, and a pipe wakes the loop.
+    """
 
     Channel = Channel
     driver_type = driver_name = "catmq"
@@ -95,29 +100,28 @@ class Transport(virtual.Transport):
 
     def __init__(self, client: Any, **kwargs: Any) -> None:
         super().__init__(client, **kwargs)
-        self._addresses = addresses_of(client, self.scheme)
-        self._key = key_of(client, self._addresses)
+        self._addresses = broker_addresses(client, self.scheme)
+        self._key = cluster_key(client, self._addresses)
         self._pid = os.getpid()
         self._reader: QueueReader | None = None
-        self._waiting: deque[Waiting] = deque()
-        # The durable queues that are leased from, by topic.
-        self._queue_of: dict[str, str] = {}
+        self._leased: deque[LeasedMessage] = deque()
+        # The durable queue of each topic from which messages are leased.
+        self._queue_by_topic: dict[str, str] = {}
+        # Set when a message for a transient queue may have arrived.
         self._arrived = Event()
         self._serials = itertools.count(1)
         self._turn = itertools.count()
-        # An event loop that waits for messages, and the pipe that wakes it.
+        # The event loop, and the pipe that wakes it.
         self._loop: Any = None
         self._pipe: tuple[int, int] | None = None
 
     @property
     def cluster(self) -> Cluster:
-        return cluster(self._key)
+        return get_cluster(self._key)
 
     @property
-    def is_ours(self) -> bool:
-        """Return False in a process that was forked from the one that opened the
-        connection.
-        """
+    def is_own_process(self) -> bool:
+        """False in a process that was forked from the process that opened the connection."""
         return self._pid == os.getpid()
 
     @property
@@ -128,65 +132,63 @@ class Transport(virtual.Transport):
         return VERSION
 
     def establish_connection(self) -> Any:
-        """Ask the broker of the URL, so that kombu goes to the next one if it is away."""
+        """Connect. Raises an error if the first broker does not answer, so that kombu tries the
+        next one.
+        """
         first, verify = self._addresses[0], self._key.options.verify
         probe = HttpTransport(
             [first.url], api_key=first.api_key, verify=verify, discover=False
         )
         try:
-            limit_s = self.client.connect_timeout or CONNECT_WITHIN_S
-            probe.request("GET", api_path("brokers"), timeout_s=limit_s)
+            timeout_s = self.client.connect_timeout or CONNECT_WITHIN_S
+            probe.request("GET", api_path("brokers"), timeout_s=timeout_s)
         finally:
             probe.close()
-        self.cluster.opened(self)
+        self.cluster.add_connection(self)
         return super().establish_connection()
 
     def close_connection(self, connection: Any) -> None:
-        """Give back what is not acknowledged, report the rest, and leave the group."""
-        if not self.is_ours:
-            return  # its leases are those of the parent
-        self.cluster.transients.listen(self, None)
+        """Release unacknowledged messages, report the others, and leave the group."""
+        if not self.is_own_process:
+            return  # the leases belong to the parent
+        self.cluster.transients.set_listener(self, None)
         self._leave_loop()
-        self._give_back(lambda _: True)
+        self._release(lambda _: True)
         super().close_connection(connection)
         reader, self._reader = self._reader, None
         if reader is not None:
             reader.close(CLOSE_WITHIN_S)
-        self.cluster.closed(self)
+        self.cluster.remove_connection(self)
 
     def register_with_event_loop(self, connection: Any, loop: Any) -> None:
-        """Let an event loop deliver: messages come in the background, and wake it through a
-        pipe.
-        """
+        """Receive in the background from now on, and deliver in the event loop."""
         self._leave_loop()
         self._loop, self._pipe = loop, os.pipe()
-        for end in self._pipe:
-            os.set_blocking(end, False)
+        for descriptor in self._pipe:
+            os.set_blocking(descriptor, False)
         loop.add_reader(self._pipe[0], self._on_readable)
         loop.on_tick.add(self._on_tick)
 
     def _on_tick(self) -> None:
-        """Lease as much as there is room for, before the loop waits.
-
-        Nothing is delivered here: what that sends to a process of a pool would wait until
-        the next tick.
-        """
-        queues, room = self._wanted()
+        """Request as many messages as the channels have room for, before the loop waits."""
+        queues, room = self._demand()
         if queues and room:
-            self._choose(queues)
-            self._member().want(room, self.wake)
+            self._select_queues(queues)
+            self._get_reader().request_messages(room, self.wake)
         elif self._reader is not None:
-            self._reader.want(0, self.wake)
-        if self._waiting or (self._reader is not None and self._reader.has_come()):
+            self._reader.request_messages(0, self.wake)
+        # Delivered only in _on_readable: a task that is handed to a pool process in a tick
+        # would be written to its pipe only in the next tick.
+        if self._leased or (self._reader is not None and self._reader.has_arrived()):
             self.wake()
 
     def _on_readable(self) -> None:
-        """Deliver what is here."""
+        """Deliver all messages that have arrived."""
         with contextlib.suppress(BlockingIOError):
             while self._pipe is not None and os.read(self._pipe[0], 4096):
                 pass
         if self._reader is not None:
-            self._take_in(self._reader.come())
+            self._add_leased(self._reader.take_arrived())
         while self._deliver_next():
             pass
 
@@ -196,202 +198,220 @@ class Transport(virtual.Transport):
         if loop is not None and pipe is not None:
             loop.on_tick.discard(self._on_tick)
             loop.remove(pipe[0])
-            for end in pipe:
-                os.close(end)
+            for descriptor in pipe:
+                os.close(descriptor)
 
     def drain_events(self, connection: Any, timeout: float | None = None) -> None:
-        """Deliver one message. Raises TimeoutError if none came."""
-        if not self.is_ours:
+        """Deliver one message. Raises TimeoutError if none arrives within `timeout` seconds."""
+        if not self.is_own_process:
             raise Closed(
                 "this connection belongs to the parent process: open one after the fork"
             )
-        give_up_at = None if timeout is None else time.monotonic() + timeout
+        deadline = None if timeout is None else time.monotonic() + timeout
         while not self._deliver_next():
-            left_s = STEP_S if give_up_at is None else give_up_at - time.monotonic()
-            if left_s <= 0:
+            wait_s = STEP_S if deadline is None else deadline - time.monotonic()
+            if wait_s <= 0:
                 raise TimeoutError
-            self._wait(min(left_s, STEP_S))
+            self._wait(min(wait_s, STEP_S))
 
     def _deliver_next(self) -> bool:
-        """Deliver a message that is here; return False if there is none."""
+        """Deliver a message that has arrived. Return False if there is none."""
         return self._deliver_transient() or self._deliver_leased()
 
     def _deliver_transient(self) -> bool:
+        # Cleared before the look-up: a message that arrives meanwhile sets it again.
         self._arrived.clear()
-        transients = self.cluster.transients
         for channel in [*self.channels]:
-            for queue in channel.consumes() if channel.wants() != 0 else ():
-                held = transients.get(queue)
-                if held is not None:
-                    tag = self._tag(held.message.message_id)
-                    payload = messages.arrived(
-                        held.message, held.payload, tag=tag, redelivered=False
-                    )
+            for queue in channel.consumed_queues() if channel.prefetch_room() != 0 else ():
+                payload = self._take_transient(queue)
+                if payload is not None:
                     self._deliver(payload, queue)
                     return True
         return False
 
+    def _take_transient(self, queue: str) -> messages.Payload | None:
+        """Remove the next message from a transient queue and return its payload."""
+        queued = self.cluster.transients.get(queue)
+        if queued is None:
+            return None
+        tag = self._new_tag(queued.message.message_id)
+        return messages.set_delivery_info(
+            queued.message, queued.payload, tag=tag, redelivered=False
+        )
+
     def _deliver_leased(self) -> bool:
-        while self._waiting:
-            queue, lease = self._waiting.popleft()
-            channel = self._channel_of(queue)
+        while self._leased:
+            queue, lease = self._leased.popleft()
+            channel = next((c for c in self.channels if queue in c.consumed_queues()), None)
             if channel is None:
                 lease.release()
                 continue
-            payload = self._payload(queue, lease)
+            payload = self._prepare_payload(queue, lease)
             if payload is None:
                 continue
-            channel.takes_over(queue, payload["properties"]["delivery_tag"], lease)
+            channel.track_lease(queue, payload["properties"]["delivery_tag"], lease)
             self._deliver(payload, queue)
             return True
         return False
 
-    def _payload(self, queue: str, lease: ShareMessage) -> messages.Payload | None:
-        """Return a message to deliver; None if it is no message for a consumer, or not yet."""
+    def _prepare_payload(self, queue: str, lease: ShareMessage) -> messages.Payload | None:
+        """Return the payload to deliver. None if the message is invalid, expired, or has to be
+        delayed again; then it is settled here.
+        """
         try:
-            payload = messages.decoded(lease.body)
+            payload = messages.decode(lease.body)
         except messages.WrongMessage as error:
-            self.bury(lease, queue, error)
+            self.reject_invalid(lease, queue, error)
             return None
         if messages.is_expired(payload, lease.stored_at_ms, datetime.now(UTC)):
             lease.accept()
             return None
-        if payload["properties"].get(messages.AGAIN):
-            # Its eta is further away than the longest delay: it is stored again before it
-            # is done here.
+        if payload["properties"].get(messages.DELAY_AGAIN):
+            # The eta was beyond the longest delay. The message is stored again first and
+            # accepted then, so that it is never lost.
             try:
                 self.cluster.put(queue, payload)
             except (OptionError, MessageRefused, InvalidRequest) as error:
-                self.bury(lease, queue, error)
+                self.reject_invalid(lease, queue, error)
             else:
                 lease.accept()
             return None
-        tag = self._tag(lease.message_id)
-        return messages.arrived(lease, payload, tag=tag, redelivered=lease.deliveries > 1)
+        tag = self._new_tag(lease.message_id)
+        return messages.set_delivery_info(
+            lease, payload, tag=tag, redelivered=lease.deliveries > 1
+        )
 
     @staticmethod
-    def bury(lease: ShareMessage, queue: str, error: Exception) -> None:
-        """Make a dead letter of a message that no consumer can handle."""
+    def reject_invalid(lease: ShareMessage, queue: str, error: Exception) -> None:
+        """Reject a message that no consumer can handle. It becomes a dead letter."""
         log.error("message %s of queue %s is rejected: %s", lease, queue, error)
         lease.reject(error)
 
-    def _tag(self, message_id: str) -> str:
-        """Return a delivery tag: a message that comes again gets another one."""
+    def _new_tag(self, message_id: str) -> str:
+        """Return a delivery tag. Each delivery of a message has a tag of its own."""
         return f"{message_id}.{next(self._serials)}"
 
-    def _channel_of(self, queue: str) -> Any:
-        return next((one for one in self.channels if queue in one.consumes()), None)
-
-    def consumers_changed(self) -> None:
-        """Give back what waits for queues that nobody consumes any more."""
+    def on_consumers_changed(self) -> None:
+        """Release the leased messages of queues without consumers."""
         if self.cluster.transients is not None:
-            self.cluster.transients.listen(self, self.wake)
-        consumed = {queue for channel in self.channels for queue in channel.consumes()}
-        self._give_back(lambda one: one.queue not in consumed)
+            self.cluster.transients.set_listener(self, self.wake)
+        consumed = {
+            queue for channel in self.channels for queue in channel.consumed_queues()
+        }
+        self._release(lambda leased: leased.queue not in consumed)
         if self._reader is not None:
-            self._choose(sorted(consumed))
+            self._select_queues(sorted(consumed))
 
     def wake(self) -> None:
-        """A message for a transient queue has come; called by any thread."""
+        """Wake the waiting thread and the event loop, because a message has arrived. May be
+        called in any thread.
+        """
         self._arrived.set()
         pipe = self._pipe
         if pipe is not None:
-            # Full: it will wake. Closed: nobody waits.
+            # An OSError does no harm. Pipe full: the loop will wake. Closed: there is no loop.
             with contextlib.suppress(OSError):
                 os.write(pipe[1], b"!")
         if self._reader is not None:
             self._reader.wake()
 
     def flush(self) -> None:
-        """Tell brokers what was given back, so that it can be had again."""
+        """Report released messages now, so that they can be leased again."""
         if self._reader is not None:
             self._reader.flush()
 
     def purge(self, queue: str) -> int:
-        """Skip what a queue holds, what was leased of it and is not delivered included."""
-        self._give_back(lambda one: one.queue == queue)
+        """Skip the messages of a queue. Return their number."""
+        # Those that are leased and not delivered are released first, so that they are counted
+        # and skipped, too.
+        self._release(lambda leased: leased.queue == queue)
         if self._reader is not None:
-            self._reader.give_back(self.cluster.topics_of(queue))
+            self._reader.release_topics(self.cluster.topics_of_queue(queue))
             self._reader.flush()
         return self.cluster.purge(queue)
 
     def get(self, queue: str) -> tuple[messages.Payload, ShareMessage | None]:
-        """Return a message of a queue, and its lease. Raises Empty."""
-        if not self.is_ours:
+        """Return a message of a queue and its lease, which is None for a transient queue.
+        Raises Empty.
+        """
+        if not self.is_own_process:
             raise Closed(
                 "this connection belongs to the parent process: open one after the fork"
             )
-        transients = self.cluster.transients
-        if transients.has(queue):
-            held = transients.get(queue)
-            if held is None:
+        if self.cluster.transients.has(queue):
+            payload = self._take_transient(queue)
+            if payload is None:
                 raise Empty
-            tag = self._tag(held.message.message_id)
-            return messages.arrived(
-                held.message, held.payload, tag=tag, redelivered=False
-            ), None
+            return payload, None
         while True:
-            lease = self._lease_of(queue)
-            payload = self._payload(queue, lease)
+            lease = self._lease_one(queue)
+            payload = self._prepare_payload(queue, lease)
             if payload is not None:
                 return payload, lease
 
-    def _lease_of(self, queue: str) -> ShareMessage:
-        for one in self._waiting:
-            if one.queue == queue:
-                self._waiting.remove(one)
-                return one.lease
-        reader = self._member()
-        self._choose([queue])
+    def _lease_one(self, queue: str) -> ShareMessage:
+        """Return a leased message of a queue. Raises Empty."""
+        for leased in self._leased:
+            if leased.queue == queue:
+                self._leased.remove(leased)
+                return leased.lease
+        reader = self._get_reader()
+        self._select_queues([queue])
+        # Released messages of this process have to be available again.
         reader.flush()
         lease = reader.get()
         if lease is None:
             raise Empty
         return lease
 
-    def _wait(self, within_s: float) -> None:
-        """Wait for a message, of whatever queue."""
-        queues, room = self._wanted()
+    def _wait(self, timeout_s: float) -> None:
+        """Wait for a message of any consumed queue."""
+        queues, room = self._demand()
         if not queues or not room:
-            self._arrived.wait(within_s)
+            self._arrived.wait(timeout_s)
             return
-        reader = self._member()
-        self._choose(queues)
+        reader = self._get_reader()
+        self._select_queues(queues)
+        # A message that arrives from here on wakes reader.take().
         if self._arrived.is_set():
             return
         try:
-            taken = reader.take(room, within_s)
+            leases = reader.take(room, timeout_s)
         except NotFound:
-            self.cluster.forget()
+            self.cluster.forget_topics()
             raise
-        self._take_in(taken)
+        self._add_leased(leases)
 
-    def _take_in(self, taken: list[ShareMessage]) -> None:
-        for lease in taken:
-            queue = self._queue_of.get(lease.run.subscription)
+    def _add_leased(self, leases: list[ShareMessage]) -> None:
+        for lease in leases:
+            queue = self._queue_by_topic.get(lease.run.subscription)
             if queue is None:
                 lease.release()
             else:
-                self._waiting.append(Waiting(queue, lease))
+                self._leased.append(LeasedMessage(queue, lease))
 
-    def _wanted(self) -> tuple[list[str], int]:
-        """Return the durable queues to lease from, and how many messages all of their
-        channels take.
+    def _demand(self) -> tuple[list[str], int]:
+        """Return the durable queues to lease from, and the number of messages to lease.
+
+        A message may go to any of the channels, so the one with the least room counts.
         """
-        transients, queues, room = self.cluster.transients, [], MANY
+        transients, queues, room = self.cluster.transients, [], DEFAULT_PREFETCH
         for channel in self.channels:
-            wants = channel.wants()
-            mine = [queue for queue in channel.consumes() if not transients.has(queue)]
-            if mine and wants != 0:
-                queues += mine
-                room = (
-                    room if wants is None else min(room, wants) if room != MANY else wants
-                )
+            channel_room = channel.prefetch_room()
+            durable = [
+                queue for queue in channel.consumed_queues() if not transients.has(queue)
+            ]
+            if durable and channel_room != 0:
+                queues += durable
+                if channel_room is not None:
+                    # The default does not limit a channel that has a larger limit.
+                    is_default = room == DEFAULT_PREFETCH
+                    room = channel_room if is_default else min(room, channel_room)
         return queues, room
 
-    def _choose(self, queues: list[str]) -> None:
-        """Lease from these queues: urgent messages first, and of one step the queues in
-        turn.
+    def _select_queues(self, queues: list[str]) -> None:
+        """Lease from these queues from now on: urgent messages first. The queues take turns
+        within a priority step.
         """
         durable = [
             queue
@@ -399,27 +419,28 @@ class Transport(virtual.Transport):
             if not self.cluster.transients.has(queue)
         ]
         turn = next(self._turn) % len(durable) if durable else 0
-        turned = durable[turn:] + durable[:turn]
+        rotated = durable[turn:] + durable[:turn]
         topics = {
-            self.cluster.topic_of(queue, step): queue
+            self.cluster.topic_for_step(queue, step): queue
             for step in self.cluster.steps()
-            for queue in turned
+            for queue in rotated
         }
-        self._queue_of |= topics
-        self._member().choose([*topics])
+        self._queue_by_topic |= topics
+        self._get_reader().select_topics([*topics])
 
-    def _member(self) -> QueueReader:
+    def _get_reader(self) -> QueueReader:
         if self._reader is None:
             self._reader = self.cluster.new_reader()
         return self._reader
 
-    def _give_back(self, which: Any) -> None:
-        for one in [one for one in self._waiting if which(one)]:
-            self._waiting.remove(one)
-            one.lease.release()
+    def _release(self, is_selected: Any) -> None:
+        """Release the selected messages that are not delivered yet."""
+        for leased in [leased for leased in self._leased if is_selected(leased)]:
+            self._leased.remove(leased)
+            leased.lease.release()
 
 
 class SecureTransport(Transport):
-    """The same with TLS: `catmqs://`."""
+    """A connection with TLS: `catmqs://`."""
 
     scheme = "catmqs"

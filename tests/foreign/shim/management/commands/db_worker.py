@@ -7,7 +7,7 @@ from typing import Any
 from django.core.management.base import BaseCommand
 
 from catmq_client.contrib.django_tasks.working import worker
-from catmq_client.contrib.django_tasks.working.upkeep import settings_of
+from catmq_client.contrib.django_tasks.working.upkeep import find_settings
 from catmq_client.testing import FakeBroker
 
 worker.EMPTY_S = 0.15
@@ -33,7 +33,7 @@ class Command(BaseCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         if options.get("backend_name", "default") == "dummy":
             return
-        settings = settings_of("default")
+        settings = find_settings("default")
         if not broker:
             broker.append(FakeBroker())
             for topic in settings.topics():

@@ -20,7 +20,7 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         try:
-            settings = upkeep.settings_of(options.get("backend", "default"))
+            settings = upkeep.find_settings(options.get("backend", "default"))
         except Exception as error:
             raise CommandError(str(error)) from error
         days = options.get("min_age_days", 14)

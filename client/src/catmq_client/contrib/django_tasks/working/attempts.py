@@ -1,4 +1,7 @@
-"""An attempt of a task, the message that asked for it, and the errors of attempts."""
+"""Attempts of tasks, the deliveries that cause them, and the errors of attempts.
+
+Rows store the import path of an error's class, so these classes must keep their names.
+"""
 
 from __future__ import annotations
 
@@ -14,24 +17,26 @@ from catmq_client.errors import CatmqError
 
 
 class TaskTimeout(CatmqError, code="task_timeout"):
-    """An attempt took longer than it may; its thread cannot be stopped."""
+    """An attempt exceeded its time limit. Its thread cannot be stopped."""
 
-    # Where its thread was.
-    told: str | None = None
+    # The stack of the attempt's thread; stored instead of the error's own traceback.
+    stack_text: str | None = None
 
 
 class ResultRefused(ValueError):
-    """A task returned what no row can have: too much, or text that the database refuses."""
+    """A task returned a value that no row can store: too large, or text that the database
+    refuses.
+    """
 
 
 class TaskRecordMissing(CatmqError, code="task_record_missing"):
-    """A message of a task without a row: its transaction was rolled back, or the row was
+    """A message of a task that has no row: its transaction was rolled back, or the row was
     deleted.
     """
 
 
 class Delivery(Protocol):
-    """A message, and what is said of it."""
+    """A delivered message, which has to be accepted, released or rejected."""
 
     @property
     def body(self) -> bytes: ...
@@ -47,8 +52,8 @@ class Delivery(Protocol):
 
 
 class Attempt:
-    """A task at work. Its end is written once: by the thread that calls it, or by the
-    clock.
+    """A running attempt of a task. Its outcome is written once: by the thread that calls the
+    task, or by the watchdog when the time limit is exceeded.
     """
 
     def __init__(self, claim: Claim, task: AnyTask, delivery: Delivery) -> None:
@@ -60,24 +65,26 @@ class Attempt:
         self._lock, self._over = threading.Lock(), False
 
     def end(self) -> bool:
-        """Return True to the first who asks: it writes the end."""
+        """End the attempt. Return True to the first caller only, which writes the outcome."""
         with self._lock:
             was_over, self._over = self._over, True
             return not was_over
 
-    def timed_out(self) -> TaskTimeout:
-        """Return the error of an attempt that takes too long, with the place where it is."""
+    def timeout_error(self) -> TaskTimeout:
+        """Return the error for an attempt that exceeded its time limit, with the current
+        stack of its thread.
+        """
         error = TaskTimeout(
             f"task {self.claim.job.path} did not return within {self.claim.job.timeout} s"
         )
         frame = sys._current_frames().get(self.thread)
-        where = "".join(traceback.format_stack(frame)) if frame is not None else ""
-        error.told = f"{where}{type(error).__name__}: {error}\n"
+        stack = "".join(traceback.format_stack(frame)) if frame is not None else ""
+        error.stack_text = f"{stack}{type(error).__name__}: {error}\n"
         return error
 
 
-class Begun(NamedTuple):
-    """A task that was claimed together with others, and is to be called."""
+class ClaimedTask(NamedTuple):
+    """A task that was claimed in a batch and has not been called yet."""
 
     claim: Claim
     task: AnyTask

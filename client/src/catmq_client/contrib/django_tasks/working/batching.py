@@ -1,5 +1,5 @@
-"""Changes of the rows of several tasks by one statement, so that many short tasks wait for
-few commits.
+"""UPDATE of the rows of several tasks in one statement, so that many short tasks share a
+commit.
 """
 
 from __future__ import annotations
@@ -11,59 +11,63 @@ from django.db import connections
 
 from catmq_client.contrib.django_tasks.models import TaskRecord
 
-# Changes in one statement.
-MOST = 100
+# Rows in one statement.
+MAX_ROWS = 100
 
 
 class Guard(NamedTuple):
-    """A row, and the token without which it is not changed."""
+    """A row's id, and the token that it must have to be updated."""
 
     id: str
     token: int
 
 
-def change_rows(
+def update_rows(
     using: str,
     guards: Sequence[Guard],
     *,
-    before: str,
-    same: Mapping[str, Any],
-    each: Mapping[str, Sequence[Any]],
+    status: str,
+    common: Mapping[str, Any],
+    per_row: Mapping[str, Sequence[Any]],
 ) -> int:
-    """Return how many rows of tasks had the status `before` and their token, and were
-    changed.
+    """Update the rows of tasks that have the given status and their guard's token. Return
+    their number.
 
-    `same` has the new values that are the same in all rows, `each` those of one row each,
-    in order of
-    `guards`. One statement, without a query of Django's ORM: building that takes longer
-    than the statement.
+    `common` has the new values that are the same in all rows. `per_row` has a value for each
+    row, in the order of `guards`.
     """
+    # Written by hand: Django's ORM takes longer to build this query than the database to
+    # execute it.
     connection = connections[using]
-    name_of = connection.ops.quote_name
+    quote = connection.ops.quote_name
     fields: dict[str, Any] = {
         field.name: field for field in TaskRecord._meta.concrete_fields
     }
-    sets: list[str] = []
-    values: list[Any] = []
-    for name, value in same.items():
+    assignments: list[str] = []
+    parameters: list[Any] = []
+    for name, value in common.items():
         field = fields[name]
-        sets.append(f"{name_of(field.column)} = %s")
-        values.append(field.get_db_prep_save(value, connection))
-    key = name_of("id")
-    for name, its in each.items():
+        assignments.append(f"{quote(field.column)} = %s")
+        parameters.append(field.get_db_prep_save(value, connection))
+    key = quote("id")
+    for name, values in per_row.items():
         field = fields[name]
         case = f"CASE {key}{' WHEN %s THEN %s' * len(guards)} END"
+        # PostgreSQL takes the type of a CASE from its parameters, which is text.
         if connection.features.requires_casted_case_in_updates:
             case = f"CAST({case} AS {field.db_type(connection)})"
-        sets.append(f"{name_of(field.column)} = {case}")
-        for guard, value in zip(guards, its, strict=True):
-            values += (guard.id, field.get_db_prep_save(value, connection))
-    wanted = " OR ".join([f"({key} = %s AND {name_of('token')} = %s)"] * len(guards))
-    where = f"{name_of('status')} = %s AND ({wanted})"
-    values.append(before)
+        assignments.append(f"{quote(field.column)} = {case}")
+        for guard, value in zip(guards, values, strict=True):
+            parameters += (guard.id, field.get_db_prep_save(value, connection))
+    matches = " OR ".join([f"({key} = %s AND {quote('token')} = %s)"] * len(guards))
+    where = f"{quote('status')} = %s AND ({matches})"
+    parameters.append(status)
     for guard in guards:
-        values += guard
-    table = name_of(TaskRecord._meta.db_table)
+        parameters += guard
+    table = quote(TaskRecord._meta.db_table)
     with connection.cursor() as cursor:
-        cursor.execute(f"UPDATE {table} SET {', '.join(sets)} WHERE {where}", values)  # noqa: S608
+        cursor.execute(
+            f"UPDATE {table} SET {', '.join(assignments)} WHERE {where}",  # noqa: S608
+            parameters,
+        )
         return int(cursor.rowcount)

@@ -1,4 +1,4 @@
-"""Times of schedules: cron expressions of five fields, and intervals."""
+"""Cron expressions of five fields, and the times that they match."""
 
 from __future__ import annotations
 
@@ -21,17 +21,18 @@ MONTHS = (
     "dec",
 )
 DAYS = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
-# 29 February on a certain weekday comes every 28 years; across 2100 it takes 40.
-LOOKED_AHEAD_DAYS = 41 * 366
+# 29 February falls on a given weekday every 28 years; across 2100, which is no leap year,
+# after 40 years.
+MAX_DAYS_AHEAD = 41 * 366
 HOURS = 24
 MINUTE = timedelta(minutes=1)
 
 
 class _Field(NamedTuple):
     name: str
-    least: int
-    most: int
-    words: tuple[str, ...] = ()
+    minimum: int
+    maximum: int
+    names: tuple[str, ...] = ()
 
 
 FIELDS = (
@@ -44,7 +45,7 @@ FIELDS = (
 
 
 class WrongCron(ValueError):
-    """A cron expression is wrong; the text says where."""
+    """A cron expression is invalid. The text names the invalid part."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,32 +61,30 @@ class Cron:
     days: frozenset[int]
     months: frozenset[int]
     weekdays: frozenset[int]
-    # A day needs to be of both sets, because one of them is all.
-    needs_both: bool
-    # It has `*` for minutes or hours, so it goes on at its pace when the clocks change, as
-    # in cron(8).
-    repeats: bool
+    # Day of the month and weekday must both match. True if either field is `*`.
+    needs_both_days: bool
+    # The minutes or hours are `*`: the schedule keeps its pace when the clocks change, as in
+    # cron(8).
+    keeps_pace: bool
 
-    def after(self, time: datetime) -> datetime:
-        """Return the next time, whole minutes, on the same wall clock. Raises WrongCron if
-        there is none.
+    def next_wall_time(self, time: datetime) -> datetime:
+        """Return the next matching minute after a naive time, without regard to changes of
+        the clocks. Raises WrongCron if there is none.
 
-        >>> Cron.parse("30 3 * * mon").after(datetime(2026, 11, 23, 3, 30))
+        >>> Cron.parse("30 3 * * mon").next_wall_time(datetime(2026, 11, 23, 3, 30))
         datetime.datetime(2026, 11, 30, 3, 30)
         """
         time = time.replace(second=0, microsecond=0) + timedelta(minutes=1)
-        day, last = time.date(), time.date() + timedelta(days=LOOKED_AHEAD_DAYS)
+        day, last = time.date(), time.date() + timedelta(days=MAX_DAYS_AHEAD)
         while day <= last:
-            if day.month in self.months and self._has_day(day.day, day.isoweekday() % 7):
-                least = (time.hour, time.minute) if day == time.date() else (0, 0)
-                found = [
-                    (h, m)
-                    for h in sorted(self.hours)
-                    for m in sorted(self.minutes)
-                    if (h, m) >= least
-                ]
-                if found:
-                    hour, minute = found[0]
+            matches = (day.day in self.days, day.isoweekday() % 7 in self.weekdays)
+            is_day = all(matches) if self.needs_both_days else any(matches)
+            if day.month in self.months and is_day:
+                earliest = (time.hour, time.minute) if day == time.date() else (0, 0)
+                times = ((h, m) for h in sorted(self.hours) for m in sorted(self.minutes))
+                first = next((time for time in times if time >= earliest), None)
+                if first is not None:
+                    hour, minute = first
                     return time.replace(
                         year=day.year,
                         month=day.month,
@@ -97,69 +96,69 @@ class Cron:
         raise WrongCron("there is no such day")
 
     def next_after(self, now: datetime, zone: tzinfo) -> datetime:
-        """Return the next time after `now`, both aware, on the wall clock of a zone. Raises
-        WrongCron.
+        """Return the next matching time after `now` in a time zone. Both times are aware.
+        Raises WrongCron.
 
-        Where clocks change: a rule with `*` for minutes or hours goes on at its pace, so
-        its times come twice when the clocks go back, and those that are left out when they
-        go forward do not come. Any other rule comes once on each of its days: at the first
-        of two equal times, or an hour later if its time is left out.
+        When the clocks change, a rule with `*` for minutes or hours keeps its pace: its times
+        match twice when the clocks go back, and skipped times do not match when they go
+        forward. Any other rule matches once on each of its days: at the first of two equal
+        times, or an hour later if its time is skipped.
         """
-        if self.repeats:
+        if self.keeps_pace:
             return self._next_at_pace(now, zone)
         wall = now.astimezone(zone).replace(tzinfo=None)
         while True:
-            wall = self.after(wall)
-            # In UTC and back: a time that is left out is an hour later.
+            wall = self.next_wall_time(wall)
+            # fold=0 is the first of two equal times. A skipped time becomes an hour later.
             time = wall.replace(tzinfo=zone, fold=0).astimezone(UTC)
             if time > now:
                 return time
 
     def _next_at_pace(self, now: datetime, zone: tzinfo) -> datetime:
-        # Between two changes of its clocks a zone has one offset. `inside` is a moment of
+        # Between two changes of its clocks a zone has a constant offset. `inside` is a time in
         # such a span.
         start = inside = now.astimezone(UTC)
         while True:
             offset = _offset(inside, zone)
             time = (
-                self.after((start + offset).replace(tzinfo=None)).replace(tzinfo=UTC)
+                self.next_wall_time((start + offset).replace(tzinfo=None)).replace(
+                    tzinfo=UTC
+                )
                 - offset
             )
             change = _next_change(inside, time, zone)
             if change is None:
                 return time
-            # The minute of the change may be one of its times.
+            # The minute of the change itself may match.
             start, inside = change - MINUTE, change
-
-    def _has_day(self, day: int, weekday: int) -> bool:
-        both = day in self.days, weekday in self.weekdays
-        return all(both) if self.needs_both else any(both)
 
     @classmethod
     def parse(cls, text: str) -> Cron:
-        """Read an expression. Raises WrongCron.
+        """Parse an expression. Raises WrongCron, also if it never matches.
 
         >>> sorted(Cron.parse("*/20 8-10 1,15 jan *").minutes)
         [0, 20, 40]
         """
         parts = text.split()
         if len(parts) != len(FIELDS):
-            names = ", ".join(one.name for one in FIELDS)
+            names = ", ".join(field.name for field in FIELDS)
             raise WrongCron(f"{text!r} has {len(parts)} fields, not five: {names}")
-        minutes, hours, days, months, weekdays = map(_values, parts, FIELDS)
-        made = cls(
+        minutes, hours, days, months, weekdays = map(_parse_field, parts, FIELDS)
+        cron = cls(
             minutes=minutes,
             hours=hours,
             days=days,
             months=months,
+            # Sunday is 0 or 7.
             weekdays=frozenset(day % 7 for day in weekdays),
-            needs_both=parts[2].startswith("*") or parts[4].startswith("*"),
-            repeats=parts[0].startswith("*")
+            needs_both_days=parts[2].startswith("*") or parts[4].startswith("*"),
+            keeps_pace=parts[0].startswith("*")
             or parts[1].startswith("*")
             or len(hours) == HOURS,
         )
-        made.after(datetime(2026, 1, 1))
-        return made
+        # Raises WrongCron for a date such as 30 February.
+        cron.next_wall_time(datetime(2026, 1, 1))
+        return cron
 
 
 def _offset(time: datetime, zone: tzinfo) -> timedelta:
@@ -167,13 +166,14 @@ def _offset(time: datetime, zone: tzinfo) -> timedelta:
 
 
 def _next_change(start: datetime, end: datetime, zone: tzinfo) -> datetime | None:
-    """Return the first whole minute after `start`, up to `end`, with another UTC offset
-    than `start`.
+    """Return the first whole minute after `start` and up to `end` whose UTC offset differs
+    from that of `start`. None if there is none.
     """
     offset, day = _offset(start, zone), start
     while day < end:
         following = min(day + timedelta(days=1), end)
         if _offset(following, zone) != offset:
+            # Binary search for the minute of the change.
             low, high = int(day.timestamp() // 60), int(-(-following.timestamp() // 60))
             while high - low > 1:
                 middle = (low + high) // 2
@@ -186,24 +186,25 @@ def _next_change(start: datetime, end: datetime, zone: tzinfo) -> datetime | Non
     return None
 
 
-def _values(text: str, field: _Field) -> frozenset[int]:
-    found: set[int] = set()
-    for part in text.lower().split(","):
-        span, _, step = part.partition("/")
+def _parse_field(text: str, field: _Field) -> frozenset[int]:
+    values: set[int] = set()
+    for element in text.lower().split(","):
+        span, _, step = element.partition("/")
         first, _, last = span.partition("-")
-        least = field.least if span == "*" else _number(first, field)
-        most = field.most if span == "*" or step else least
+        lowest = field.minimum if span == "*" else _parse_number(first, field)
+        # "5/10" means from 5 to the end of the range, in steps of 10.
+        highest = field.maximum if span == "*" or step else lowest
         if last:
-            most = _number(last, field)
-        if most < least or (step and not step.isdecimal()) or step == "0":
-            raise WrongCron(f"{part!r} is no {field.name}")
-        found.update(range(least, most + 1, int(step or 1)))
-    return frozenset(found)
+            highest = _parse_number(last, field)
+        if highest < lowest or (step and not step.isdecimal()) or step == "0":
+            raise WrongCron(f"{element!r} is no {field.name}")
+        values.update(range(lowest, highest + 1, int(step or 1)))
+    return frozenset(values)
 
 
-def _number(text: str, field: _Field) -> int:
-    if text in field.words:
-        return field.words.index(text) + (1 if field.words is MONTHS else 0)
-    if not text.isdecimal() or not field.least <= int(text) <= field.most:
-        raise WrongCron(f"{text!r} is no {field.name}: {field.least} to {field.most}")
+def _parse_number(text: str, field: _Field) -> int:
+    if text in field.names:
+        return field.names.index(text) + (1 if field.names is MONTHS else 0)
+    if not text.isdecimal() or not field.minimum <= int(text) <= field.maximum:
+        raise WrongCron(f"{text!r} is no {field.name}: {field.minimum} to {field.maximum}")
     return int(text)

@@ -1,5 +1,5 @@
-"""One delivery of a task: it is claimed, called, and its end is written before its message
-is accepted.
+"""Execution of one delivery of a task: claim the task, call it, write its outcome, and only
+then accept the message.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from catmq_client.contrib.django_tasks.compat import (
 )
 from catmq_client.contrib.django_tasks.conf import TaskSettings
 from catmq_client.contrib.django_tasks.jobs import (
-    MOST_BYTES,
+    MAX_BYTES,
     Job,
     WrongMessage,
-    json_of,
     parse,
-    send,
+    send_job,
+    to_storable_json,
 )
 from catmq_client.contrib.django_tasks.models import TaskRecord
 from catmq_client.contrib.django_tasks.task import (
@@ -46,17 +46,17 @@ from catmq_client.contrib.django_tasks.task import (
 )
 from catmq_client.contrib.django_tasks.working.attempts import (
     Attempt,
-    Begun,
+    ClaimedTask,
     Delivery,
     ResultRefused,
     TaskRecordMissing,
 )
 from catmq_client.contrib.django_tasks.working.records import (
     Claim,
-    Place,
+    Claimant,
     Verdict,
     WorkerLost,
-    records_of,
+    make_records,
 )
 from catmq_client.errors import CatmqError
 from catmq_client.http.backoff import Backoff
@@ -65,32 +65,33 @@ log = logging.getLogger("catmq.tasks")
 
 R = TypeVar("R")
 
-# The pause before the second attempt, and the longest; each doubles, and varies by a tenth,
-# s.
-FIRST_PAUSE_S, MOST_PAUSE_S, VARIES = 5.0, 600.0, 0.1
-# A task without a row waits for the commit of its caller: so often, for so long.
+# The default backoff in seconds: the first pause doubles up to the longest. Each varies by a
+# tenth, so that tasks that failed together do not come again together.
+FIRST_PAUSE_S, MAX_PAUSE_S, JITTER = 5.0, 600.0, 0.1
+# A directly sent task without a row waits for the commit of its caller: at most ROW_TRIES
+# times ROW_PAUSE_S.
 ROW_TRIES, ROW_PAUSE_S = 60, 1.0
-# A task without a function waits for a worker that has it.
+# A task whose function this worker does not have is postponed by this.
 MISSING_PAUSE_S = 5.0
-# A task that met an error of ours would meet it again at once: its thread waits before it
-# gives it back.
+# After an internal error a delivery is released only after this pause, because it would meet
+# the same error again at once.
 TROUBLE_PAUSE_S = 1.0
-# The end of a task is written again for so long while the database is away.
+# A task's outcome is written again for this long while the database is unavailable.
 PERSIST_S = 60.0
-# Errors of MySQL about a value that drivers count as the server's trouble: no JSON, too
-# deep, too large.
-REFUSED = frozenset((1153, 3140, 3141, 3157))
+# Errors of MySQL that drivers report as OperationalError although the value is the cause:
+# 1153 packet too large, 3140 and 3141 invalid JSON, 3157 JSON too deep.
+REFUSED_VALUE = frozenset((1153, 3140, 3141, 3157))
 
 
 class Execution:
-    """Runs the tasks of one backend; safe to share between threads.
+    """Runs the tasks of one backend. Threads may share it.
 
     `on_begin` gets each attempt before its task is called, and `on_end` the row afterwards.
-    While the database is away, a task is neither begun nor given up until `is_stopping()`.
-    `later`, if there is one, gets what a task returned instead of its end being written at
-    once; it has to call
-    `write_ends` and
-    `settle`.
+    While the database is unavailable, tasks are neither called nor released until
+    `is_stopping()`.
+
+    If `defer_result` is set, it gets the return value of a task instead of the value being
+    written at once. Its owner has to call `write_results` and `settle` later.
     """
 
     def __init__(
@@ -103,80 +104,90 @@ class Execution:
         on_end: Callable[[TaskRecord], object] = lambda record: None,
         is_test: bool = False,
     ) -> None:
-        """`is_test`: connections are the caller's, in a transaction, and Ctrl-C ends the
-        caller.
+        """`is_test`: run in the caller's transaction, so leave its connections open; Ctrl-C
+        during a task ends the caller.
         """
         self._settings, self._worker = settings, worker
         self._is_stopping, self.on_begin, self._on_end = is_stopping, on_begin, on_end
-        self.later: Callable[[Attempt, Any], object] | None = None
+        self.defer_result: Callable[[Attempt, Any], object] | None = None
         self._renew_connections: Callable[[], object] = (
-            _nothing if is_test else _renew_connections
+            (lambda: None) if is_test else _renew_connections
         )
-        self._passes = (KeyboardInterrupt,) if is_test else ()
-        self._records = records_of(settings)
-        # By thread: since when the database has owed it an answer, monotonic.
-        self._asked: dict[int, float] = {}
+        self._reraised = (KeyboardInterrupt,) if is_test else ()
+        self._records = make_records(settings)
+        # By thread id: monotonic time since when the thread waits for the database.
+        self._waiting_since: dict[int, float] = {}
 
     def waiting_s(self) -> float:
-        """Return for how long the database has owed the answer that a thread has waited for
-        the longest.
+        """Return for how many seconds a thread has waited for the database, the longest wait
+        of all threads.
         """
+        # A copy: other threads change the dict.
         return max(
-            (time.monotonic() - since for since in [*self._asked.values()]), default=0.0
+            (time.monotonic() - since for since in [*self._waiting_since.values()]),
+            default=0.0,
         )
 
     @contextmanager
-    def _asking(self) -> Iterator[None]:
-        me = threading.get_ident()
-        self._asked[me] = time.monotonic()
+    def _timing_database(self) -> Iterator[None]:
+        thread_id = threading.get_ident()
+        self._waiting_since[thread_id] = time.monotonic()
         try:
             yield
         finally:
-            del self._asked[me]
+            del self._waiting_since[thread_id]
 
-    def begin_all(self, deliveries: Sequence[Delivery]) -> list[Begun | None]:
-        """Claim the tasks of messages that came together by one statement; return what
+    def claim_all(self, deliveries: Sequence[Delivery]) -> list[ClaimedTask | None]:
+        """Claim the tasks of several messages in one statement. Return for each delivery what
         `handle` takes.
 
-        Only such as come for the first time, and whose module is imported: what may fail or
-        take long is left to `handle`.
+        Only first deliveries of tasks whose modules are imported are claimed here. For the
+        others, whose claim may fail or take longer, the result is None.
         """
         self._renew_connections()
-        firsts = [self._first_of(delivery) for delivery in deliveries]
-        items = [(job, place) for job, place, _ in filter(None, firsts)]
+        candidates = [self._first_delivery(delivery) for delivery in deliveries]
+        items = [(job, claimant) for job, claimant, _ in filter(None, candidates)]
         try:
-            with self._asking():
+            with self._timing_database():
                 claims = iter(self._records.claim_all(items) if items else ())
-        except Exception as error:  # noqa: BLE001 - each is claimed alone then, and has its own error
+        except Exception as error:  # noqa: BLE001 - then `handle` claims each, and handles its error
             log.debug("%d tasks could not be claimed together: %s", len(items), error)
             claims = iter(())
         return [
-            Begun(claim, one[2]) if one and (claim := next(claims, None)) else None
-            for one in firsts
+            ClaimedTask(claim, candidate[2])
+            if candidate and (claim := next(claims, None))
+            else None
+            for candidate in candidates
         ]
 
-    def _first_of(self, delivery: Delivery) -> tuple[Job, Place, AnyTask] | None:
-        """Return what claims a task in its first delivery; None where there is more to it."""
+    def _first_delivery(self, delivery: Delivery) -> tuple[Job, Claimant, AnyTask] | None:
+        """Return what is needed to claim a task in its first delivery; None for any other."""
         try:
             job = self._parse(delivery)
-            token = job.token_of(attempt=delivery.attempt, deliveries=delivery.deliveries)
+            token = job.delivery_token(
+                attempt=delivery.attempt, deliveries=delivery.deliveries
+            )
             if (
                 token != 1
                 or job.is_early()
                 or job.path.rpartition(".")[0] not in sys.modules
             ):
                 return None
-            return job, Place(token, delivery.message_id, self._worker), find_task(job.path)
-        except Exception:  # noqa: BLE001 - `handle` meets it, too
+            return (
+                job,
+                Claimant(token, delivery.message_id, self._worker),
+                find_task(job.path),
+            )
+        except Exception:  # noqa: BLE001 - `handle` meets the same error and handles it
             return None
 
-    def handle(self, delivery: Delivery, begun: Begun | None = None) -> None:
-        """Do with a message what is to be done, and accept it; leave it if the worker ends
-        before that.
+    def handle(self, delivery: Delivery, claimed: ClaimedTask | None = None) -> None:
+        """Run the task of a message and accept the message. The message is released if the
+        worker stops before the outcome is written.
         """
-        if begun is not None:
-            attempt = Attempt(begun.claim, begun.task, delivery)
-            self._settle(delivery, begun.claim.job, lambda: self._run(attempt))
+        if claimed is not None:
+            attempt = Attempt(claimed.claim, claimed.task, delivery)
+            self._settle(delivery, claimed.claim.job, lambda: self._run(attempt))
             return
         try:
             job = self._parse(delivery)
@@ -187,29 +198,37 @@ class Execution:
         self._settle(delivery, job, lambda: self._handle(job, delivery))
 
     def end(self, attempt: Attempt, error: BaseException | None, value: Any = None) -> bool:
-        """Write the end of an attempt whose `end()` was True; return True if its message is
-        settled then.
+        """Write the outcome of an attempt whose `end()` was True. Return True if its message
+        is settled then.
         """
         if error is None:
             try:
-                return self._succeeded(attempt, value)
+                has_claim = self._persist(
+                    lambda: self._records.succeed(attempt.claim, value)
+                )
+                if has_claim is None:
+                    return False
+                self._after_success(attempt, has_claim=has_claim)
+                return True
             except DatabaseError as refused:
                 error = ResultRefused(
                     f"the result of task {attempt.claim.job.path} cannot be kept: {refused}"
                 )
-        return self._failed(attempt, error)
+        return self._fail(attempt, error)
 
-    def write_ends(self, returned: Sequence[tuple[Attempt, Any]]) -> Sequence[bool | None]:
-        """Write the ends of tasks that returned by one statement; return for each what
-        `settle` takes.
+    def write_results(
+        self, returned: Sequence[tuple[Attempt, Any]]
+    ) -> Sequence[bool | None]:
+        """Write the return values of several tasks in one statement. Return for each what
+        `settle` takes as `is_written`.
         """
         self._renew_connections()
         try:
-            with self._asking():
+            with self._timing_database():
                 return self._records.succeed_all(
                     [(attempt.claim, value) for attempt, value in returned]
                 )
-        except Exception as error:  # noqa: BLE001 - each is written alone then, and has its own error
+        except Exception as error:  # noqa: BLE001 - then `settle` writes each, and handles its error
             log.debug(
                 "the ends of %d tasks could not be written together: %s",
                 len(returned),
@@ -218,28 +237,28 @@ class Execution:
             return [None] * len(returned)
 
     def settle(self, attempt: Attempt, value: Any, is_written: bool | None) -> None:
-        """Do what follows the end of a task that returned.
+        """Send the signals for a task that returned, and accept its message.
 
-        `is_written`: False if the task was somebody else's by then; None if the end is
+        `is_written`: False if another delivery had the task by then; None if the outcome is
         still to be written.
         """
 
         def work() -> bool:
             if is_written is None:
                 return self.end(attempt, None, value)
-            self._has_succeeded(attempt, is_mine=is_written)
+            self._after_success(attempt, has_claim=is_written)
             return True
 
         self._settle(attempt.delivery, attempt.claim.job, work)
 
     def _parse(self, delivery: Delivery) -> Job:
-        """Return the job of a message. Raises WrongMessage, also for a queue that the
-        backend does not have.
-
-        The job may have to be sent on to the topic of its queue. If there is none, that
-        would fail each time the message is delivered, and no bound on deliveries ends it.
+        """Return the job of a message. Raises WrongMessage, also for a queue that the backend
+        does not have.
         """
         job = parse(delivery.body)
+        # The job may have to be sent again, to the topic of its queue. If that topic does
+        # not exist, every delivery would fail, and max_deliveries of the group is 0: without
+        # this check the message would come for ever.
         if self._settings.queues and job.queue not in self._settings.queues:
             queues = ", ".join(self._settings.queues)
             raise WrongMessage(
@@ -250,7 +269,7 @@ class Execution:
         return job
 
     def _settle(self, delivery: Delivery, job: Job, work: Callable[[], bool]) -> None:
-        """Let the message be delivered again unless `work` returns True."""
+        """Call `work`, and release the message unless it returns True."""
         self._renew_connections()
         is_settled = False
         try:
@@ -267,62 +286,63 @@ class Execution:
             self._renew_connections()
 
     def _handle(self, job: Job, delivery: Delivery) -> bool:
-        """Return True if nothing more is to be said of the message."""
+        """Claim and run a task. Return True if its message is settled."""
         if job.is_early():
-            send(job, self._settings, due_ms=job.run_after_ms)
+            send_job(job, self._settings, due_ms=job.run_after_ms)
             return delivery.accept() or True
-        token = job.token_of(attempt=delivery.attempt, deliveries=delivery.deliveries)
-        missing: BaseException | None = None
+        token = job.delivery_token(attempt=delivery.attempt, deliveries=delivery.deliveries)
+        import_error: BaseException | None = None
         task: AnyTask | None = None
         try:
             task = find_task(job.path)
-        except Exception as error:  # noqa: BLE001 - a module that cannot be imported may raise anything
+        except Exception as error:  # noqa: BLE001 - importing a module may raise anything
+            # During a rolling upgrade another worker may have the task already.
             if job.waits * MISSING_PAUSE_S < self._settings.missing_task_s:
                 log.warning("task %s waits for a worker that has it: %s", job.id, error)
-                return self._put_off(job, token, delivery, MISSING_PAUSE_S)
-            missing = error
-        place = Place(token, delivery.message_id, self._worker)
-        claim = self._persist(lambda: self._records.claim(job, place), for_ever=True)
-        return claim is not None and self._claimed(claim, task, missing, delivery)
+                return self._postpone(job, token, delivery, MISSING_PAUSE_S)
+            import_error = error
+        claimant = Claimant(token, delivery.message_id, self._worker)
+        claim = self._persist(
+            lambda: self._records.claim(job, claimant), until_stopped=True
+        )
+        return claim is not None and self._act_on_claim(claim, task, import_error, delivery)
 
-    def _claimed(
+    def _act_on_claim(
         self,
         claim: Claim,
         task: AnyTask | None,
-        missing: BaseException | None,
+        import_error: BaseException | None,
         delivery: Delivery,
     ) -> bool:
         job = claim.job
         if claim.verdict is Verdict.MISSING:
-            return self._wait_for_row(claim, delivery)
+            # A directly sent message may arrive before the caller's transaction commits.
+            if job.is_direct and job.waits < ROW_TRIES:
+                return self._postpone(job, claim.token, delivery, ROW_PAUSE_S)
+            missing = TaskRecordMissing(
+                f"task {job.id} {job.path} has no row: it was rolled back, or deleted"
+            )
+            log.error("%s; its message is made a dead letter", missing)
+            delivery.reject(missing)
+            return True
         if claim.verdict is Verdict.RUN and task is not None:
             return self._run(Attempt(claim, task, delivery))
         if claim.verdict is Verdict.RUN:
-            error = missing or TaskMissing(job.path)
+            error = import_error or TaskMissing(job.path)
             if self._persist(lambda: self._records.fail(claim, error)) is None:
                 return False
-            return self._has_failed(claim, None, delivery, error)
+            return self._after_failure(claim, None, delivery, error)
         if claim.verdict is Verdict.USED_UP:
-            return self._has_failed(
+            return self._after_failure(
                 claim, task, delivery, WorkerLost("its workers were lost")
             )
+        # OVER: nothing is left to do for this message.
         delivery.accept()
         return True
 
-    def _wait_for_row(self, claim: Claim, delivery: Delivery) -> bool:
-        job = claim.job
-        if job.is_direct and job.waits < ROW_TRIES:
-            return self._put_off(job, claim.token, delivery, ROW_PAUSE_S)
-        error = TaskRecordMissing(
-            f"task {job.id} {job.path} has no row: it was rolled back, or deleted"
-        )
-        log.error("%s; its message is made a dead letter", error)
-        delivery.reject(error)
-        return True
-
-    def _put_off(self, job: Job, token: int, delivery: Delivery, pause_s: float) -> bool:
+    def _postpone(self, job: Job, token: int, delivery: Delivery, pause_s: float) -> bool:
         if (
-            self._persist(lambda: self._records.put_off(job, token, delay_s=pause_s))
+            self._persist(lambda: self._records.postpone(job, token, delay_s=pause_s))
             is None
         ):
             return False
@@ -330,18 +350,20 @@ class Execution:
         return True
 
     def _run(self, attempt: Attempt) -> bool:
+        """Call the task and write its outcome. Return True if the message needs no release."""
         self.on_begin(attempt)
-        _tell(task_started, self._settings, attempt.result)
+        _send_signal(task_started, self._settings, attempt.result)
         error, value = None, None
         try:
             value = _call(attempt)
-        except self._passes:
+        except self._reraised:
             raise
         except BaseException as raised:  # noqa: BLE001 - SystemExit in a task fails the task, not the worker
             error = raised
+        # False if the watchdog has written a timeout as the outcome.
         if attempt.end():
-            if error is None and self.later is not None:
-                self.later(attempt, value)
+            if error is None and self.defer_result is not None:
+                self.defer_result(attempt, value)
                 return True
             return self.end(attempt, error, value)
         log.warning(
@@ -350,54 +372,48 @@ class Execution:
         )
         return True
 
-    def _succeeded(self, attempt: Attempt, value: Any) -> bool:
-        claim = attempt.claim
-        is_mine = self._persist(lambda: self._records.succeed(claim, value))
-        if is_mine is None:
-            return False
-        self._has_succeeded(attempt, is_mine=is_mine)
-        return True
-
-    def _has_succeeded(self, attempt: Attempt, *, is_mine: bool) -> None:
-        if is_mine:
-            self._finished(attempt.claim, attempt.task)
+    def _after_success(self, attempt: Attempt, *, has_claim: bool) -> None:
+        if has_claim:
+            self._report_end(attempt.claim, attempt.task)
         else:
-            what = "task %s was done, but is somebody else's by now: its result is dropped"
-            log.warning(what, attempt.claim.job.id)
+            text = "task %s was done, but is somebody else's by now: its result is dropped"
+            log.warning(text, attempt.claim.job.id)
         attempt.delivery.accept()
 
-    def _failed(self, attempt: Attempt, error: BaseException) -> bool:
+    def _fail(self, attempt: Attempt, error: BaseException) -> bool:
         claim, job = attempt.claim, attempt.claim.job
         pause_s = self._pause_s(attempt, error)
         if pause_s is None:
-            mine = self._persist(lambda: self._records.fail(claim, error))
-            if mine:
-                return self._has_failed(claim, attempt.task, attempt.delivery, error)
+            has_claim = self._persist(lambda: self._records.fail(claim, error))
+            if has_claim:
+                return self._after_failure(claim, attempt.task, attempt.delivery, error)
         else:
-            what = "task %s %s: attempt %d failed; the next one in %.1f s"
+            text = "task %s %s: attempt %d failed; the next one in %.1f s"
             log.warning(
-                what,
+                text,
                 job.id,
                 job.path,
                 len(claim.record.worker_ids),
                 pause_s,
                 exc_info=error,
             )
-            later_s = pause_s
-            mine = self._persist(lambda: self._records.retry(claim, error, delay_s=later_s))
-            if mine:
+            delay_s = pause_s
+            has_claim = self._persist(
+                lambda: self._records.retry(claim, error, delay_s=delay_s)
+            )
+            if has_claim:
                 self._on_end(claim.record)
-        if mine is None:
+        if has_claim is None:
             return False
         attempt.delivery.accept()
         return True
 
-    def _has_failed(
+    def _after_failure(
         self, claim: Claim, task: AnyTask | None, delivery: Delivery, error: BaseException
     ) -> bool:
-        """A task has failed for good, and that is written."""
+        """Report a task whose row is written as failed for good, and settle its message."""
         log.error("task %s %s: failed", claim.job.id, claim.job.path, exc_info=error)
-        self._finished(claim, task)
+        self._report_end(claim, task)
         if self._settings.dead:
             delivery.reject(error)
         else:
@@ -405,45 +421,50 @@ class Execution:
         return True
 
     def _pause_s(self, attempt: Attempt, error: BaseException) -> float | None:
-        """Return the pause before the next attempt; None if there is none."""
-        begun = len(attempt.claim.record.worker_ids)
-        if begun >= attempt.claim.job.max_attempts or isinstance(error, ResultRefused):
+        """Return the seconds until the next attempt; None if there is none."""
+        attempts = len(attempt.claim.record.worker_ids)
+        if attempts >= attempt.claim.job.max_attempts or isinstance(error, ResultRefused):
             return None
         backoff = getattr(attempt.task, "backoff", None)
         if backoff is not None:
             try:
-                asked = backoff(error, attempt.result)
+                task_pause_s = backoff(error, attempt.result)
                 return (
-                    None if asked is None else min(max(0.0, float(asked)), 365 * 86_400.0)
+                    None
+                    if task_pause_s is None
+                    else min(max(0.0, float(task_pause_s)), 365 * 86_400.0)
                 )
             except Exception:
                 log.exception(
                     "backoff of task %s failed: the usual pause is taken",
                     attempt.claim.job.path,
                 )
-        pause_s = min(FIRST_PAUSE_S * 2.0 ** (begun - 1), MOST_PAUSE_S)
-        return pause_s * random.uniform(1 - VARIES, 1 + VARIES)
+        pause_s = min(FIRST_PAUSE_S * 2.0 ** (attempts - 1), MAX_PAUSE_S)
+        return pause_s * random.uniform(1 - JITTER, 1 + JITTER)
 
-    def _finished(self, claim: Claim, task: AnyTask | None) -> None:
+    def _report_end(self, claim: Claim, task: AnyTask | None) -> None:
         self._on_end(claim.record)
         if task is not None:
-            _tell(task_finished, self._settings, claim.record.result(task))
+            _send_signal(task_finished, self._settings, claim.record.result(task))
 
-    def _persist(self, work: Callable[[], R], *, for_ever: bool = False) -> R | None:
-        """Return what `work` returns, which is one change of the database; repeated while
-        that is away.
+    def _persist(self, work: Callable[[], R], *, until_stopped: bool = False) -> R | None:
+        """Call `work`, which is one change in the database, and repeat it while the database
+        is unavailable. Return its result.
 
-        None: it stayed away, or the worker ends; the lease then brings the message back.
+        Returns None if the worker stops, or after PERSIST_S unless `until_stopped`. Then the
+        message is delivered again when its lease ends.
         """
-        backoff, give_up_at = Backoff(), time.monotonic() + PERSIST_S
+        backoff, deadline = Backoff(), time.monotonic() + PERSIST_S
         while True:
             try:
-                with self._asking():
+                with self._timing_database():
                     return work()
             except (OperationalError, InterfaceError) as error:
-                if error.args and error.args[0] in REFUSED:
+                if error.args and error.args[0] in REFUSED_VALUE:
                     raise
-                if self._is_stopping() or (not for_ever and time.monotonic() > give_up_at):
+                if self._is_stopping() or (
+                    not until_stopped and time.monotonic() > deadline
+                ):
                     log.error(
                         "a task is left to the end of its lease, the database is away: %s",
                         error,
@@ -457,25 +478,25 @@ class Execution:
 
 
 def _call(attempt: Attempt) -> Any:
-    """Return what the task returns, as JSON has it. Raises ResultRefused, and what the task
-    raises.
+    """Call the task. Return its result as JSON types. Raises ResultRefused, and any error of
+    the task.
     """
     task, result = attempt.task, attempt.result
-    first = (TaskContext(task_result=result),) if task.takes_context else ()
-    value = json_of(
-        task.call(*first, *result.args, **result.kwargs),
+    context = (TaskContext(task_result=result),) if task.takes_context else ()
+    value = to_storable_json(
+        task.call(*context, *result.args, **result.kwargs),
         f"the result of task {task.module_path}",
     )
     size = len(repr(value))
-    if size > MOST_BYTES:
+    if size > MAX_BYTES:
         raise ResultRefused(
-            f"task {task.module_path} returned about {size} bytes: at most {MOST_BYTES} are kept"
+            f"task {task.module_path} returned about {size} bytes: at most {MAX_BYTES} are kept"
         )
     return value
 
 
-def _tell(signal: Any, settings: TaskSettings, result: AnyResult) -> None:
-    """Send a signal; a receiver that fails changes nothing for the task."""
+def _send_signal(signal: Any, settings: TaskSettings, result: AnyResult) -> None:
+    """Send a signal. An error in a receiver is logged and does not affect the task."""
     for receiver, error in signal.send_robust(
         sender=type(task_backends[settings.alias]), task_result=result
     ):
@@ -488,7 +509,3 @@ def _renew_connections() -> None:
     close_old_connections()
     if django_settings.DEBUG:
         reset_queries()
-
-
-def _nothing() -> None:
-    """Leave connections as they are."""

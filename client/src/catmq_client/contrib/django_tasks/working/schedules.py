@@ -1,9 +1,9 @@
-"""Schedules: tasks that are enqueued at their times, each time once, by whichever worker
-comes first.
+"""Schedules: tasks that are enqueued at given times. Of all workers one enqueues the task of
+each time.
 
-A row says when a schedule is due next. Who moves that time enqueues the task in the same
-transaction. A time that passed while no worker ran is made up for once; of several only one
-is. A new schedule waits for its next time, and so does one whose rule has changed.
+A row has the time when a schedule is due next. The worker that moves this time enqueues the
+task in the same transaction. If several times passed while no worker ran, the task is
+enqueued once. A schedule that is new, or whose rule has changed, waits for its next time.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from django.utils import timezone
 from catmq_client.contrib.django_tasks import enqueueing
 from catmq_client.contrib.django_tasks.compat import InvalidTask
 from catmq_client.contrib.django_tasks.conf import TaskSettings
-from catmq_client.contrib.django_tasks.jobs import alias_of
+from catmq_client.contrib.django_tasks.jobs import database_alias
 from catmq_client.contrib.django_tasks.models import TaskRecord, TaskSchedule
 from catmq_client.contrib.django_tasks.task import TaskMissing, find_task
 from catmq_client.contrib.django_tasks.working.cron import Cron, WrongCron
@@ -29,71 +29,76 @@ from catmq_client.errors import CatmqError
 log = logging.getLogger("catmq.tasks")
 
 KEYS = {"task", "cron", "every", "args", "kwargs", "queue", "priority"}
-MOST_NAME = 150
-# Of a schedule's ticks, as ids of tasks.
+MAX_NAME_LENGTH = 150
+# Of the task ids, which are made from the schedule's name and the time when it was due.
 NAMESPACE = uuid.UUID("7c1f2f0e-7d53-4b8e-9a52-0d2b6c1b41aa")
-# Schedules are looked at again after so long, s: another worker may have moved them.
-LOOK_EVERY_S = 30.0
+# The rows are read at least this often, because another worker may have moved the times.
+CHECK_EVERY_S = 30.0
 
 
 class WrongSchedule(CatmqError, code="wrong_schedule"):
-    """A schedule of the settings is wrong; the text says how."""
+    """A schedule in the settings is invalid. The text has the cause."""
 
 
-def wrong(schedules: Mapping[str, Any]) -> Iterator[str]:
-    """Yield what is wrong with schedules, one sentence for each that is."""
-    for name, one in schedules.items():
+def find_problems(schedules: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a sentence for each invalid schedule."""
+    for name, schedule in schedules.items():
         try:
-            _check(name, one)
+            _check(name, schedule)
         except (WrongSchedule, WrongCron, TaskMissing) as error:
             yield f"schedule {name!r}: {error}"
 
 
-def _check(name: str, one: Any) -> None:
-    if not isinstance(name, str) or len(name) > MOST_NAME:
-        raise WrongSchedule(f"its name must be text of at most {MOST_NAME} characters")
-    if not isinstance(one, Mapping) or not isinstance(one.get("task"), str):
+def _check(name: str, schedule: Any) -> None:
+    if not isinstance(name, str) or len(name) > MAX_NAME_LENGTH:
+        raise WrongSchedule(
+            f"its name must be text of at most {MAX_NAME_LENGTH} characters"
+        )
+    if not isinstance(schedule, Mapping) or not isinstance(schedule.get("task"), str):
         raise WrongSchedule("it must be a dict with 'task', the path of one")
-    unknown = sorted(map(str, one.keys() - KEYS))
+    unknown = sorted(map(str, schedule.keys() - KEYS))
     if unknown:
         raise WrongSchedule(
             f"{unknown[0]!r} is unknown; there are {', '.join(sorted(KEYS))}"
         )
-    if ("cron" in one) == ("every" in one):
+    if ("cron" in schedule) == ("every" in schedule):
         raise WrongSchedule("it needs 'cron' or 'every', one of them")
-    every = one.get("every", 1)
+    every = schedule.get("every", 1)
     if type(every) is not int or every < 1:
         raise WrongSchedule(f"'every' must be whole seconds, at least 1, not {every!r}")
-    if "cron" in one:
-        Cron.parse(str(one["cron"]))
-    find_task(one["task"])
+    if "cron" in schedule:
+        Cron.parse(str(schedule["cron"]))
+    find_task(schedule["task"])
 
 
-def next_time(one: Mapping[str, Any], now: datetime) -> datetime:
-    """Return when a schedule is due after `now`, both aware; cron goes by the project's
-    time zone.
+def next_time(schedule: Mapping[str, Any], now: datetime) -> datetime:
+    """Return when a schedule is due next after `now`. Both times are aware. Cron expressions
+    are in the project's time zone.
     """
-    if "every" in one:
-        every = int(one["every"])
+    if "every" in schedule:
+        every = int(schedule["every"])
+        # Multiples of the interval since 1970, so all workers compute the same times.
         return datetime.fromtimestamp((int(now.timestamp()) // every + 1) * every, UTC)
-    return Cron.parse(one["cron"]).next_after(now, timezone.get_default_timezone())
+    return Cron.parse(schedule["cron"]).next_after(now, timezone.get_default_timezone())
 
 
 class Schedules:
-    """The schedules of a backend, as one worker looks after them."""
+    """Enqueues the scheduled tasks of a backend. Each worker has an instance."""
 
     def __init__(self, settings: TaskSettings) -> None:
         self._settings = settings
-        self._told: set[str] = set()
+        # Names of schedules whose error is logged: it is logged once, not at every check.
+        self._logged: set[str] = set()
 
     def run_due(self) -> float:
-        """Enqueue what is due; return the seconds until something may be."""
-        waits = [LOOK_EVERY_S]
-        for name, one in self._settings.schedules.items():
+        """Enqueue the tasks that are due. Return the seconds until the next check."""
+        waits = [CHECK_EVERY_S]
+        for name, schedule in self._settings.schedules.items():
             try:
-                _check(name, one)
-                waits.append(self._run_one(name, one))
-                self._told.discard(name)
+                # Checked again each time: the task's module may not be importable now.
+                _check(name, schedule)
+                waits.append(self._run_if_due(name, schedule))
+                self._logged.discard(name)
             except (
                 WrongSchedule,
                 WrongCron,
@@ -103,71 +108,77 @@ class Schedules:
                 TypeError,
                 ValueError,
             ) as error:
-                if name not in self._told:
+                if name not in self._logged:
                     log.error("schedule %r does not run: %s", name, error)
-                self._told.add(name)
+                self._logged.add(name)
         return max(0.0, min(waits))
 
-    def _run_one(self, name: str, one: Mapping[str, Any]) -> float:
+    def _run_if_due(self, name: str, schedule: Mapping[str, Any]) -> float:
+        """Enqueue the task if it is due. Return the seconds until it is due next."""
         now = datetime.now(UTC)
-        rule = f"every {one['every']}" if "every" in one else str(one["cron"])
-        key, alias = f"{self._settings.alias}:{name}", alias_of(self._settings)
+        rule = (
+            f"every {schedule['every']}" if "every" in schedule else str(schedule["cron"])
+        )
+        key, alias = f"{self._settings.alias}:{name}", database_alias(self._settings)
         rows = TaskSchedule.objects.using(alias)
-        later = next_time(one, now)
+        next_due_at = next_time(schedule, now)
         row, is_new = rows.get_or_create(
-            pk=key, defaults={"rule": rule, "due_at": _stored(later)}
+            pk=key, defaults={"rule": rule, "due_at": _to_column(next_due_at)}
         )
         if not is_new and row.rule != rule:
-            rows.filter(pk=key, rule=row.rule).update(rule=rule, due_at=_stored(later))
+            rows.filter(pk=key, rule=row.rule).update(
+                rule=rule, due_at=_to_column(next_due_at)
+            )
             row.refresh_from_db()
-        due = _aware(row.due_at)
-        if due <= now:
+        due_at = _from_column(row.due_at)
+        if due_at <= now:
             with transaction.atomic(using=alias):
+                # Only one worker's UPDATE finds the old time.
                 if rows.filter(pk=key, rule=rule, due_at=row.due_at).update(
-                    due_at=_stored(later)
+                    due_at=_to_column(next_due_at)
                 ):
-                    self._enqueue(key, one, due)
-            due = later
-        return (due - datetime.now(UTC)).total_seconds()
+                    self._enqueue(key, schedule, due_at)
+            due_at = next_due_at
+        return (due_at - datetime.now(UTC)).total_seconds()
 
-    def _enqueue(self, key: str, one: Mapping[str, Any], due: datetime) -> None:
-        task_id = uuid.uuid5(NAMESPACE, f"{key} {due.isoformat()}").hex
-        if TaskRecord.objects.using(alias_of(self._settings)).filter(pk=task_id).exists():
+    def _enqueue(self, key: str, schedule: Mapping[str, Any], due_at: datetime) -> None:
+        # The id is made from the schedule and its time: a time is enqueued at most once.
+        task_id = uuid.uuid5(NAMESPACE, f"{key} {due_at.isoformat()}").hex
+        records = TaskRecord.objects.using(database_alias(self._settings))
+        if records.filter(pk=task_id).exists():
             return
-        task = find_task(one["task"]).using(
+        task = find_task(schedule["task"]).using(
             backend=self._settings.alias,
-            queue_name=one.get("queue"),
-            priority=one.get("priority"),
+            queue_name=schedule.get("queue"),
+            priority=schedule.get("priority"),
         )
         enqueueing.enqueue(
             task,
-            one.get("args", ()),
-            one.get("kwargs", {}),
+            schedule.get("args", ()),
+            schedule.get("kwargs", {}),
             self._settings,
             task_id=task_id,
         )
-        late_s = (datetime.now(UTC) - due).total_seconds()
+        late_s = (datetime.now(UTC) - due_at).total_seconds()
         log.info(
             "schedule %s: task %s enqueued, %.1f s after its time", key, task_id, late_s
         )
 
 
-def _stored(time: datetime) -> datetime:
-    """Return a time as its column takes it.
-
-    Without USE_TZ that is the wall clock, which shows some times twice. A microsecond,
-    which schedules do not have, marks the second one.
-    """
+def _to_column(time: datetime) -> datetime:
+    """Convert an aware time for the column `due_at`."""
     from django.conf import settings
 
     if settings.USE_TZ:
         return time
+    # Without USE_TZ the column has wall time, in which some times occur twice. A microsecond,
+    # which times of schedules do not have, marks the second occurrence.
     wall = timezone.make_naive(time, timezone.get_default_timezone())
     return wall.replace(microsecond=wall.fold, fold=0)
 
 
-def _aware(time: datetime) -> datetime:
-    """Return the time in UTC that `_stored` returned."""
+def _from_column(time: datetime) -> datetime:
+    """Convert a value of the column `due_at` to the time in UTC. Inverse of `_to_column`."""
     if timezone.is_naive(time):
         wall = time.replace(microsecond=0, fold=1 if time.microsecond else 0)
         time = timezone.make_aware(wall, timezone.get_default_timezone())

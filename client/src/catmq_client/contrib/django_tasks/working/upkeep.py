@@ -1,9 +1,10 @@
-"""Rows of tasks as operators and time change them: retry, resend, discard, prune, counts."""
+"""Operations on the rows of tasks: retry, resend, discard, prune, count."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -13,45 +14,50 @@ from django.utils import timezone
 
 from catmq_client.contrib.django_tasks.compat import task_backends
 from catmq_client.contrib.django_tasks.conf import TaskSettings
-from catmq_client.contrib.django_tasks.enqueueing import job_of
-from catmq_client.contrib.django_tasks.jobs import TOKENS_A_MESSAGE, alias_of, send
+from catmq_client.contrib.django_tasks.enqueueing import build_job
+from catmq_client.contrib.django_tasks.jobs import (
+    TOKENS_A_MESSAGE,
+    database_alias,
+    send_job,
+)
 from catmq_client.contrib.django_tasks.models import TaskRecord
 from catmq_client.contrib.django_tasks.task import AnyTask, TaskMissing
 
 log = logging.getLogger("catmq.tasks")
 
 Status = TaskRecord.Status
-# Deleted at once.
+# Rows of one DELETE.
 PRUNE_ROWS = 1_000
-# Workers that start tell of tasks that have waited for longer: topics keep messages for 7
-# days by default.
+# A worker that starts warns of tasks that have waited for longer, because topics keep
+# messages for 7 days by default.
 OLD = timedelta(days=7)
 
 
-def settings_of(alias: str) -> TaskSettings:
-    """Return the settings of a backend. Raises ValueError if it is none of ours."""
+def find_settings(alias: str) -> TaskSettings:
+    """Return the settings of a backend. Raises ValueError if it is no CatmqBackend."""
     backend: Any = task_backends[alias]
     if not isinstance(getattr(backend, "settings", None), TaskSettings):
         raise ValueError(f"backend {alias!r} of TASKS is no CatmqBackend")
-    found: TaskSettings = backend.settings
-    return found
+    settings: TaskSettings = backend.settings
+    return settings
 
 
 def retry(settings: TaskSettings, ids: Iterable[str]) -> int:
-    """Give tasks that have failed or were discarded one more attempt, now; return their
-    number.
-    """
-    return sum(_retry_one(settings, task_id) for task_id in ids)
+    """Give failed or discarded tasks one more attempt now. Return the number of tasks."""
+    statuses = (Status.FAILED, Status.DISCARDED)
+    return sum(_send_again(settings, task_id, statuses, more_attempts=1) for task_id in ids)
 
 
 def resend(settings: TaskSettings, *, older_than: timedelta) -> int:
-    """Send tasks again that are due and have waited for so long; return their number.
+    """Send due tasks again that were enqueued more than `older_than` ago. Return the number
+    of tasks.
 
-    Brokers may have deleted their messages, which they keep for no group that nobody works
-    for. A message that is still there does nothing any more.
+    Brokers may have deleted their messages: without consumers in the group, unread messages
+    are deleted by retention, too. A message that still exists has a lower token and has no
+    effect any more.
     """
     ids = (
-        _waiting(settings)
+        _due_rows(settings)
         .filter(enqueued_at__lt=timezone.now() - older_than)
         .values_list("pk", flat=True)
     )
@@ -59,116 +65,116 @@ def resend(settings: TaskSettings, *, older_than: timedelta) -> int:
 
 
 def waiting_since(settings: TaskSettings) -> dict[str, datetime]:
-    """Return when the oldest task that is due was enqueued, by queue."""
+    """Return by queue when the oldest due task was enqueued."""
     return dict(
-        _waiting(settings).order_by().values_list("queue_name").annotate(Min("enqueued_at"))
+        _due_rows(settings)
+        .order_by()
+        .values_list("queue_name")
+        .annotate(Min("enqueued_at"))
     )
 
 
-def warn_of_old(settings: TaskSettings) -> None:
-    """Say which queues have tasks so old that brokers may have deleted their messages."""
+def warn_of_old_tasks(settings: TaskSettings) -> None:
+    """Log the queues with tasks so old that brokers may have deleted their messages."""
     if settings.results == "none":
         return
     for queue, since in sorted(waiting_since(settings).items()):
         if since < timezone.now() - OLD:
-            what = (
+            text = (
                 "queue %s has a task that is due and was enqueued at %s: its message "
                 "may be deleted by now"
             )
             log.warning(
-                f"{what}; catmq_tasks resend sends such tasks again",
+                f"{text}; catmq_tasks resend sends such tasks again",
                 queue,
                 f"{since:%Y-%m-%d %H:%M}",
             )
 
 
-def _waiting(settings: TaskSettings) -> QuerySet[TaskRecord]:
-    rows = TaskRecord.objects.using(alias_of(settings)).filter(backend_name=settings.alias)
+def _due_rows(settings: TaskSettings) -> QuerySet[TaskRecord]:
+    rows = TaskRecord.objects.using(database_alias(settings)).filter(
+        backend_name=settings.alias
+    )
     is_due = Q(run_after__isnull=True) | Q(run_after__lte=timezone.now())
     return rows.filter(is_due, status=Status.READY)
-
-
-def _retry_one(settings: TaskSettings, task_id: str) -> bool:
-    return _send_again(
-        settings, task_id, (Status.FAILED, Status.DISCARDED), more_attempts=1
-    )
 
 
 def _send_again(
     settings: TaskSettings, task_id: str, statuses: Sequence[str], *, more_attempts: int = 0
 ) -> bool:
-    """Make a task wait anew; False if its status is another. Its earlier messages have
-    lower tokens.
+    """Make a task READY and send a new message for it. Return False if its status is not in
+    `statuses`.
     """
-    alias = alias_of(settings)
+    alias = database_alias(settings)
     rows = TaskRecord.objects.using(alias).filter(pk=task_id, backend_name=settings.alias)
     with transaction.atomic(using=alias):
         record = rows.filter(status__in=statuses).first()
         if record is None:
             return False
+        # Higher than the tokens of all earlier messages, which have no effect any more.
         token = (record.token // TOKENS_A_MESSAGE + 1) * TOKENS_A_MESSAGE
-        most = (
+        max_attempts = (
             len(record.worker_ids) + more_attempts if more_attempts else record.max_attempts
         )
         changes = {
             "status": Status.READY,
             "token": token,
-            "max_attempts": most,
+            "max_attempts": max_attempts,
             "finished_at": None,
         }
-        mine = rows.filter(status=record.status, token=record.token)
-        if not mine.update(run_after=timezone.now(), **changes):
+        # False if a worker or another operator changed the row since it was read.
+        unchanged = rows.filter(status=record.status, token=record.token)
+        if not unchanged.update(run_after=timezone.now(), **changes):
             return False
-        record.max_attempts, record.run_after = most, None
-        send(job_of(record, _task_of(record), settings, token=token), settings)
+        record.max_attempts, record.run_after = max_attempts, None
+        task: AnyTask | None = None
+        with suppress(TaskMissing):
+            task = record.task
+        send_job(build_job(record, task, settings, token=token), settings)
     return True
 
 
-def _task_of(record: TaskRecord) -> AnyTask | None:
-    try:
-        return record.task
-    except TaskMissing:
-        return None
-
-
 def discard(settings: TaskSettings, ids: Iterable[str]) -> int:
-    """Let tasks that wait or have failed never run; return their number. One at work goes
-    on.
+    """Discard tasks that wait or have failed, so that they never run. Return the number of
+    tasks. Running tasks are not affected.
     """
-    rows = TaskRecord.objects.using(alias_of(settings)).filter(
+    rows = TaskRecord.objects.using(database_alias(settings)).filter(
         pk__in=[*ids], backend_name=settings.alias
     )
-    waiting = rows.filter(status__in=(Status.READY, Status.FAILED))
-    return waiting.update(status=Status.DISCARDED, finished_at=timezone.now())
+    discardable = rows.filter(status__in=(Status.READY, Status.FAILED))
+    return discardable.update(status=Status.DISCARDED, finished_at=timezone.now())
 
 
-def prune(settings: TaskSettings, *, most: int = PRUNE_ROWS) -> int:
-    """Delete up to so many tasks that ended too long ago; return their number."""
-    rows = TaskRecord.objects.using(alias_of(settings))
+def prune(settings: TaskSettings, *, limit: int = PRUNE_ROWS) -> int:
+    """Delete up to `limit` tasks that ended before result_days or failed_days. Return the
+    number of tasks.
+    """
+    rows = TaskRecord.objects.using(database_alias(settings))
     now, deleted = timezone.now(), 0
     for statuses, days in (
         ((Status.SUCCESSFUL, Status.DISCARDED), settings.result_days),
         ((Status.FAILED,), settings.failed_days),
     ):
         for status in statuses:
-            old = rows.filter(
+            # The index (status, finished_at) serves one status at a time.
+            expired = rows.filter(
                 status=status, finished_at__lt=now - timedelta(days=days)
             ).order_by("finished_at")
             ids = [
-                *old.filter(backend_name=settings.alias).values_list("pk", flat=True)[
-                    : most - deleted
+                *expired.filter(backend_name=settings.alias).values_list("pk", flat=True)[
+                    : limit - deleted
                 ]
             ]
             deleted += rows.filter(pk__in=ids, status=status).delete()[0] if ids else 0
     return deleted
 
 
-def counts(settings: TaskSettings) -> dict[tuple[str, str], int]:
-    """Return the number of tasks by queue and status."""
+def count_tasks(settings: TaskSettings) -> dict[tuple[str, str], int]:
+    """Return the number of tasks by (queue, status)."""
     rows = (
-        TaskRecord.objects.using(alias_of(settings))
+        TaskRecord.objects.using(database_alias(settings))
         .filter(backend_name=settings.alias)
         .order_by()
     )
-    told = rows.values_list("queue_name", "status").annotate(Count("pk"))
-    return {(queue, status): number for queue, status, number in told}
+    counts = rows.values_list("queue_name", "status").annotate(Count("pk"))
+    return {(queue, status): number for queue, status, number in counts}

@@ -1,9 +1,10 @@
 """A worker process: receives tasks of a backend and runs them, until it is stopped.
 
-One thread, that of `run`, takes messages; the others only work. Beside them a relay carries
-the outbox (of several one works), and one thread enqueues what schedules say and deletes
-old rows. The order of the end: no more messages; tasks at work end; what is left goes back
-to the group; the membership ends; then the relay.
+The thread that calls `run` receives messages; the threads of a pool run the tasks. Another
+thread relays the outbox (one relay of all workers is active), and another enqueues scheduled
+tasks and deletes old rows. A worker stops in this order: it receives no more messages;
+running tasks end; messages that are left are released to the group; the consumer leaves the
+group; the relay ends.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from catmq_client.contrib.django_outbox.notify import listening
 from catmq_client.contrib.django_outbox.relay import Relay, new_relay_name
 from catmq_client.contrib.django_outbox.relay_loop import RelayLoop
 from catmq_client.contrib.django_tasks.conf import TaskSettings
-from catmq_client.contrib.django_tasks.jobs import alias_of
+from catmq_client.contrib.django_tasks.jobs import database_alias
 from catmq_client.contrib.django_tasks.models import TaskRecord
 from catmq_client.contrib.django_tasks.working import upkeep
 from catmq_client.contrib.django_tasks.working.execution import Execution
@@ -37,11 +38,11 @@ from catmq_client.sharing.dropping import DroppingReporter
 
 log = logging.getLogger("catmq.tasks")
 
-# How long the thread that takes messages waits for something to do, s.
+# The thread that receives messages waits at most this long, so that it sees stop().
 STEP_S = 0.5
-# --batch: the queues count as empty when nothing came for so long, s.
+# --batch: the queues count as empty if no message came for this long.
 EMPTY_S = 2.0
-# Each pull of so many prefers the lowest priority.
+# Every tenth pull prefers the lowest priority, so that it does not starve.
 REVERSE_EVERY = 10
 HEALTH_EVERY_S = 5.0
 PRUNE_EVERY_S = 60.0
@@ -50,7 +51,7 @@ CLOSE_S = 10.0
 
 
 class WorkerFailed(CatmqError, code="worker_failed"):
-    """A worker cannot go on; its tasks at work were finished."""
+    """A worker had to stop. Its running tasks were finished first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,23 +59,25 @@ class WorkerOptions:
     """Options of catmq_worker."""
 
     threads: int = 8
-    # Names of queues; None: all of the backend.
+    # Names of queues. None: all queues of the backend.
     queues: tuple[str, ...] | None = None
-    # Tells workers apart; None: made of host and process.
+    # Unique name of the worker. None: made from host and process.
     worker_id: str | None = None
-    # End when nothing is left, or after so many tasks.
+    # Stop when no task is left, or after so many tasks.
     batch: bool = False
     max_tasks: int | None = None
-    # Carry the outbox as well, and how often to look into it, ms.
+    # Whether to relay the outbox, and how often to poll it.
     relay: bool = True
     relay_poll_ms: int = 50
     health_file: str | None = None
-    # How long tasks at work may take to end when the worker is stopped, s.
+    # How long running tasks may take to end when the worker is stopped.
     drain_s: float = 30.0
 
 
 class TaskConsumer(ShareConsumer):
-    """A member of the share group of tasks: a message that is rejected never ends it."""
+    """A member of the share group of tasks. Without a retry node for dead letters, rejected
+    messages are dropped. A ShareConsumer would end.
+    """
 
     def _assemble(self) -> None:
         handle_error = self._membership.handle_error
@@ -85,7 +88,7 @@ class TaskConsumer(ShareConsumer):
 
 
 class Worker:
-    """Runs tasks; `stop` may be called from any thread."""
+    """Runs tasks. `stop` may be called from any thread."""
 
     def __init__(
         self, settings: TaskSettings, transport: Transport, options: WorkerOptions
@@ -100,45 +103,53 @@ class Worker:
             reverse_topics_every=REVERSE_EVERY,
         )
         self.worker_id = self._consumer.name
+        # _stopped ends the receiving of messages, _relay_stopped the relay: messages that
+        # the last tasks wrote to the outbox are sent, too.
         self._stopped = threading.Event()
-        self._over = threading.Event()
-        self._trouble: CatmqError | None = None
+        self._relay_stopped = threading.Event()
+        self._helper_error: CatmqError | None = None
         self._execution = Execution(
             settings, self.worker_id, is_stopping=self._stopped.is_set, on_end=self._count
         )
         self._lock = threading.Lock()
         self._ended = {status.value: 0 for status in TaskRecord.Status}
-        self._taken, self._taken_at, self._health_at = 0, time.monotonic(), float("-inf")
+        self._received, self._received_at, self._health_at = (
+            0,
+            time.monotonic(),
+            float("-inf"),
+        )
 
     def stop(self) -> None:
-        """End `run` in order."""
+        """Let `run` finish the running tasks and return."""
         self._stopped.set()
         self._consumer.stop()
 
     def run(self) -> None:
-        """Run tasks until stop(). Raises WorkerFailed, and what ends a consumer, such as
-        ConsumerReplaced.
+        """Run tasks until stop(). Raises WorkerFailed, and errors that end a consumer, such
+        as ConsumerReplaced.
         """
-        most_lost = 1 if self._settings.on_timeout == "kill" else None
-        threads = Threads(self._options.threads, self._execution, most_lost=most_lost)
-        self._execution.on_begin = threads.begun
-        helpers = [self._help(self._keep_up, "catmq-task-upkeep")]
+        # With "kill" the first abandoned thread ends the process, and with it the thread.
+        max_lost = 1 if self._settings.on_timeout == "kill" else None
+        threads = Threads(self._options.threads, self._execution, max_lost=max_lost)
+        self._execution.on_begin = threads.attempt_began
+        helpers = [self._start_helper(self._maintain, "catmq-task-upkeep")]
         if self._options.relay:
-            helpers.append(self._help(self._relay, "catmq-task-relay"))
+            helpers.append(self._start_helper(self._relay, "catmq-task-relay"))
         try:
-            self._take_all(threads)
+            self._receive(threads)
         finally:
-            self._end(threads, helpers)
-        if self._trouble is not None:
-            raise self._trouble
+            self._shut_down(threads, helpers)
+        if self._helper_error is not None:
+            raise self._helper_error
         if threads.is_worn_out:
-            what = (
+            cause = (
                 f"{threads.lost} of {threads.count} threads are stuck in tasks that "
                 "exceeded their time limit"
             )
-            raise WorkerFailed(f"worker {self.worker_id}: {what}: start it again")
+            raise WorkerFailed(f"worker {self.worker_id}: {cause}: start it again")
 
-    def _take_all(self, threads: Threads) -> None:
+    def _receive(self, threads: Threads) -> None:
+        """Hand messages to the threads until the worker stops or is done."""
         while (
             not self._stopped.is_set()
             and not threads.is_worn_out
@@ -147,56 +158,69 @@ class Worker:
             self._write_health(threads)
             room = threads.wait_for_idle(STEP_S)
             if self._options.max_tasks is not None:
-                room = min(room, self._options.max_tasks - self._taken)
+                room = min(room, self._options.max_tasks - self._received)
             if not room:
                 continue
-            if taken := self._consumer.poll(room, timeout_s=STEP_S):
-                self._taken, self._taken_at = self._taken + len(taken), time.monotonic()
-                threads.put(taken)
+            if messages := self._consumer.poll(room, timeout_s=STEP_S):
+                self._received, self._received_at = (
+                    self._received + len(messages),
+                    time.monotonic(),
+                )
+                threads.put(messages)
 
     def _is_done(self, threads: Threads) -> bool:
-        if self._options.max_tasks is not None and self._taken >= self._options.max_tasks:
+        """Return True if --max-tasks or --batch ends the worker."""
+        if (
+            self._options.max_tasks is not None
+            and self._received >= self._options.max_tasks
+        ):
             return True
-        if not self._options.batch or time.monotonic() - self._taken_at < EMPTY_S:
+        if not self._options.batch or time.monotonic() - self._received_at < EMPTY_S:
             return False
-        return not threads.is_busy() and (not self._options.relay or self._is_relayed())
-
-    def _is_relayed(self) -> bool:
+        if threads.is_busy() or not self._options.relay:
+            return not threads.is_busy()
+        # Tasks that are still in the outbox are left, too.
         close_old_connections()
-        return Claims(self.worker_id, using=alias_of(self._settings)).is_idle()
+        return Claims(self.worker_id, using=database_alias(self._settings)).is_idle()
 
-    def _end(self, threads: Threads, helpers: list[threading.Thread]) -> None:
+    def _shut_down(self, threads: Threads, helpers: list[threading.Thread]) -> None:
         self._stopped.set()
-        left = threads.drain(self._options.drain_s)
-        for delivery in left:
+        unsettled = threads.drain(self._options.drain_s)
+        for delivery in unsettled:
             log.warning(
                 "message %s was not done in time: it is delivered again",
                 delivery.message_id,
             )
             delivery.release()
         self._consumer.close(CLOSE_S)
-        self._over.set()
+        self._relay_stopped.set()
         for helper in helpers:
             helper.join(CLOSE_S)
         if self._options.health_file:
             Path(self._options.health_file).unlink(missing_ok=True)
-        log.info("worker %s: ended; %s", self.worker_id, self._told())
+        with self._lock:
+            counts = [
+                f"{status.lower()} {number}"
+                for status, number in self._ended.items()
+                if number
+            ]
+        log.info("worker %s: ended; %s", self.worker_id, ", ".join(counts) or "no tasks")
 
-    def _help(self, work: Callable[[], None], name: str) -> threading.Thread:
-        """Start a thread; a worker whose helper cannot go on ends."""
+    def _start_helper(self, work: Callable[[], None], name: str) -> threading.Thread:
+        """Start a thread. An error in it stops the worker."""
 
         def run() -> None:
             try:
                 work()
             except CatmqError as error:
                 log.error("worker %s: %s", self.worker_id, error)
-                self._trouble = error
+                self._helper_error = error
                 self.stop()
             except Exception as error:
                 log.exception(
                     "worker %s: internal error in its thread %s", self.worker_id, name
                 )
-                self._trouble = WorkerFailed(
+                self._helper_error = WorkerFailed(
                     f"worker {self.worker_id}: its thread {name} ended: {error!r}"
                 )
                 self.stop()
@@ -208,34 +232,35 @@ class Worker:
         return helper
 
     def _relay(self) -> None:
-        alias = alias_of(self._settings)
+        alias = database_alias(self._settings)
         with listening(alias) as listener:
             address = "" if listener is None else listener.address
             relay = Relay(
                 self._transport, Claims(new_relay_name(), using=alias, address=address)
             )
-            running = RelayLoop(
+            loop = RelayLoop(
                 relay,
                 say=lambda text: log.info("relay: %s", text),
-                stop=self._over,
+                stop=self._relay_stopped,
                 poll_s=self._options.relay_poll_ms / 1000,
                 report_s=REPORT_EVERY_S,
                 listener=listener,
             )
-            running.run()
+            loop.run()
 
-    def _keep_up(self) -> None:
-        """Enqueue what schedules say, and delete old rows; neither waits for idleness."""
+    def _maintain(self) -> None:
+        """Enqueue scheduled tasks and delete old rows, however busy the worker is."""
         schedules, prune_at, is_first = Schedules(self._settings), time.monotonic(), True
         while not self._stopped.is_set():
             wait_s = PRUNE_EVERY_S
             close_old_connections()
             try:
                 if is_first:
-                    upkeep.warn_of_old(self._settings)
+                    upkeep.warn_of_old_tasks(self._settings)
                     is_first = False
                 wait_s = schedules.run_due()
                 while time.monotonic() >= prune_at and not self._stopped.is_set():
+                    # A full batch: there may be more rows to delete.
                     if upkeep.prune(self._settings) < upkeep.PRUNE_ROWS:
                         prune_at = time.monotonic() + PRUNE_EVERY_S
             except (DatabaseError, InterfaceError) as error:
@@ -250,26 +275,18 @@ class Worker:
         with self._lock:
             self._ended[record.status] += 1
 
-    def _told(self) -> str:
-        with self._lock:
-            done = {
-                status.lower(): number for status, number in self._ended.items() if number
-            }
-        return ", ".join(f"{name} {number}" for name, number in done.items()) or "no tasks"
-
     def _write_health(self, threads: Threads) -> None:
-        """Write down that this process works: the age of the file tells, its content is for
-        people.
-        """
+        """Write the health file. Monitoring looks at its age; its content is for people."""
         if (
             not self._options.health_file
             or time.monotonic() - self._health_at < HEALTH_EVERY_S
         ):
             return
         self._health_at = time.monotonic()
+        # Stuck: the file gets old, so that monitoring restarts the process.
         if threads.is_stuck():
             return
-        told = {
+        health = {
             "worker": self.worker_id,
             "pid": os.getpid(),
             "running": threads.running(),
@@ -277,6 +294,7 @@ class Worker:
             "ended": self._ended,
         }
         path = Path(self._options.health_file)
+        # A rename is atomic: a reader never sees half of the file.
         draft = path.with_name(f"{path.name}.{os.getpid()}")
-        draft.write_text(json.dumps(told) + "\n")
+        draft.write_text(json.dumps(health) + "\n")
         draft.replace(path)

@@ -1,5 +1,5 @@
-"""manage.py catmq_tasks: makes what tasks need, tells of them, retries, resends, discards,
-deletes them.
+"""manage.py catmq_tasks: creates the topics and group of tasks; counts, retries, resends,
+discards and deletes tasks.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from catmq_client.admin.api import Admin
 from catmq_client.contrib.django_outbox import claims
 from catmq_client.contrib.django_tasks import connections
 from catmq_client.contrib.django_tasks.conf import TaskSettings
-from catmq_client.contrib.django_tasks.jobs import alias_of
+from catmq_client.contrib.django_tasks.jobs import database_alias
 from catmq_client.contrib.django_tasks.working import topology, upkeep
 from catmq_client.errors import CatmqError
 
 
 def days(text: str) -> timedelta:
-    """Return so many days, perhaps a fraction. Raises ArgumentTypeError."""
+    """Parse a number of days, which may have a fraction. Raises ArgumentTypeError."""
     try:
-        found = timedelta(days=float(text))
+        age = timedelta(days=float(text))
     except (ValueError, OverflowError):
         raise ArgumentTypeError(f"{text!r} is no number of days") from None
-    if found < timedelta(0):
+    if age < timedelta(0):
         raise ArgumentTypeError(f"{text} is negative")
-    return found
+    return age
 
 
 class Command(BaseCommand):
@@ -53,11 +53,11 @@ class Command(BaseCommand):
         verbs.add_parser(
             "status", help="count tasks by queue and status, and messages of the outbox"
         )
-        for name, what in (
+        for name, effect in (
             ("retry", "one more attempt, now"),
             ("discard", "let them never run"),
         ):
-            verb = verbs.add_parser(name, help=f"of failed tasks: {what}")
+            verb = verbs.add_parser(name, help=f"of failed tasks: {effect}")
             verb.add_argument("ids", nargs="+", metavar="ID")
         resend = verbs.add_parser(
             "resend",
@@ -84,7 +84,7 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         try:
-            settings = upkeep.settings_of(options["backend"])
+            settings = upkeep.find_settings(options["backend"])
         except (ConnectionDoesNotExist, ImproperlyConfigured, ValueError) as error:
             raise CommandError(
                 f"--backend {options['backend']}: {error}", returncode=2
@@ -101,7 +101,10 @@ class Command(BaseCommand):
         if verb == "status":
             self._status(settings)
         elif verb == "prune":
-            self._prune(settings)
+            deleted = 0
+            while batch := upkeep.prune(settings):
+                deleted += batch
+            self.stdout.write(f"{deleted} tasks deleted")
         elif verb == "resend":
             number = upkeep.resend(settings, older_than=options["older_than"])
             self.stdout.write(f"{number} tasks are sent again")
@@ -109,38 +112,34 @@ class Command(BaseCommand):
             self._change(settings, options)
 
     def _set_up(self, settings: TaskSettings, *, dry_run: bool) -> None:
-        done = topology.ensure(Admin(connections.transport()), settings, dry_run=dry_run)
-        for line in done:
+        lines = topology.create_missing(
+            Admin(connections.transport()), settings, dry_run=dry_run
+        )
+        for line in lines:
             self.stdout.write(f"{'would make' if dry_run else 'made'} {line}")
-        if not done:
+        if not lines:
             self.stdout.write("all is there")
 
     def _status(self, settings: TaskSettings) -> None:
-        for (queue, status), number in sorted(upkeep.counts(settings).items()):
+        for (queue, status), number in sorted(upkeep.count_tasks(settings).items()):
             self.stdout.write(f"{queue}  {status}  {number}")
         for queue, since in sorted(upkeep.waiting_since(settings).items()):
             self.stdout.write(
                 f"{queue}: the oldest task that is due was enqueued at {since:%Y-%m-%d %H:%M}"
             )
-        outbox = claims.count_rows(using=alias_of(settings))
+        outbox = claims.count_rows(using=database_alias(settings))
         self.stdout.write(
             f"outbox: {outbox.waiting + outbox.claimed} wait, {outbox.failed} refused"
         )
 
-    def _prune(self, settings: TaskSettings) -> None:
-        deleted = 0
-        while some := upkeep.prune(settings):
-            deleted += some
-        self.stdout.write(f"{deleted} tasks deleted")
-
     def _change(self, settings: TaskSettings, options: dict[str, Any]) -> None:
         ids = [*dict.fromkeys(options["ids"])]
-        change, done = {
+        change, outcome = {
             "retry": (upkeep.retry, "get one more attempt"),
             "discard": (upkeep.discard, "are discarded"),
         }[options["verb"]]
         number = change(settings, ids)
-        self.stdout.write(f"{number} tasks {done}")
+        self.stdout.write(f"{number} tasks {outcome}")
         if number < len(ids):
             raise CommandError(
                 f"{len(ids) - number} tasks were left: they do not exist, or their status "

@@ -1,4 +1,4 @@
-"""manage.py catmq_worker: runs tasks, and carries their messages to the brokers."""
+"""manage.py catmq_worker: runs tasks, and sends the messages of the outbox to the brokers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from catmq_client.admin.api import Admin
 from catmq_client.contrib.django_tasks import connections
 from catmq_client.contrib.django_tasks.conf import TaskSettings
 from catmq_client.contrib.django_tasks.working import processes, topology
-from catmq_client.contrib.django_tasks.working.upkeep import settings_of
+from catmq_client.contrib.django_tasks.working.upkeep import find_settings
 from catmq_client.contrib.django_tasks.working.worker import Worker, WorkerOptions
 from catmq_client.errors import CatmqError, Forbidden
 
@@ -93,13 +93,18 @@ class Command(BaseCommand):
         )
 
     def handle(self, *args: Any, **options: Any) -> None:
-        settings = _settings(options["backend"])
-        chosen = _options(options, settings)
+        try:
+            settings = find_settings(options["backend"])
+        except (ConnectionDoesNotExist, ImproperlyConfigured, ValueError) as error:
+            raise CommandError(
+                f"--backend {options['backend']}: {error}", returncode=2
+            ) from None
+        worker_options = _parse_options(options, settings)
         try:
             if not options["no_setup"]:
                 self._set_up(settings)
             if options["processes"] == 1:
-                self._run(settings, chosen, in_child=False)
+                self._run(settings, worker_options, in_child=False)
                 return
         except CatmqError as error:
             raise CommandError(
@@ -107,39 +112,43 @@ class Command(BaseCommand):
             ) from None
 
         def work(number: int) -> int:
-            mine = replace(
-                chosen,
-                worker_id=chosen.worker_id and f"{chosen.worker_id}-{number}",
-                health_file=chosen.health_file and f"{chosen.health_file}-{number}",
+            # Names and health files of the processes have to differ.
+            own_options = replace(
+                worker_options,
+                worker_id=worker_options.worker_id
+                and f"{worker_options.worker_id}-{number}",
+                health_file=worker_options.health_file
+                and f"{worker_options.health_file}-{number}",
             )
             try:
-                self._run(settings, mine, in_child=True)
+                self._run(settings, own_options, in_child=True)
             except CatmqError as error:
                 log.error("%s", error)
                 return 1
             return 0
 
-        once = chosen.batch or chosen.max_tasks is not None
+        once = worker_options.batch or worker_options.max_tasks is not None
         processes.Supervisor(
-            options["processes"], work, drain_s=chosen.drain_s, once=once
+            options["processes"], work, drain_s=worker_options.drain_s, once=once
         ).run()
 
     def _set_up(self, settings: TaskSettings) -> None:
         try:
-            for line in topology.ensure(Admin(connections.transport()), settings):
+            for line in topology.create_missing(Admin(connections.transport()), settings):
                 self._say(f"made {line}")
         except Forbidden as error:
+            # A worker's API key may be allowed to read only. The topics may exist all the same.
             log.warning("whether topics and groups are there was not looked at: %s", error)
 
     def _run(
-        self, settings: TaskSettings, chosen: WorkerOptions, *, in_child: bool
+        self, settings: TaskSettings, options: WorkerOptions, *, in_child: bool
     ) -> None:
-        worker = Worker(settings, connections.transport(), chosen)
+        worker = Worker(settings, connections.transport(), options)
         processes.stop_on_signals(worker.stop)
         if in_child:
             processes.stop_with_parent(worker.stop)
-        queues = ", ".join(chosen.queues or settings.queues)
-        self._say(f"worker {worker.worker_id}: {chosen.threads} threads, queues {queues}")
+        queues = ", ".join(options.queues or settings.queues)
+        self._say(f"worker {worker.worker_id}: {options.threads} threads, queues {queues}")
         worker.run()
 
     def _say(self, text: str) -> None:
@@ -147,14 +156,7 @@ class Command(BaseCommand):
         self.stdout.flush()
 
 
-def _settings(alias: str) -> TaskSettings:
-    try:
-        return settings_of(alias)
-    except (ConnectionDoesNotExist, ImproperlyConfigured, ValueError) as error:
-        raise CommandError(f"--backend {alias}: {error}", returncode=2) from None
-
-
-def _options(options: dict[str, Any], settings: TaskSettings) -> WorkerOptions:
+def _parse_options(options: dict[str, Any], settings: TaskSettings) -> WorkerOptions:
     for name in ("threads", "processes", "max_tasks", "relay_poll_ms"):
         value = options[name]
         if value is not None and value < 1:
@@ -165,7 +167,7 @@ def _options(options: dict[str, Any], settings: TaskSettings) -> WorkerOptions:
         raise CommandError("--drain-s: give seconds, at least 0", returncode=2)
     return WorkerOptions(
         threads=options["threads"],
-        queues=_queues(options, settings),
+        queues=_select_queues(options, settings),
         worker_id=options["worker_id"],
         batch=options["batch"],
         max_tasks=options["max_tasks"],
@@ -176,25 +178,32 @@ def _options(options: dict[str, Any], settings: TaskSettings) -> WorkerOptions:
     )
 
 
-def _queues(options: dict[str, Any], settings: TaskSettings) -> tuple[str, ...] | None:
-    named = {
-        name: [one for one in (options[name] or "").split(",") if one]
+def _select_queues(
+    options: dict[str, Any], settings: TaskSettings
+) -> tuple[str, ...] | None:
+    """Return the queues that --queues and --exclude select."""
+    by_option = {
+        name: [queue for queue in (options[name] or "").split(",") if queue]
         for name in ("queues", "exclude")
     }
-    if named["queues"] == ["*"]:
-        named["queues"] = []
-    for name, queues in named.items():
-        for one in queues:
-            if one not in settings.queues:
-                there = ", ".join(settings.queues)
+    # "*" is what the command of django-tasks-db takes for all queues.
+    if by_option["queues"] == ["*"]:
+        by_option["queues"] = []
+    for name, queues in by_option.items():
+        for queue in queues:
+            if queue not in settings.queues:
+                valid_queues = ", ".join(settings.queues)
                 raise CommandError(
-                    f"--{name}: {one} is no queue of the backend: {there}", returncode=2
+                    f"--{name}: {queue} is no queue of the backend: {valid_queues}",
+                    returncode=2,
                 )
-    chosen = [
-        one for one in named["queues"] or settings.queues if one not in named["exclude"]
+    selected = [
+        queue
+        for queue in by_option["queues"] or settings.queues
+        if queue not in by_option["exclude"]
     ]
-    if not chosen:
+    if not selected:
         raise CommandError(
             "no queue is left: name other --queues, or less to --exclude", returncode=2
         )
-    return tuple(chosen)
+    return tuple(selected)
