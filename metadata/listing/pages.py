@@ -84,8 +84,8 @@ def select_page(rows: QuerySet[M], *, wanted: ListQuery, manner: ListLayout) -> 
 def page_of(items: Sequence[V], *, wanted: ListQuery) -> ListPage[V]:
     """One page of a list that is there as a whole.
 
-    >>> (cut("abcde", wanted=Wanted(page=2, rows=2)).items,
-    ...  cut("abcde", wanted=Wanted(page=9, rows=2)).items) (('c', 'd'), ('e',))
+    >>> (page_of("abcde", wanted=ListQuery(page=2, rows=2)).items,
+    ...  page_of("abcde", wanted=ListQuery(page=9, rows=2)).items) (('c', 'd'), ('e',))
     """
     pages = max(1, -(-len(items) // wanted.rows))
     page = min(max(1, wanted.page), pages)

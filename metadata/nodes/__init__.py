@@ -1,1 +1,1 @@
-"""Nodes: registry, failovers, sizes."""
+"""Nodes: registry, failovers, sizes, and the ids that nodes know after a restore."""

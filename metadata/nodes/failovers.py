@@ -1,8 +1,12 @@
-"""Facts and decisions of metadata about a lost node: how far its heads were, who owned
-what, where it is.
+"""Failover of a node: the metadata that a promotion or a restore of its database needs, and
+the changes to the node's row.
 
-`begin` takes the node out of use under a new epoch; `finish` puts it back, perhaps at
-another address. A crash in between leaves it offline, and the same command begins anew.
+`begin` takes the node offline under a new epoch. `finish` puts it back into service, maybe
+at another address. After a crash in between the node stays offline, and the same command
+can be run again.
+
+The messages that a replica or backup lacks are found by comparison with the log end offsets
+and commits that metadata has recorded.
 """
 
 from __future__ import annotations
@@ -22,13 +26,13 @@ from metadata.groups import commits
 from metadata.membership import broadcast_instances
 from metadata.models import ChangeCounter, DbNode, Queue, QueueOffset, Topic
 
-_TOGETHER = 500  # rows in one transaction
+_BATCH = 500  # rows in one transaction
 
 
 @dataclass(frozen=True, slots=True)
 class OfflineNode:
-    """A node that was taken out of use; `change` is the one that brokers must have
-    followed.
+    """A node that begin() took offline. Once all brokers have followed metadata to `change`,
+    none writes to its old address any more.
     """
 
     node_id: int
@@ -39,7 +43,7 @@ class OfflineNode:
 
 @dataclass(frozen=True, slots=True)
 class NodeQueue:
-    """A queue of a node with the highest head that metadata knows of."""
+    """A queue of a node. `highest` is the highest recorded log end offset."""
 
     queue: int
     topic_id: int
@@ -50,8 +54,8 @@ class NodeQueue:
 
 @dataclass(frozen=True, slots=True)
 class DelayedCounts:
-    """How many ids of delayed messages a node had given under an epoch, and how many
-    messages waited then.
+    """Counts of a node's delayed messages under an epoch: `given` ids were assigned so far,
+    `waiting` messages were not due.
     """
 
     epoch: int
@@ -59,14 +63,13 @@ class DelayedCounts:
     waiting: int
 
     def lost(self, *, given: int) -> int:
-        """Return how many messages that waited are missing, at most, if only `given` ids
-        are known now.
+        """Return the maximum number of waiting messages that were lost, if a restored
+        database has assigned only `given` ids.
 
-        Of the ids that were given since, some belong to messages that were delivered
-        meanwhile. Those are counted with the ends of queues.
+        Messages that were delivered to their queues meanwhile are counted there.
 
-        >>> seen = DelayedSeen(1, given=91, waiting=50)
-        >>> seen.lost(given=10), seen.lost(given=60), seen.lost(given=91), seen.lost(given=95)
+        >>> counts = DelayedCounts(1, given=91, waiting=50)
+        >>> tuple(counts.lost(given=given) for given in (10, 60, 91, 95))
         (50, 31, 0, 0)
         """
         return max(0, min(self.waiting, self.given - given))
@@ -74,12 +77,12 @@ class DelayedCounts:
 
 @dataclass(frozen=True, slots=True)
 class ReaderEpoch:
-    """The epoch that a reader of a queue has at least; `reader` is how the node names an
-    instance.
+    """The minimum epoch of a reader of a queue. `reader` is the name of the instance in the
+    node's reader rows.
 
-    `committed` is how far its group was when the job that records lag looked, at `as_of_ms`
-    by the node's clock: of a broadcasting group its slowest instance. None: nobody has
-    looked.
+    `committed` is the offset that the group had committed at `as_of_ms` (by the node's
+    clock), in a broadcasting group that of its slowest instance. `as_of_ms` is None if it
+    was never read.
     """
 
     group_id: int
@@ -93,11 +96,12 @@ class ReaderEpoch:
 
 
 def begin(*, name: str, verb: str, actor: Actor) -> OfflineNode:
-    """Take a node offline under a new epoch. Needs `admin`; raises NotFound
+    """Take a node offline under a new epoch. Needs `admin`. Raises NotFound
     (node_not_found).
     """
     begun = _begin(name=name, verb=verb, actor=actor)
-    with reachable():  # the number is given at the commit; a later one will do as well
+    # The number of the change is assigned at the commit. A later number serves as well.
+    with reachable():
         last = ChangeCounter.objects.values_list("n", flat=True).get()
     return replace(begun, change=int(last))
 
@@ -134,12 +138,14 @@ def finish(
     report: Mapping[str, object],
     actor: Actor,
 ) -> str:
-    """Put a node back into use; its state. `address` holds the columns that change;
-    `report` is for the log.
+    """Put a node back into service. Return its state: read-only if it was before the
+    failover, else read-write.
 
-    `delayed`: ids that were given to delayed messages, and how many messages wait. A node
-    that was read-only stays so. Raises NotFound when another run of the command came first.
+    `address` has the columns that change. `heads` are the log end offsets of its queues,
+    `delayed` the number of ids assigned to delayed messages and of those that wait.
+    `report` is for the audit log. Raises NotFound if another run of the command came first.
     """
+    # The epoch is the fence: another begin() has raised it.
     row = (
         DbNode.objects.select_for_update()
         .filter(pk=begun.node_id, epoch=begun.epoch)
@@ -150,11 +156,11 @@ def finish(
             "Another user promoted or adopted the node meanwhile.", code=Code.NODE_NOT_FOUND
         )
     access.require_everything(actor, row.name, what="node")
-    closed = begun.state_before == DbNode.State.READ_ONLY
+    was_read_only = begun.state_before == DbNode.State.READ_ONLY
     before = {key: getattr(row, key) for key in address}
     values = {**address, "identity": identity, "quarantined": ""}
     values["delayed_given"], values["delayed_waiting"] = delayed
-    values["state"] = DbNode.State.READ_ONLY if closed else DbNode.State.READ_WRITE
+    values["state"] = DbNode.State.READ_ONLY if was_read_only else DbNode.State.READ_WRITE
     for key, value in values.items():
         setattr(row, key, value)
     row.save(update_fields=tuple(values))
@@ -172,7 +178,7 @@ def finish(
 
 
 def list_queues(node_id: int) -> list[NodeQueue]:
-    """The queues of a node whose messages must be there, rising."""
+    """Return the queues of a node that must exist in its database, by rising id."""
     rows = Queue.objects.filter(node=node_id).exclude(state=Queue.State.CREATING)
     rows = rows.exclude(topic__state=Topic.State.DELETED).order_by("pk")
     columns = rows.values_list(
@@ -183,30 +189,32 @@ def list_queues(node_id: int) -> list[NodeQueue]:
 
 
 def list_readers(node_id: int) -> list[ReaderEpoch]:
-    """Every reader of a queue of a node, with the least epoch it can have."""
-    found: list[ReaderEpoch] = []
+    """Return every reader of the queues of a node, with its minimum epoch."""
+    readers: list[ReaderEpoch] = []
     with reachable():
-        of_node = QueueOffset.objects.filter(queue__node=node_id).order_by("queue_id")
-        rows = list(of_node.select_related("group", "queue"))
+        offsets = QueueOffset.objects.filter(queue__node=node_id).order_by("queue_id")
+        rows = list(offsets.select_related("group", "queue"))
         looks = commits.latest_positions((row.queue.topic_id, row.group_id) for row in rows)
         for row in rows:
             look = looks[row.queue.topic_id, row.group_id].get(row.queue_id)
-            seen = (look.committed, look.told_ms) if look else (0, None)
-            known = (
+            position = (look.committed, look.told_ms) if look else (0, None)
+            group_instances = (
                 broadcast_instances.list_instances(row.group_id)
                 if row.group.mode == "broadcasting"
                 else {0: ("", 0)}
             )
-            for pk, (name, epoch) in known.items():
+            for pk, (name, epoch) in group_instances.items():
                 reader = reader_instance(pk), name, row.queue_id, row.epoch + epoch
-                found.append(ReaderEpoch(row.group_id, row.group.name, *reader, *seen))
-    return found
+                readers.append(
+                    ReaderEpoch(row.group_id, row.group.name, *reader, *position)
+                )
+    return readers
 
 
 @transactional
 def quarantine(*, node_id: int, epoch: int, why: str, actor: Actor) -> bool:
-    """Keep every broker from serving a node until it gets another epoch; whether that is
-    news.
+    """Keep all brokers from serving a node until it gets another epoch. Return False if it
+    has another epoch, or is in quarantine already.
     """
     row = (
         DbNode.objects.select_for_update()
@@ -224,16 +232,16 @@ def quarantine(*, node_id: int, epoch: int, why: str, actor: Actor) -> bool:
 
 
 def record_heads(heads: Sequence[tuple[int, int]]) -> int:
-    """Keep (queue, head)s as they were read; return how many rows changed. An idle queue
-    costs no write.
+    """Record log end offsets as just read, in pairs (queue, head). Return how many rows
+    changed. An idle queue costs no write.
 
-    What was read last time and is still there counts as seen: no crash can take it back.
+    An offset that was read twice in a row becomes `head_seen`: it is durable on the node.
     """
-    return sum(_record(dict(some)) for some in chunks(heads, _TOGETHER))
+    return sum(_record_heads(dict(some)) for some in chunks(heads, _BATCH))
 
 
 def read_delayed_counts(node_id: int) -> DelayedCounts:
-    """Return the delayed messages of a node as a job read them last."""
+    """Return the counts of a node's delayed messages as a job last read them."""
     with reachable():
         row = DbNode.objects.values_list("epoch", "delayed_given", "delayed_waiting").get(
             pk=node_id
@@ -242,13 +250,12 @@ def read_delayed_counts(node_id: int) -> DelayedCounts:
 
 
 @transactional
-def record_delayed(seen: Mapping[int, DelayedCounts]) -> None:
-    """Keep how many delayed messages nodes have, {node id: counts}.
+def record_delayed(counts_by_node: Mapping[int, DelayedCounts]) -> None:
+    """Record the counts of delayed messages, by node id.
 
-    What a database says that was set back counts for nothing: the number of ids never falls
-    by it.
+    Counts of a database that was set back are ignored: `delayed_given` never falls.
     """
-    for node_id, delayed in sorted(seen.items()):
+    for node_id, delayed in sorted(counts_by_node.items()):
         counts = {"delayed_given": delayed.given, "delayed_waiting": delayed.waiting}
         rows = DbNode.objects.filter(
             pk=node_id, epoch=delayed.epoch, delayed_given__lte=delayed.given
@@ -258,18 +265,19 @@ def record_delayed(seen: Mapping[int, DelayedCounts]) -> None:
 
 @transactional
 def record_seen_heads(heads: Mapping[int, int]) -> None:
-    """Keep how far a broker has seen the queues of a node that went out of use; nothing
-    falls by it.
+    """Record log end offsets that a broker has seen on a node that went out of service. A
+    recorded offset never falls.
     """
     for queue, head in sorted(heads.items()):
         Queue.objects.filter(pk=queue, head_read__lt=head).update(head_read=head)
 
 
 @transactional
-def _record(heads: Mapping[int, int]) -> int:
+def _record_heads(heads: Mapping[int, int]) -> int:
     changes = []
     for row in Queue.objects.filter(pk__in=sorted(heads)).only("head_read", "head_seen"):
         head = heads[row.pk]
+        # No crash can undo an offset that was read before and is still there.
         certain = max(row.head_seen, min(row.head_read, head))
         if (row.head_read, row.head_seen) != (head, certain):
             row.head_read, row.head_seen = head, certain

@@ -1,5 +1,5 @@
-"""Ids that metadata has given, which nodes hold, too: after a restore of metadata none is
-given twice.
+"""Ids that metadata has assigned. Nodes store them, too, so after a restore of metadata no id
+may be assigned a second time.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from metadata.db.transactions import reachable
 from metadata.models import BroadcastInstance, ChangeCounter, ConsumerGroup, Queue, Topic
 
 _COUNTER = re.compile(r"AUTO_INCREMENT=(\d+)")
-GIVEN: Mapping[str, type[models.Model]] = {
+ID_TABLES: Mapping[str, type[models.Model]] = {
     "queue": Queue,
     "group": ConsumerGroup,
     "topic": Topic,
@@ -27,8 +27,8 @@ GIVEN: Mapping[str, type[models.Model]] = {
 
 @dataclass(frozen=True, slots=True)
 class Counters:
-    """Counters of metadata: incarnation, number of changes, highest ids given by kind (of
-    GIVEN).
+    """Counters of metadata: its incarnation, the number of its last change, and the highest
+    assigned ids by kind (of ID_TABLES).
     """
 
     at_ms: int
@@ -40,7 +40,7 @@ class Counters:
 def read_counters() -> Counters:
     with reachable():
         row = ChangeCounter.objects.get()
-        ids = {kind: _given(model._meta.db_table) for kind, model in GIVEN.items()}
+        ids = {kind: _highest_id(model._meta.db_table) for kind, model in ID_TABLES.items()}
         return Counters(ms(database_now()), row.incarnation, row.n, ids)
 
 
@@ -50,30 +50,30 @@ def group_names() -> dict[int, str]:
 
 
 def topic_names() -> dict[int, str]:
-    """{queue: name of its topic}."""
+    """Return the name of the topic of each queue, by queue id."""
     with reachable():
         return dict(Queue.objects.values_list("pk", "topic__name"))
 
 
 def raise_ids(*, ids: Mapping[str, int], actor: Actor) -> None:
-    """Give no id up to these any more. Needs `admin`.
+    """Never assign an id up to the given ones, by kind (of ID_TABLES). Needs `admin`.
 
-    A row of a lower id would meet what a node still holds of an earlier one.
+    Nodes may still have data of a deleted row with such an id.
     """
     access.require_everything(actor, "metadata", what="node")
     with reachable():
         for kind, highest in ids.items():
-            table = GIVEN[kind]._meta.db_table
-            if _given(table) < highest:
-                _raise(table, highest)
+            table = ID_TABLES[kind]._meta.db_table
+            if _highest_id(table) < highest:
+                _raise_counter(table, highest)
         audit.record(
             actor=actor, verb="raise_ids", kind="metadata", name="metadata", after=dict(ids)
         )
 
 
-def _given(table: str) -> int:
-    """Return the highest id that was given to a row of a table, which may be gone; 0 for
-    none.
+def _highest_id(table: str) -> int:
+    """Return the highest id that a row of a table ever had, 0 if none. The row may be
+    deleted.
     """
     connection = transaction.get_connection()
     with connection.cursor() as cursor:
@@ -86,7 +86,7 @@ def _given(table: str) -> int:
         return int(row[0]) if row is not None else 0
 
 
-def _raise(table: str, highest: int) -> None:
+def _raise_counter(table: str, highest: int) -> None:
     connection = transaction.get_connection()
     with connection.cursor() as cursor:
         if connection.vendor == "mysql":
@@ -95,6 +95,8 @@ def _raise(table: str, highest: int) -> None:
         cursor.execute(
             "UPDATE sqlite_sequence SET seq = %s WHERE name = %s", [highest, table]
         )
+        # SQLite has no row for a table into which nothing was ever inserted.
+        # SQLite has no row for a table into which nothing was ever inserted.
         if not cursor.rowcount:
             cursor.execute(
                 "INSERT INTO sqlite_sequence (name, seq) VALUES (%s, %s)", [table, highest]

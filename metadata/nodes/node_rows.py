@@ -1,8 +1,8 @@
-"""Nodes: the registry of databases that hold message tables. Passwords go in and never come
-out.
+"""Nodes: the registry of databases that hold message tables. No function returns a password
+that brokers use.
 
-A node holds messages of every topic, so all verbs here need `admin` on everything, whatever
-a node is called.
+A node holds messages of all teams, so all functions here need `admin` on everything.
+`messagestore.nodes.registry` combines them with the work on the node's database.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from metadata.rules.setting_types import Choice, Text, Whole
 from metadata.rules.settings import NODE, Fields, check_settings
 from metadata.rules.topics.names import check_confirmed, check_name
 
+# Files of the server in the data directory, where SQLite nodes are, too.
 OWN_FILES = (
     "metadata.sqlite3",
     "jobs.sqlite3",
@@ -51,10 +52,10 @@ CREATE: Fields = {
 
 @dataclass(frozen=True, slots=True)
 class NodeView:
-    """A node without passwords; `queues` counts those of deleted topics too.
+    """A node without passwords. `queues` includes queues of deleted topics.
 
-    `replica_*`: where pulls go while it is away; `quarantined`: why no broker serves it, ''
-    if they do.
+    `replica_*` is the address to which pulls go while the node is away. `quarantined` is
+    the reason why no broker serves it, '' if brokers do.
     """
 
     id: int
@@ -82,25 +83,25 @@ class NodeView:
 
 @dataclass(frozen=True, slots=True)
 class ReaderAccount:
-    """An account of a node that can only read; without one both are empty."""
+    """The read-only account of a node. Both fields are empty if it has none."""
 
     username: str
     password: str = field(repr=False)
 
 
-def check_new(*, name: str, actor: Actor, **given: object) -> dict[str, Any]:
-    """The checked columns of a node that could be created so. Needs `admin`. Raises
-    Invalid, Conflict.
+def check_new(*, name: str, actor: Actor, **columns: object) -> dict[str, Any]:
+    """Return the checked columns for create(). Needs `admin`. Raises Invalid,
+    Conflict(already_exists).
     """
     check_name("node", name)
     access.require_everything(actor, name, what="node")
-    values = check_settings(CREATE, given)
+    values = check_settings(CREATE, columns)
     if not values["database"] or (values["engine"] == "mysql" and not values.get("host")):
         raise Invalid.field(
             "host" if values["database"] else "database", "must not be empty"
         )
     if values["engine"] == "sqlite":
-        _check_place(values["database"])
+        _check_path(values["database"])
     check_tls(
         name, values["engine"], mode=values.get("tls", "off"), ca=values.get("tls_ca", "")
     )
@@ -110,23 +111,23 @@ def check_new(*, name: str, actor: Actor, **given: object) -> dict[str, Any]:
     return values
 
 
-def _check_place(database: str) -> None:
-    """Raise Invalid unless a file lies where nodes may: any other could be one that is not
-    ours to touch.
+def _check_path(database: str) -> None:
+    """Raise Invalid unless the file of a SQLite node is in an allowed directory, and is no
+    file of the server itself.
     """
     try:
         path = Path(config.data_dir, database).resolve()
-    # a NUL, a name that is too long, links in a circle
+    # NUL character, name too long, cycle of symbolic links
     except (ValueError, OSError, RuntimeError):
         raise Invalid.field("database", "is not a file path") from None
-    places = [config.data_dir, *map(Path, config.sqlite_dirs)]
-    if not any(one.resolve() in path.parents for one in places):
-        what = (
+    allowed = [config.data_dir, *map(Path, config.sqlite_dirs)]
+    if not any(directory.resolve() in path.parents for directory in allowed):
+        problem = (
             f"{path} does not lie below the data directory, {config.data_dir}: choose a "
             "file there"
         )
         raise Invalid.field(
-            "database", f"{what}, or name its directory in CATMQ_SQLITE_DIRS"
+            "database", f"{problem}, or name its directory in CATMQ_SQLITE_DIRS"
         )
     if path.parent == config.data_dir.resolve() and path.name in OWN_FILES:
         raise Invalid.field(
@@ -135,6 +136,7 @@ def _check_place(database: str) -> None:
 
 
 def find_name_by_identity(identity: str) -> str | None:
+    """Return the name of the node whose database has this identity, None without one."""
     with reachable():
         return (
             DbNode.objects.filter(identity=identity).values_list("name", flat=True).first()
@@ -143,47 +145,46 @@ def find_name_by_identity(identity: str) -> str | None:
 
 @transactional
 def create(
-    *, name: str, actor: Actor, password: str = "", identity: str = "", **given: object
+    *, name: str, actor: Actor, password: str = "", identity: str = "", **columns: object
 ) -> NodeView:
-    """A new node, read-write, `given` the columns of CREATE. Needs `admin`.
+    """Create a read-write node with `columns` of CREATE. Needs `admin`.
 
-    `messagestore.nodes.registry.register` has checked that it can serve, and has written
-    `identity` into its
-    database. Raises Invalid, Conflict(already_exists).
+    `messagestore.nodes.registry.register` has checked before that it can serve, and has
+    written `identity` into its database. Raises Invalid, Conflict(already_exists).
     """
-    values = check_new(name=name, actor=actor, **given)
-    sealed = _sealed(password)
-    values_of_new = {
-        "password_encrypted": sealed,
+    values = check_new(name=name, actor=actor, **columns)
+    encrypted = _encrypt(password)
+    new_values = {
+        "password_encrypted": encrypted,
         "created_at": database_now(),
         "identity": identity,
     }
-    row = rows.create(DbNode.objects.all(), "Node", name=name, **values_of_new, **values)
+    row = rows.create(DbNode.objects.all(), "Node", name=name, **new_values, **values)
     audit.record(actor=actor, verb="create", kind="node", name=name, after=values)
     record_change("node", row.pk)
     return _view(row)
 
 
 def check_update(*, name: str, settings: Mapping[str, Any], actor: Actor) -> NodeView:
-    """The node as it is, if it could be changed so. Needs `admin`. Raises Invalid,
-    NotFound.
+    """Return the node as it is, if update() would accept the settings. Needs `admin`.
+    Raises Invalid, NotFound.
     """
-    found = find_node(name=name, actor=actor)
+    node = find_node(name=name, actor=actor)
     check_settings(NODE, settings)
-    if settings.get("replica_host") and found.engine != DbNode.Engine.MYSQL:
+    if settings.get("replica_host") and node.engine != DbNode.Engine.MYSQL:
         raise Invalid.field("replica_host", f"node {name} is a file, which has no replica")
     if settings.keys() & {"tls", "tls_ca"}:
-        mode, ca = settings.get("tls", found.tls), settings.get("tls_ca", found.tls_ca)
-        check_tls(name, found.engine, mode=mode, ca=ca)
-    return found
+        mode, ca = settings.get("tls", node.tls), settings.get("tls_ca", node.tls_ca)
+        check_tls(name, node.engine, mode=mode, ca=ca)
+    return node
 
 
 def check_tls(name: str, engine: str, *, mode: str, ca: str) -> None:
-    """Raise Invalid unless connections to a node may be encrypted so."""
+    """Raise Invalid unless connections to a node can use this TLS mode and CA file."""
     if engine == DbNode.Engine.SQLITE and (ca or mode != "off"):
         raise Invalid.field("tls", f"node {name} is a file, which has no connections")
-    if found := tls.find_problem(mode, ca):
-        raise Invalid.field("tls_ca" if ca and mode in tls.MODES else "tls", found)
+    if problem := tls.find_problem(mode, ca):
+        raise Invalid.field("tls_ca" if ca and mode in tls.MODES else "tls", problem)
     try:
         if ca:
             certificates.check_ca(ca)
@@ -192,8 +193,8 @@ def check_tls(name: str, engine: str, *, mode: str, ca: str) -> None:
 
 
 def open_queues(node_id: int) -> list[int]:
-    """The queues of a node that metadata calls read_write, or will once their topic is
-    made; rising.
+    """Return the ids of a node's queues that are read_write, or will be once their topic is
+    created, rising.
     """
     states = (Queue.State.CREATING, Queue.State.READ_WRITE)
     with reachable():
@@ -204,10 +205,10 @@ def open_queues(node_id: int) -> list[int]:
 
 
 def topics_only_there(*, name: str, actor: Actor) -> list[str]:
-    """The topics that have open queues on a node and on no other that takes messages, by
-    name.
+    """Return the names of topics that have read-write queues on this node and on no other
+    read-write node. Needs `admin`.
 
-    Needs `admin`. They cannot be sent to while the node is closed.
+    Sends to them fail while the node is closed.
     """
     node = find_node(name=name, actor=actor)
     opened = Queue.objects.filter(state=Queue.State.READ_WRITE)
@@ -222,9 +223,10 @@ def topics_only_there(*, name: str, actor: Actor) -> list[str]:
 
 @transactional
 def update(*, name: str, settings: Mapping[str, Any], actor: Actor) -> NodeView:
-    """The node with state, dedicated or capacity_gb changed. Needs `admin`.
+    """Change settings of a node (rules.settings.NODE). Needs `admin`.
 
-    `messagestore.nodes.registry.update` has closed the node's queues if it is to be closed.
+    `messagestore.nodes.registry.update` has closed the node's queues before if the node is
+    to be closed.
     """
     access.require_everything(actor, name, what="node")
     values = check_settings(NODE, settings)
@@ -238,23 +240,21 @@ def update(*, name: str, settings: Mapping[str, Any], actor: Actor) -> NodeView:
 
 @transactional
 def record_disk_state(*, node_id: int, state: str) -> None:
-    """Record how full a node is (`ok`, `low`, `full`), as it was measured; brokers learn it
-    at once.
-    """
+    """Record how full a node's disk is (`ok`, `low`, `full`), and announce it to brokers."""
     if DbNode.objects.filter(pk=node_id).exclude(disk=state).update(disk=state):
         record_change("node", node_id)
 
 
 @transactional
 def set_reader(*, name: str, username: str, password: str, actor: Actor) -> None:
-    """Keep the account with which jobs read a node; '' takes it away. Needs `admin`.
+    """Store the account with which jobs read a node. '' removes it. Needs `admin`.
 
-    `messagestore.nodes.registry.set_reader` has tried it.
+    `messagestore.nodes.registry.set_reader` has connected with it before.
     """
     access.require_everything(actor, name, what="node")
     row = rows.lock_node(name)
     before, after = {"reader_username": row.reader_username}, {"reader_username": username}
-    row.reader_username, row.reader_password_encrypted = username, _sealed(password)
+    row.reader_username, row.reader_password_encrypted = username, _encrypt(password)
     row.save(update_fields=("reader_username", "reader_password_encrypted"))
     audit.record(
         actor=actor, verb="set_reader", kind="node", name=name, before=before, after=after
@@ -263,15 +263,15 @@ def set_reader(*, name: str, username: str, password: str, actor: Actor) -> None
 
 @transactional
 def set_account(*, name: str, username: str, password: str, actor: Actor) -> None:
-    """Keep the account with which brokers reach a node. Needs `admin`.
+    """Store the account with which brokers connect to a node. Needs `admin`.
 
-    `messagestore.nodes.registry.set_account` has tried it.
+    `messagestore.nodes.registry.set_account` has connected with it before.
     """
     access.require_everything(actor, name, what="node")
     values = check_settings({"username": CREATE["username"]}, {"username": username})
     row = rows.lock_node(name)
     before = {"username": row.username}
-    row.username, row.password_encrypted = values["username"], _sealed(password)
+    row.username, row.password_encrypted = values["username"], _encrypt(password)
     row.save(update_fields=("username", "password_encrypted"))
     audit.record(
         actor=actor, verb="set_account", kind="node", name=name, before=before, after=values
@@ -288,43 +288,45 @@ def audit_schema_change(
     after: Mapping[str, Any],
     actor: Actor,
 ) -> None:
-    """Record in the audit log what was done to the tables of a node."""
+    """Record a change of a node's tables in the audit log."""
     audit.record(actor=actor, verb=verb, kind="node", name=name, before=before, after=after)
 
 
-def _sealed(password: str) -> str:
-    """The password as it is kept. Raises Conflict(foreign_keys): nobody else could read it."""
+def _encrypt(password: str) -> str:
+    """Encrypt a password. Raises Conflict(foreign_keys) if the other processes could not
+    decrypt it.
+    """
     if password:
         fingerprints.record_keys()
     return encrypt(password)
 
 
 def reader_accounts(node_ids: Iterable[int]) -> dict[int, ReaderAccount]:
-    """{node id: its reader account}. Raises Undecryptable."""
+    """Return the read-only account of each node, by node id. Raises Undecryptable."""
     with reachable():
         nodes = DbNode.objects.filter(pk__in=list(node_ids))
-        found = list(
+        accounts = list(
             nodes.values_list("pk", "reader_username", "reader_password_encrypted")
         )
     return {
-        node_id: ReaderAccount(username, decrypt(sealed))
-        for node_id, username, sealed in found
+        node_id: ReaderAccount(username, decrypt(encrypted))
+        for node_id, username, encrypted in accounts
     }
 
 
 @transactional
 def delete(*, name: str, confirm: str | None, actor: Actor) -> None:
-    """Take a node out of the registry; its database stays as it is. Needs `admin`.
+    """Delete a node from the registry. Its database stays as it is. Needs `admin`.
 
-    Raises Conflict(in_use) while queues are on it, those of topics deleted less than three
-    days ago too.
+    Raises Conflict(in_use) while it has queues, including those of topics that were deleted
+    less than three days ago.
     """
     access.require_everything(actor, name, what="node")
     row = rows.lock_node(name)
     check_confirmed(name, confirm)
-    held = row.queues.count()
-    if held:
-        raise Conflict(f"Node {name} still holds {held} queues.", code=Code.IN_USE)
+    queue_count = row.queues.count()
+    if queue_count:
+        raise Conflict(f"Node {name} still holds {queue_count} queues.", code=Code.IN_USE)
     node_id, before = (
         row.pk,
         {"engine": row.engine, "host": row.host, "database": row.database},
@@ -342,20 +344,22 @@ def find_node(*, name: str, actor: Actor) -> NodeView:
 
 def list_nodes(*, actor: Actor, window: Window) -> Page[NodeView]:
     access.require_everything(actor, "list", what="node")
-    found, following = paging.select_page(
+    nodes, following = paging.select_page(
         DbNode.objects.all(), window=window, actor=actor, right="admin"
     )
     with reachable():
-        counted = DbNode.objects.filter(pk__in=[row.pk for row in found]).annotate(
+        counted = DbNode.objects.filter(pk__in=[row.pk for row in nodes]).annotate(
             held=Count("queues")
         )
-        held = dict(counted.values_list("pk", "held"))
-    return Page(tuple(_as_view(row, held.get(row.pk, 0)) for row in found), following)
+        queue_counts = dict(counted.values_list("pk", "held"))
+    return Page(
+        tuple(
+            rows.make_view(NodeView, row, queues=queue_counts.get(row.pk, 0))
+            for row in nodes
+        ),
+        following,
+    )
 
 
 def _view(row: DbNode) -> NodeView:
-    return _as_view(row, row.queues.count())
-
-
-def _as_view(row: DbNode, held: int) -> NodeView:
-    return rows.make_view(NodeView, row, queues=held)
+    return rows.make_view(NodeView, row, queues=row.queues.count())

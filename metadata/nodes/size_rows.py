@@ -1,5 +1,5 @@
-"""Sizes: how much each node held, hour by hour, kept for 90 days; what it grows by is read
-from them.
+"""Sizes of nodes, one per hour, kept for 90 days. The growth of a node is computed from
+them.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from metadata.monitoring.metrics_history import start_of_step
 from metadata.rules.growth import Size, bytes_per_day
 
 KEPT_DAYS = 90
-GROWTH_DAYS = 7  # growth is told over so long
+GROWTH_DAYS = 7  # period over which growth is computed
 
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """The last size of a node, bytes and tables, and bytes a day; None while there is no
-    day to tell of.
+    """The last size of a node in bytes and tables, and its growth in bytes a day. `per_day`
+    is None while the sizes cover less than a day.
     """
 
     bytes: int
@@ -34,29 +34,30 @@ class Growth:
 
 
 @transactional
-def record_sizes(found: Mapping[int, tuple[int, int]]) -> int:
-    """Keep {node id: (bytes, tables)} for this hour; how many nodes. The last word of an
-    hour counts.
+def record_sizes(sizes: Mapping[int, tuple[int, int]]) -> int:
+    """Record (bytes, tables) by node id for this hour. Return the number of nodes. A later
+    call in the same hour replaces the sizes.
     """
     at = start_of_step(database_now(), step_s=3600)
-    there = set(DbNode.objects.filter(pk__in=found).values_list("pk", flat=True))
-    for node_id in sorted(there):
-        size, tables = found[node_id]
+    # Nodes that were deleted meanwhile are left out.
+    node_ids = set(DbNode.objects.filter(pk__in=sizes).values_list("pk", flat=True))
+    for node_id in sorted(node_ids):
+        size, tables = sizes[node_id]
         NodeSize.objects.update_or_create(
             node_id=node_id, at=at, defaults={"bytes": size, "tables": tables}
         )
-    return len(there)
+    return len(node_ids)
 
 
-def record_queue_sizes(found: Mapping[int, Mapping[int, int]]) -> int:
-    """Keep {node id: {queue id: bytes}}; how many queues changed. What its node lacks has
-    no size.
+def record_queue_sizes(sizes: Mapping[int, Mapping[int, int]]) -> int:
+    """Record {node id: {queue id: bytes}}. Return the number of queues that changed. Queues
+    of these nodes without a size get None.
     """
     changed = []
     with reachable():
-        rows = Queue.objects.filter(node_id__in=list(found)).order_by("pk")
+        rows = Queue.objects.filter(node_id__in=list(sizes)).order_by("pk")
         for row in rows.only("node_id", "bytes"):
-            size = found[row.node_id].get(row.pk)
+            size = sizes[row.node_id].get(row.pk)
             if row.bytes != size:
                 row.bytes = size
                 changed.append(row)
@@ -65,24 +66,24 @@ def record_queue_sizes(found: Mapping[int, Mapping[int, int]]) -> int:
 
 
 def read_growth() -> dict[int, Growth]:
-    """{node id: how it grows}, of the nodes that were measured within the last days."""
+    """Return the growth by node id, of nodes that were measured within GROWTH_DAYS."""
     with reachable():
         since = database_now() - timedelta(days=GROWTH_DAYS)
         rows = NodeSize.objects.filter(at__gte=since).order_by("at")
         columns = rows.values_list("node_id", "at", "bytes", "tables")
-        found = grouped(
+        sizes = grouped(
             (node_id, (Size(ms(at), size), tables)) for node_id, at, size, tables in columns
         )
-    return {node_id: _growth(seen) for node_id, seen in found.items()}
+    return {node_id: _growth(node_sizes) for node_id, node_sizes in sizes.items()}
 
 
-def _growth(seen: list[tuple[Size, int]]) -> Growth:
-    last, tables = seen[-1]
-    return Growth(last.bytes, tables, bytes_per_day([one for one, _ in seen]))
+def _growth(sizes: list[tuple[Size, int]]) -> Growth:
+    last, tables = sizes[-1]
+    return Growth(last.bytes, tables, bytes_per_day([size for size, _ in sizes]))
 
 
 def read_history(*, node: str, actor: Actor, days: int = 30) -> list[Size]:
-    """The sizes of a node over the last days, rising in time. Needs `admin`."""
+    """Return the sizes of a node over the last days, oldest first. Needs `admin`."""
     access.require_everything(actor, node, what="node")
     with reachable():
         since = before(database_now(), seconds=days * 86_400)
@@ -92,11 +93,11 @@ def read_history(*, node: str, actor: Actor, days: int = 30) -> list[Size]:
         )
 
 
-def _thinned(sizes: Iterable[Size], most: int = 200) -> list[Size]:
-    """At most so many of them, evenly, the last one among them."""
-    found = list(sizes)
-    step = -(-len(found) // most) or 1
-    return found[::-1][::step][::-1]
+def _thinned(sizes: Iterable[Size], limit: int = 200) -> list[Size]:
+    """Return at most `limit` of the sizes, evenly spaced. The last size is among them."""
+    all_sizes = list(sizes)
+    step = -(-len(all_sizes) // limit) or 1
+    return all_sizes[::-1][::step][::-1]
 
 
 prune = PruneRule(NodeSize.objects.all(), at="at", days=KEPT_DAYS)

@@ -1,1 +1,1 @@
-"""Topics: rows, placement of queues, former routings."""
+"""Topics: their rows, the nodes of their queues, former routings, send tokens, producers."""

@@ -1,4 +1,4 @@
-"""Choice of the nodes that get new queues, of those that take any."""
+"""Choice of the nodes for new queues."""
 
 from __future__ import annotations
 
@@ -16,13 +16,19 @@ from metadata.rules.topics.placement import spread_over_nodes
 def choose_nodes(
     count: int, *, node: str | None, held: Mapping[int, int] | None = None
 ) -> list[int]:
-    """Node ids for `count` queues of a topic that has `held` on its nodes: spread, or all
-    on the named node.
+    """Return the node ids for `count` new queues of a topic: all on `node` if it is set,
+    else spread over the normal nodes. `held` is the number of the topic's queues by node.
 
     Raises NotFound(node_not_found), Invalid on the field `node`, NoWritableQueue.
     """
     if node is not None:
-        return [_named_node(node)] * count
+        row = find_by_name(DbNode.objects.all(), node, no_node)
+        if row.state != DbNode.State.READ_WRITE or row.kind != DbNode.Kind.NORMAL:
+            raise Invalid.field(
+                "node",
+                f"{node} is {row.kind} and {row.state}; topics need normal and read_write",
+            )
+        return [row.pk] * count
     load = _load(kind="normal", dedicated=False)
     if not load:
         raise NoWritableQueue(
@@ -33,25 +39,15 @@ def choose_nodes(
 
 
 def choose_failure_nodes(count: int) -> list[int]:
-    """Node ids for `count` queues of a failure topic, spread over the failure nodes; none
-    without any.
+    """Return the node ids for `count` queues of a failure topic, spread over the failure
+    nodes. Empty if there are no failure nodes.
     """
     load = _load(kind="failure")
     return spread_over_nodes(count=count, load=load) if load else []
 
 
-def _load(**which: Any) -> dict[int, int]:
-    """Node → its queues, of those nodes that take new ones."""
-    rows = DbNode.objects.filter(**which, state="read_write").exclude(disk="full")
+def _load(**conditions: Any) -> dict[int, int]:
+    """Return the number of queues by node, for the nodes that accept new queues."""
+    rows = DbNode.objects.filter(**conditions, state="read_write").exclude(disk="full")
     held = Count("queues", filter=~Q(queues__state="retired"))
     return dict(rows.annotate(held=held).values_list("id", "held"))
-
-
-def _named_node(name: str) -> int:
-    row = find_by_name(DbNode.objects.all(), name, no_node)
-    if row.state != DbNode.State.READ_WRITE or row.kind != DbNode.Kind.NORMAL:
-        raise Invalid.field(
-            "node",
-            f"{name} is {row.kind} and {row.state}; topics need normal and read_write",
-        )
-    return row.pk

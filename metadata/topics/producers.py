@@ -1,10 +1,10 @@
-"""Producers of topics: who sent to a topic lately, from which address and with which
-client.
+"""Producers of topics: which API keys and users sent to a topic lately, from which address
+and with which client.
 
-A request only adds to a count in memory; a loop of each worker writes the counts down
-(`flush`), so a worker that is killed loses half a minute of them and nothing else. Who
-sends under ever new names pushes out only those of the same topic that were seen before all
-others.
+A request only adds to a count in memory. A loop of each worker writes the counts to the
+database (`flush`), so a worker that is killed loses about half a minute of counts. A
+producer that sends under ever new names displaces only rows of the same topic, those that
+were seen least recently.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from metadata.models import TopicProducer
 from metadata.topics import topic_rows
 
 FLUSH_S = 20.0
-LATE_MS = 60_000  # so long after its first message a producer may be written down
+LATE_MS = 60_000  # maximum delay between a first message and its row in the database
 KEPT_DAYS = 7
-MOST = 200  # rows of a topic
-# producers that a process counts between two flushes; further ones are left out
-MOST_COUNTED = 5_000
-MOST_CHARS = 100
+MAX_ROWS = 200  # of a topic
+# Producers that a process counts between two flushes. Further producers are not counted.
+MAX_COUNTED = 5_000
+MAX_CHARS = 100
 AT_ONCE = 200  # rows in one UPDATE
 HOUR_S = 3600
 Key = tuple[int, str, str, str]  # topic, name, address, client
@@ -40,7 +40,7 @@ Key = tuple[int, str, str, str]  # topic, name, address, client
 
 @dataclass(frozen=True, slots=True)
 class ProducerView:
-    """A producer of a topic; `messages_last_hour` is an estimate from the counts of two
+    """A producer of a topic. `messages_last_hour` is an estimate from the counts of two
     clock hours.
     """
 
@@ -53,7 +53,7 @@ class ProducerView:
 
 
 class _Counts:
-    """Messages of each producer since they were last written down."""
+    """Messages of each producer since the last flush."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -61,7 +61,7 @@ class _Counts:
 
     def add(self, key: Key, messages: int) -> None:
         with self._lock:
-            if key in self._counts or len(self._counts) < MOST_COUNTED:
+            if key in self._counts or len(self._counts) < MAX_COUNTED:
                 self._counts[key] = self._counts.get(key, 0) + messages
 
     def take(self) -> dict[Key, int]:
@@ -78,21 +78,30 @@ def count_sent(
 ) -> None:
     """Count what a client sent to a topic."""
     _counts.add(
-        (topic_id, actor.name, address[:MOST_CHARS], sdk[:MOST_CHARS].strip()), messages
+        (topic_id, actor.name, address[:MAX_CHARS], sdk[:MAX_CHARS].strip()), messages
     )
 
 
 def flush() -> int:
-    """Write down what this process counted; return of how many producers. A loop of every
-    worker.
+    """Write the counts of this process to the database. Return the number of producers. Run
+    by a loop of every worker.
 
-    Raises MetadataUnavailable; what was counted is kept for the next pass then.
+    Raises MetadataUnavailable. The counts are kept for the next flush then.
     """
     counts = _counts.take()
     if not counts:
         return 0
     try:
-        _write(_most_active(counts))
+        # At most MAX_ROWS producers of each topic, those that sent most. More would be
+        # deleted again after they were written.
+        by_topic = grouped((key[0], (messages, key)) for key, messages in counts.items())
+        _write(
+            {
+                key: messages
+                for counted in by_topic.values()
+                for messages, key in nlargest(MAX_ROWS, counted)
+            }
+        )
     except BaseException:
         for key, messages in counts.items():
             _counts.add(key, messages)
@@ -101,7 +110,7 @@ def flush() -> int:
 
 
 def list_producers(*, topic: str, actor: Actor) -> list[ProducerView]:
-    """Return the producers of a topic, the last one first. Needs any right on it.
+    """Return the producers of a topic, the most recent first. Needs any right on it.
 
     Raises NotFound(topic_not_found), Forbidden.
     """
@@ -113,19 +122,18 @@ def list_producers(*, topic: str, actor: Actor) -> list[ProducerView]:
 
 
 def list_clients(*, topic: str, name: str, at_ms: int, actor: Actor) -> list[ProducerView]:
-    """Return from where, and with which clients, a producer sent to a topic around a time,
-    the last first.
+    """Return the addresses and clients from which a producer sent to a topic around a time,
+    the most recent first.
 
-    None are known for an actor without a right on the topic, and for a time before
-    KEPT_DAYS.
+    Empty if the actor has no right on the topic, or for a time before KEPT_DAYS.
     """
     if not access.may_see(actor, topic):
         return []
     return [
-        one
-        for one in list_producers(topic=topic, actor=actor)
-        if one.name == name
-        and one.first_seen_at_ms - LATE_MS <= at_ms <= one.last_seen_at_ms
+        producer
+        for producer in list_producers(topic=topic, actor=actor)
+        if producer.name == name
+        and producer.first_seen_at_ms - LATE_MS <= at_ms <= producer.last_seen_at_ms
     ]
 
 
@@ -143,28 +151,21 @@ def _view(row: TopicProducer, now: datetime) -> ProducerView:
 
 
 def last_hour(messages: int, before: int, *, hour: int, now_s: float) -> int:
-    """Estimate the messages of the last hour from those of a clock hour and of the one
-    before it.
+    """Estimate the messages of the last 60 minutes from those of the clock hour `hour` and
+    of the hour before it.
 
     >>> last_hour(30, 100, hour=10, now_s=10.25 * HOUR_S)  # 30 in this quarter, and 3/4 of 100
     105
-    >>> (last_hour(30, 100, hour=9, now_s=10.25 * HOUR_S),
-    ...  last_hour(30, 100, hour=8, now_s=10.25 * HOUR_S)) (22, 0)
+    >>> last_hour(30, 100, hour=9, now_s=10.25 * HOUR_S)
+    22
+    >>> last_hour(30, 100, hour=8, now_s=10.25 * HOUR_S)
+    0
     """
-    this, part = divmod(now_s / HOUR_S, 1)
-    if hour < this:
-        messages, before = 0, messages if hour == this - 1 else 0
-    return messages + round(before * (1 - part))
-
-
-def _most_active(counts: Mapping[Key, int]) -> dict[Key, int]:
-    """Return the counts without those of a topic beyond the `MOST` that sent the most."""
-    by_topic = grouped((key[0], (messages, key)) for key, messages in counts.items())
-    return {
-        key: messages
-        for found in by_topic.values()
-        for messages, key in nlargest(MOST, found)
-    }
+    this_hour, elapsed = divmod(now_s / HOUR_S, 1)
+    if hour < this_hour:
+        messages, before = 0, messages if hour == this_hour - 1 else 0
+    # As if the messages of the hour before had been sent evenly.
+    return messages + round(before * (1 - elapsed))
 
 
 @transactional
@@ -172,20 +173,24 @@ def _write(counts: Mapping[Key, int]) -> None:
     now = database_now()
     hour = int(now.timestamp()) // HOUR_S
     topics = {key[0] for key in counts}
-    missing = counts.keys() - _rows(topics).keys()
+    missing = counts.keys() - _row_ids(topics).keys()
     TopicProducer.objects.bulk_create(
         [
             TopicProducer(**_columns(key), hour=hour, first_seen=now, last_seen=now)
             for key in sorted(missing)
         ],
-        ignore_conflicts=True,  # another process may make the same
+        ignore_conflicts=True,  # another process may insert the same row
         batch_size=AT_ONCE,
     )
-    known = _rows(topics)
-    new = sorted((known[key], messages) for key, messages in counts.items() if key in known)
-    for some in chunks(new, AT_ONCE):
+    ids = _row_ids(topics)
+    # Sorted by id, so that two processes lock rows in the same order.
+    additions = sorted(
+        (ids[key], messages) for key, messages in counts.items() if key in ids
+    )
+    for some in chunks(additions, AT_ONCE):
         rows = TopicProducer.objects.filter(pk__in=[pk for pk, _ in some])
-        # MySQL sets one column after the other, so the one that is copied comes first.
+        # MySQL assigns columns from left to right and uses the new values, so the copy must
+        # come before the zero.
         rows.filter(hour=hour - 1).update(
             messages_before=F("messages"), messages=0, hour=hour
         )
@@ -194,25 +199,23 @@ def _write(counts: Mapping[Key, int]) -> None:
         rows.update(
             messages=F("messages") + Case(*cases, default=Value(0)), last_seen=UtcNow()
         )
-    _make_room(topics)
+    _delete_surplus(topics)
 
 
 def _columns(key: Key) -> dict[str, int | str]:
     return dict(zip(("topic_ref", "name", "address", "sdk"), key, strict=True))
 
 
-def _rows(topics: Iterable[int]) -> dict[Key, int]:
+def _row_ids(topics: Iterable[int]) -> dict[Key, int]:
     rows = TopicProducer.objects.filter(topic_ref__in=sorted(topics))
     return {
-        (topic, *who): pk
-        for pk, topic, *who in rows.values_list("pk", *_columns((0, "", "", "")))
+        (topic, *producer): pk
+        for pk, topic, *producer in rows.values_list("pk", *_columns((0, "", "", "")))
     }
 
 
-def _make_room(topics: Iterable[int]) -> None:
-    """Delete the rows of a topic beyond `MOST`, those first that were seen before the
-    others.
-    """
+def _delete_surplus(topics: Iterable[int]) -> None:
+    """Delete the rows of each topic beyond MAX_ROWS, those that were seen least recently."""
     sizes = (
         TopicProducer.objects.filter(topic_ref__in=sorted(topics))
         .order_by()
@@ -220,12 +223,12 @@ def _make_room(topics: Iterable[int]) -> None:
     )
     for topic in (
         sizes.annotate(size=Count("pk"))
-        .filter(size__gt=MOST)
+        .filter(size__gt=MAX_ROWS)
         .values_list("topic_ref", flat=True)
     ):
         rows = TopicProducer.objects.filter(topic_ref=topic)
         surplus = list(
-            rows.order_by("-last_seen", "-pk").values_list("pk", flat=True)[MOST:]
+            rows.order_by("-last_seen", "-pk").values_list("pk", flat=True)[MAX_ROWS:]
         )
         for some in chunks(surplus, AT_ONCE):
             rows.filter(pk__in=some).delete()

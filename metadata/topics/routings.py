@@ -1,10 +1,9 @@
-"""Former routings of topics, kept as long as sends are: a repeat goes where its first try
-went.
+"""Former routings of topics, so that a repeated send goes to the queue of its first try.
 
-The queue of a message that names none follows from the batch id and the topic's layout. A
-layout changes, and a repeat under another one would have another queue, another id, and be
-stored again. So every change leaves the former routing behind, and a batch goes by the one
-that was in force at the time in its id.
+The queue of a message that names none is derived from the batch id and the topic's layout.
+After a change of the layout, a repeat would go to another queue and be stored twice. So
+every change keeps the former routing for as long as sends are remembered, and a batch is
+routed as it was at the time in its id.
 """
 
 from __future__ import annotations
@@ -16,14 +15,14 @@ from metadata.db.clock import before, database_now
 from metadata.db.transactions import transactional
 from metadata.models import Queue, Topic, TopicRouting
 
-# a change counts for ids of so much later: by then every broker has heard of it
+# A change holds for batch ids made so much later, when every broker has loaded it.
 LEAD_S = 5.0
 KEPT_DAYS = 3  # one more than sends are remembered
 LIVE = (Queue.State.READ_WRITE, Queue.State.READ_ONLY)
 
 
 def keep_routing(topic: Topic) -> None:
-    """Keep how a locked topic routes now, in the transaction that is about to change it."""
+    """Keep the present routing of a locked topic, before the same transaction changes it."""
     queues = (
         topic.queues.filter(state__in=LIVE).order_by("number").values_list("pk", flat=True)
     )
@@ -38,7 +37,7 @@ def keep_routing(topic: Topic) -> None:
 
 @transactional
 def prune(*, days: int = KEPT_DAYS) -> int:
-    """Delete routings that no remembered send went by; return how many."""
+    """Delete routings that no remembered send can use any more. Return how many."""
     old = TopicRouting.objects.filter(
         until_at__lt=before(database_now(), seconds=days * 86_400)
     )

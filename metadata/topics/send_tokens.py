@@ -1,8 +1,8 @@
-"""Send tokens of topics: what Java clients must name to send to one. Kept as a digest,
-shown once.
+"""Send tokens of topics, which Java clients need to send to a topic. A token is stored as a
+digest and shown once.
 
-A topic without a token takes messages of every Java client that is let in. There may be
-two, so that one takes the other's place while clients change over.
+A topic without a token accepts messages of every Java client in the allowed networks. A
+topic may have two tokens, so that clients can change from one to the other.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ from metadata.models import Topic
 from metadata.users.api_keys import digest
 
 PREFIX = "send_"
-MOST = 2
+MAX_TOKENS = 2  # of a topic
 ID_CHARS = 8  # of the digest
-MOST_CHARS = 200
+MAX_CHARS = 200
 
 
 @dataclass(frozen=True, slots=True)
 class SendTokenView:
-    """A send token; the token itself cannot be had again. `id` is the begin of its digest."""
+    """A send token without its text. `id` is the beginning of its digest."""
 
     id: str
     created_at_ms: int
 
 
 def list_tokens(*, topic: str, actor: Actor) -> list[SendTokenView]:
-    """The tokens of a topic, the oldest first. Needs `manage`; raises
+    """Return the tokens of a topic, oldest first. Needs `manage`. Raises
     NotFound(topic_not_found).
     """
     access.require(actor, "manage", topic, what="topic")
@@ -46,16 +46,16 @@ def list_tokens(*, topic: str, actor: Actor) -> list[SendTokenView]:
         row = rows.find_by_name(
             Topic.objects.filter(state=Topic.State.READY), topic, no_topic
         )
-    return [_view(one) for one in _tokens(row)]
+    return [_view(token) for token in _tokens(row)]
 
 
 @transactional
 def create(*, topic: str, actor: Actor, dry_run: bool = False) -> tuple[SendTokenView, str]:
-    """A new token and its plain text, which is shown this once; with `dry_run` none is
-    made. Needs `manage`.
+    """Create a token. Return it with its plain text, which is not stored. Needs `manage`.
 
-    The first one ends all sends of Java clients without it. Raises
-    NotFound(topic_not_found), Conflict(in_use) if there are two.
+    With `dry_run` the text is '' and nothing is changed. From the first token on, Java
+    clients without it cannot send to the topic. Raises NotFound(topic_not_found),
+    Conflict(in_use) if the topic has two tokens.
     """
     access.require(actor, "manage", topic, what="topic")
     plaintext = PREFIX + secrets.token_urlsafe(24)
@@ -66,14 +66,14 @@ def create(*, topic: str, actor: Actor, dry_run: bool = False) -> tuple[SendToke
 
 @transactional
 def import_token(*, topic: str, token: str, actor: Actor) -> bool:
-    """Take over a token that clients have already; False if the topic has one. Needs
-    `manage`.
+    """Store a token that clients use already. Return False, and change nothing, if the
+    topic has a token. Needs `manage`.
 
     Raises Invalid, NotFound(topic_not_found).
     """
     access.require(actor, "manage", topic, what="topic")
-    if not 1 <= len(token) <= MOST_CHARS:
-        raise Invalid.field("token", f"must have 1 to {MOST_CHARS} characters")
+    if not 1 <= len(token) <= MAX_CHARS:
+        raise Invalid.field("token", f"must have 1 to {MAX_CHARS} characters")
     row = lock_topic(topic)
     if row.send_tokens:
         return False
@@ -85,13 +85,15 @@ def import_token(*, topic: str, token: str, actor: Actor) -> bool:
 def delete(*, topic: str, token: str, confirm: str | None, actor: Actor) -> None:
     """Delete the token with the id `token`, which `confirm` repeats. Needs `manage`.
 
-    Without the last one every Java client may send. Raises NotFound(topic_not_found |
-    token_not_found), Invalid(not_confirmed).
+    Without any token, every Java client in the allowed networks may send. Raises
+    NotFound(topic_not_found | token_not_found), Invalid(not_confirmed).
     """
     access.require(actor, "manage", topic, what="topic")
     row = lock_topic(topic)
-    rest = [one for one in _tokens(row) if not one["digest"].startswith(token)]
-    if len(token) != ID_CHARS or len(rest) == len(_tokens(row)):
+    remaining = [
+        stored for stored in _tokens(row) if not stored["digest"].startswith(token)
+    ]
+    if len(token) != ID_CHARS or len(remaining) == len(_tokens(row)):
         raise NotFound(
             f"Topic {topic} has no send token {token[:100]}.", code=Code.TOKEN_NOT_FOUND
         )
@@ -100,22 +102,22 @@ def delete(*, topic: str, token: str, confirm: str | None, actor: Actor) -> None
             f"Deleting {token} must be confirmed: give confirm={token}",
             code=Code.NOT_CONFIRMED,
         )
-    _save(row, rest)
+    _save(row, remaining)
     before = {"id": token}
     audit.record(actor=actor, verb="delete token", kind="topic", name=topic, before=before)
 
 
 def _add(row: Topic, plaintext: str, actor: Actor) -> SendTokenView:
     tokens = _tokens(row)
-    if len(tokens) >= MOST:
-        said = (
-            f"Topic {row.name} has {MOST} send tokens: delete the one that no client "
+    if len(tokens) >= MAX_TOKENS:
+        detail = (
+            f"Topic {row.name} has {MAX_TOKENS} send tokens: delete the one that no client "
             "uses any more."
         )
-        raise Conflict(said, code=Code.IN_USE)
-    made = {"digest": digest(plaintext), "created_at_ms": ms(database_now())}
-    view = _view(made)
-    _save(row, [*tokens, made])
+        raise Conflict(detail, code=Code.IN_USE)
+    token = {"digest": digest(plaintext), "created_at_ms": ms(database_now())}
+    view = _view(token)
+    _save(row, [*tokens, token])
     audit.record(
         actor=actor, verb="add token", kind="topic", name=row.name, after={"id": view.id}
     )
@@ -132,5 +134,5 @@ def _tokens(row: Topic) -> list[dict[str, Any]]:
     return list(row.send_tokens or ())
 
 
-def _view(one: dict[str, Any]) -> SendTokenView:
-    return SendTokenView(one["digest"][:ID_CHARS], one["created_at_ms"])
+def _view(token: dict[str, Any]) -> SendTokenView:
+    return SendTokenView(token["digest"][:ID_CHARS], token["created_at_ms"])

@@ -1,9 +1,11 @@
-"""Topics: the rows. `messagestore.topology.topics` composes these verbs with the work on
-tables.
+"""Topics: their rows. `messagestore.topology.topics` combines these functions with the work
+on tables.
 
-plan (rows, creating) → tables are made → make_ready; or give_up → tables are dropped →
-remove. mark_deleted → three days → tables are dropped → remove. Tables are dropped only of
-what is deleted for good.
+    plan_topic (state creating) → tables are created → make_ready (state ready)
+                                ↘ abandon (state deleted) → tables are dropped → remove
+    mark_deleted (state deleted) → three days → tables are dropped → remove
+
+Tables are dropped only while the topic is in the state deleted, which it never leaves.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from metadata.db import access, audit, paging, rows
 from metadata.db.changes import record_change
 from metadata.db.clock import before, database_now
 from metadata.db.paging import Page, Window
-from metadata.db.rows import lock_topic, no_topic, origin_of
+from metadata.db.rows import lock_topic, make_view, no_topic, origin_of
 from metadata.db.transactions import reachable, read_in_pages, transactional
 from metadata.errors import Code, Conflict, Invalid, NotFound
 from metadata.models import ConsumerGroupTopic, Queue, QueueOffset, Topic
@@ -37,8 +39,8 @@ DROP_AFTER_DAYS = 3
 
 @dataclass(frozen=True, slots=True)
 class QueueView:
-    """A queue: its id, its place in the topic, the name of its node, its size when it was
-    last measured.
+    """A queue. `queue` is its id, `number` its place in the topic. `bytes` is its size when
+    it was last measured.
     """
 
     queue: int
@@ -51,8 +53,8 @@ class QueueView:
 
 @dataclass(frozen=True, kw_only=True)
 class TopicView(TopicSettings):
-    """A topic; `layout` has 1,024 queue ids, or none while creating. Times in ms since
-    1970.
+    """A topic. `layout` has 1,024 queue ids, none while it is being created. Times are in
+    ms since 1970.
     """
 
     id: int
@@ -75,11 +77,11 @@ def plan_topic(
     node: str | None = None,
     settings: Mapping[str, Any] | None = None,
 ) -> TopicView:
-    """The rows of a new topic and its queues, in state creating. Needs `manage`, with
-    owners all rights.
+    """Create the rows of a topic and its queues, in the state creating. Needs `manage`; if
+    owners are set, all rights of an owner.
 
-    Spreads the queues over the normal, non-dedicated, read-write nodes, the emptier first,
-    or puts all on `node`. Raises Invalid, Conflict(already_exists),
+    The queues are spread over the normal, non-dedicated, read-write nodes, emptier nodes
+    first, or all on `node`. Raises Invalid, Conflict(already_exists),
     NotFound(node_not_found), NoWritableQueue.
     """
     check_name("topic", name)
@@ -105,10 +107,17 @@ def plan_topic(
 
 @transactional
 def make_ready(topic_id: int) -> TopicView:
-    """The topic, ready with its first layout, once all its tables exist; a ready one stays
-    as it is.
+    """Make a topic ready with its first layout, once all its tables exist. A ready topic
+    stays as it is.
     """
-    topic = _locked(topic_id)
+    topic = (
+        Topic.objects.select_for_update()
+        .filter(pk=topic_id)
+        .exclude(state="deleted")
+        .first()
+    )
+    if topic is None:
+        raise NotFound("The topic was removed.", code=Code.TOPIC_NOT_FOUND)
     if topic.state == Topic.State.CREATING:
         ids = list(topic.queues.order_by("number").values_list("id", flat=True))
         topic.queues.update(state=Queue.State.READ_WRITE, state_since=database_now())
@@ -120,7 +129,7 @@ def make_ready(topic_id: int) -> TopicView:
 
 
 def queues_in_creation(queues: Collection[int]) -> list[int]:
-    """Return those of some queues that are not ready yet, rising."""
+    """Return the ids of the queues that are still being created, rising."""
     if not queues:
         return []
     with reachable():
@@ -130,11 +139,11 @@ def queues_in_creation(queues: Collection[int]) -> list[int]:
 
 @transactional
 def abandon(topic_id: int, actor: Actor | None = None) -> bool:
-    """Claim a topic that is not ready, so that its tables may be dropped: False if it is
-    ready after all.
+    """Delete a topic whose creation failed, so that its tables may be dropped. Return False
+    if it is ready after all.
 
-    creating → deleted, under the row's lock; whoever still makes its tables cannot make it
-    ready any more.
+    The state changes under the row's lock, so a process that still creates its tables
+    cannot make it ready any more.
     """
     topic = Topic.objects.select_for_update().filter(pk=topic_id).first()
     if topic is not None and topic.state == Topic.State.READY:
@@ -148,7 +157,7 @@ def abandon(topic_id: int, actor: Actor | None = None) -> bool:
 def remove(topic_id: int, actor: Actor | None = None) -> None:
     """Remove the rows of a deleted topic, after its tables were dropped.
 
-    Raises Conflict(in_use) while a subscription of it still has to be taken down.
+    Raises Conflict(in_use) while rows of its subscriptions still exist.
     """
     topic = (
         Topic.objects.select_for_update()
@@ -157,30 +166,29 @@ def remove(topic_id: int, actor: Actor | None = None) -> None:
     )
     if topic is None:
         return
-    waits_for = (
+    dependents = (
         topic.subscriptions,
         topic.failure_topics,
         QueueOffset.objects.filter(queue__topic=topic),
     )
-    if any(rows.exists() for rows in waits_for):
+    if any(rows.exists() for rows in dependents):
         raise Conflict(f"Topic {topic.name} still has subscriptions.", code=Code.IN_USE)
-    _erase(topic, verb="remove", actor=actor or job("topics"))
-
-
-def _erase(topic: Topic, *, verb: str, actor: Actor) -> None:
-    topic_id = topic.pk
     topic.queues.all().delete()
     topic.delete()
     audit.record(
-        actor=actor, verb=verb, kind="topic", name=topic.name, before={"state": topic.state}
+        actor=actor or job("topics"),
+        verb="remove",
+        kind="topic",
+        name=topic.name,
+        before={"state": topic.state},
     )
     record_change("topic", topic_id)
 
 
 @transactional
 def update(*, name: str, settings: Mapping[str, Any], actor: Actor) -> TopicView:
-    """The topic with some settings changed (rules.settings.TOPIC). Needs `manage`, and for
-    other owners all that these get.
+    """Change settings of a topic (rules.settings.TOPIC). Needs `manage`; to change its
+    owners, all rights of an owner.
     """
     access.require(actor, "manage", name, what="topic")
     values = check_domains(check_settings(TOPIC, settings))
@@ -190,6 +198,7 @@ def update(*, name: str, settings: Mapping[str, Any], actor: Actor) -> TopicView
     if "owners" in before:
         access.require_ownership(actor, name)
     if before:
+        # `keyed` decides which queue a message goes to, as the layout does.
         if "keyed" in before:
             routings.keep_routing(topic)
         rows.save_changes(topic, before, values, actor=actor, kind="topic", name=name)
@@ -199,8 +208,8 @@ def update(*, name: str, settings: Mapping[str, Any], actor: Actor) -> TopicView
 
 @transactional
 def mark_deleted(*, name: str, confirm: str | None, actor: Actor) -> TopicView:
-    """The topic, deleted: its name is free at once, its tables are dropped after three
-    days. Needs `manage`.
+    """Delete a topic. Its name is free at once, its tables are dropped after three days.
+    Needs `manage`.
 
     Raises Invalid(not_confirmed), Conflict(in_use) while a group subscribes to it.
     """
@@ -208,8 +217,8 @@ def mark_deleted(*, name: str, confirm: str | None, actor: Actor) -> TopicView:
     topic = lock_topic(name)
     access.require_failure_origin(actor, "manage", name, origin_of(topic))
     check_confirmed(name, confirm)
-    using = topic.subscriptions.exclude(state=ConsumerGroupTopic.State.DELETING)
-    groups = list(using.values_list("group__name", flat=True)[:5])
+    subscriptions = topic.subscriptions.exclude(state=ConsumerGroupTopic.State.DELETING)
+    groups = list(subscriptions.values_list("group__name", flat=True)[:5])
     if groups:
         raise Conflict(
             f"Topic {name} is read by {', '.join(groups)}: unsubscribe first.",
@@ -226,7 +235,8 @@ def _delete(topic: Topic, *, verb: str, actor: Actor) -> None:
         Topic.State.DELETED,
         database_now(),
     )
-    topic.failure_group = topic.failure_of = None  # the pair may get another one
+    # Group and topic may get another failure topic, and the pair is unique.
+    topic.failure_group = topic.failure_of = None
     topic.save(update_fields=("name", "state", "deleted_at", "failure_group", "failure_of"))
     before = {"id": topic.pk}
     audit.record(
@@ -241,7 +251,7 @@ def _delete(topic: Topic, *, verb: str, actor: Actor) -> None:
 
 
 def end_failure_topic(topic: Topic, actor: Actor) -> None:
-    """Delete a failure topic whose subscription is gone; its tables stay for three more
+    """Delete a failure topic whose subscription was deleted. Its tables stay for three more
     days.
     """
     if topic.kind == Topic.Kind.FAILURE and topic.state != Topic.State.DELETED:
@@ -249,7 +259,7 @@ def end_failure_topic(topic: Topic, actor: Actor) -> None:
 
 
 def find_topic(*, name: str, actor: Actor) -> TopicView:
-    """The topic called `name`, not deleted. Needs any right on it; raises
+    """Return the topic called `name` unless it is deleted. Needs any right on it. Raises
     NotFound(topic_not_found).
     """
     if not access.may_see(actor, name):
@@ -266,9 +276,11 @@ def find_topic(*, name: str, actor: Actor) -> TopicView:
 
 
 def list_topics(*, actor: Actor, window: Window, kind: str = "normal") -> Page[TopicView]:
-    """Topics of a kind by name, without the deleted, those the actor has any right on."""
-    there_are = Topic.objects.exclude(state="deleted").filter(kind=kind)
-    rows, following = paging.select_page(there_are, window=window, actor=actor)
+    """Return a page of the topics of a kind on which the actor has any right, by name,
+    without deleted topics.
+    """
+    topics = Topic.objects.exclude(state="deleted").filter(kind=kind)
+    rows, following = paging.select_page(topics, window=window, actor=actor)
     with reachable():
         return Page(tuple(_views(rows)), following)
 
@@ -279,7 +291,7 @@ def list_ready() -> list[TopicView]:
 
 
 def iterate_unfinished(older_than_s: float) -> Iterator[TopicView]:
-    """Topics that have been creating for longer than that: a crash left them."""
+    """Yield topics whose creation began longer ago, because a crash interrupted it."""
     with reachable():
         limit = before(database_now(), seconds=older_than_s)
     return _paged(Topic.objects.filter(state="creating", created_at__lt=limit))
@@ -298,37 +310,28 @@ def _paged(rows: QuerySet[Topic]) -> Iterator[TopicView]:
         yield from views
 
 
-def _locked(topic_id: int) -> Topic:
-    row = (
-        Topic.objects.select_for_update()
-        .filter(pk=topic_id)
-        .exclude(state="deleted")
-        .first()
-    )
-    if row is None:
-        raise NotFound("The topic was removed.", code=Code.TOPIC_NOT_FOUND)
-    return row
-
-
 def topic_view(row: Topic) -> TopicView:
     return _views([row])[0]
 
 
 def _views(rows: Sequence[Topic]) -> list[TopicView]:
-    """Views of rows, with all their queues read at once."""
-    queues: dict[int, list[QueueView]] = {row.pk: [] for row in rows}
-    found = (
+    """Return views of topics. The queues of all topics are read with one query."""
+    queues: dict[int, list[QueueView]] = {topic.pk: [] for topic in rows}
+    queue_rows = (
         Queue.objects.filter(topic_id__in=[*queues])
         .select_related("node")
         .order_by("topic_id", "number")
     )
-    for one in found:
-        queues[one.topic_id].append(
-            QueueView(one.pk, one.number, one.node.name, one.node_id, one.state, one.bytes)
+    for row in queue_rows:
+        queues[row.topic_id].append(
+            QueueView(row.pk, row.number, row.node.name, row.node_id, row.state, row.bytes)
         )
-    return [_as_view(row, tuple(queues[row.pk])) for row in rows]
-
-
-def _as_view(row: Topic, queues: tuple[QueueView, ...]) -> TopicView:
-    layout = tuple(json.loads(row.layout)) if row.layout else ()
-    return rows.make_view(TopicView, row, layout=layout, queues=queues)
+    return [
+        make_view(
+            TopicView,
+            topic,
+            layout=tuple(json.loads(topic.layout)) if topic.layout else (),
+            queues=tuple(queues[topic.pk]),
+        )
+        for topic in rows
+    ]

@@ -94,7 +94,7 @@ def test_hours_without_a_message_are_forgotten(topic: int) -> None:
 def test_a_topic_keeps_the_producers_that_were_seen_last(
     topic: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(producers, "MOST", 3)
+    monkeypatch.setattr(producers, "MAX_ROWS", 3)
     for n in range(3):
         sent(topic, address=f"10.0.0.{n}")
     producers.flush()
@@ -116,7 +116,7 @@ def test_of_many_new_producers_at_once_those_with_the_most_messages_are_kept(
     topic: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A client that names itself anew with each request makes no more rows than others."""
-    monkeypatch.setattr(producers, "MOST", 3)
+    monkeypatch.setattr(producers, "MAX_ROWS", 3)
     for n in range(50):
         sent(topic, sdk=f"random-{n}")
     sent(topic, 9)
@@ -129,7 +129,7 @@ def test_of_many_new_producers_at_once_those_with_the_most_messages_are_kept(
 def test_a_process_counts_so_many_producers_and_no_more(
     topic: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(producers, "MOST_COUNTED", 2)
+    monkeypatch.setattr(producers, "MAX_COUNTED", 2)
     for n in range(9):
         sent(topic, sdk=f"random-{n}")
     sent(topic, sdk="random-0")

@@ -60,6 +60,7 @@ def whole_number(minimum: int, maximum: int | None = None) -> Callable[[str], in
     )
 
     def parse(text: str) -> int:
+        # int() also accepts signs, underscores and digits of other scripts.
         if not re.fullmatch(r"\d{1,19}", text, re.ASCII) or int(text) < minimum:
             raise argument_error(f"{text!r}: give {expected}")
         if maximum is not None and int(text) > maximum:
@@ -257,6 +258,7 @@ def parse_target(text: str) -> Target:
     ago = TIME_AGO.fullmatch(text)
     if ago:
         return Target("time", ago_ms=int(ago[1]) * UNITS_MS[ago[2]])
+    # A time without a zone is local time of this machine.
     try:
         return Target("time", at_ms=int(datetime.fromisoformat(text).timestamp() * 1000))
     except (ValueError, OverflowError, OSError):
@@ -307,6 +309,7 @@ def options_with_value(parser: argparse.ArgumentParser) -> set[str]:
             options = options.union(
                 *(options_with_value(subparser) for subparser in action.choices.values())
             )
+        # nargs is None for options with exactly one value; flags have 0.
         elif action.nargs is None:
             options.update(action.option_strings)
     return options

@@ -43,12 +43,14 @@ class Brokers:
         return self.transport or self._http_transport()
 
     def admin(self) -> Admin:
+        # A short command needs no list of brokers, which would cost another request.
         return Admin(self.transport or self._http_transport(discover=False))
 
     def _http_transport(self, **options: Any) -> Transport:
         transport = HttpTransport(
             self.listed, api_key=self.api_key, verify=self.verify, **options
         )
+        # Errors name the option, which programs that use the library do not have.
         transport.urls_from = URLS_FROM
         return transport
 
@@ -68,6 +70,7 @@ class Brokers:
                 if self.api_key
                 else "Set CATMQ_API_KEY or give --api-key"
             )
+        # An answer without a problem document comes from another kind of server.
         if isinstance(error, Refused) and error.detail == f"HTTP {error.status}":
             return (
                 f"{error.detail} without an explanation: is {', '.join(self.listed)} a "

@@ -118,9 +118,7 @@ def _value_type(setting: dict[str, Any]) -> tuple[str, Callable[[str], Any]]:
             units=UNITS[1:],
             unit_ms=UNIT_MS[unit],
         )
-        return "SPANS", lambda help_text: [
-            parse_span(part) for part in help_text.split(",")
-        ]
+        return "SPANS", lambda text: [parse_span(span) for span in text.split(",")]
     if unit == "bytes":
         return "SIZE", byte_size(minimum, maximum)
     if unit in UNIT_MS:
@@ -129,13 +127,10 @@ def _value_type(setting: dict[str, Any]) -> tuple[str, Callable[[str], Any]]:
             maximum,
             _describe_spans(minimum, maximum, unit),
             unit_ms=UNIT_MS[unit],
-            units=_accepted_units(unit),
+            # UNITS begins with ms, which a setting in seconds cannot hold.
+            units=UNITS if unit == "ms" else UNITS[1:],
         )
     return {"days": "DAYS"}.get(unit, "N"), whole_number(minimum, maximum)
-
-
-def _accepted_units(unit: str) -> tuple[str, ...]:
-    return UNITS if unit == "ms" else UNITS[1:]
 
 
 def _describe_spans(minimum: int, maximum: int, unit: str) -> str:
@@ -153,31 +148,22 @@ def help_text(setting: dict[str, Any]) -> str:
     ...     "default": 16})
     'retries after a failure (default 16)'
     """
-    parts = [_lower_first(setting["help"] or setting["label"]).rstrip(".")]
+    sentence = setting["help"] or setting["label"]
+    first_word = sentence.partition(" ")[0]
+    # Help texts begin with a small letter, unless the first word is a name such as MySQL.
+    if first_word[1:] == first_word[1:].lower():
+        sentence = sentence[0].lower() + sentence[1:]
+    parts = [sentence.rstrip(".")]
     parts += [f"{word}: {meaning}" for word, meaning in setting.get("words", {}).items()]
     if "null" in setting:
         parts.append(
             f"{'none' if setting['kind'] == 'whole' else repr('')}: {setting['null']}"
         )
-    default = (
-        ""
-        if setting.get("default") in (None, "", [], False)
-        else f" (default {_format_default(setting)})"
-    )
-    return "; ".join(parts) + default
-
-
-def _lower_first(sentence: str) -> str:
-    """Return a sentence with a small first letter, unless its first word is a name."""
-    first_word = sentence.partition(" ")[0]
-    return (
-        sentence
-        if first_word[1:] != first_word[1:].lower()
-        else sentence[0].lower() + sentence[1:]
-    )
-
-
-def _format_default(setting: dict[str, Any]) -> str:
-    if isinstance(setting["default"], list):
-        return ",".join(map(str, setting["default"]))
-    return f"{setting['default']} {setting.get('unit', '')}".rstrip()
+    default = setting.get("default")
+    if default in (None, "", [], False):
+        return "; ".join(parts)
+    if isinstance(default, list):
+        shown_default = ",".join(map(str, default))
+    else:
+        shown_default = f"{default} {setting.get('unit', '')}".rstrip()
+    return f"{'; '.join(parts)} (default {shown_default})"

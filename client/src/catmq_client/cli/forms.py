@@ -25,6 +25,7 @@ MESSAGE_FIELDS = [
     "attempt",
     "deliveries",
 ]
+# A part of a FORMAT: a doubled brace, an escape, a field in braces, or other text.
 PART = re.compile(r"\{\{|\}\}|\\[tn\\]|\{([^{}]*)\}|[^{}\\]+|.", re.DOTALL)
 ESCAPED = {"{{": "{", "}}": "}", r"\t": "\t", r"\n": "\n", r"\\": "\\", "\\": "\\"}
 NAME = re.compile(r"[A-Za-z_]\w*(\.[^.{}]+)*")
@@ -64,8 +65,8 @@ class Format:
                 if match[1] is None
                 else ("", match[1])
             )
-        for path in self._paths():
-            if fields and path.partition(".")[0] not in fields:
+        for _, path in self._parts:
+            if fields and path and path.partition(".")[0] not in fields:
                 raise argument_error(
                     f"{text!r}: {{{path}}} is no field; there are {', '.join(fields)}"
                 )
@@ -79,9 +80,6 @@ class Format:
             b"".join(self._format_part(text, path, row, body) for text, path in self._parts)
             + b"\n"
         )
-
-    def _paths(self) -> list[str]:
-        return [path for _, path in self._parts if path]
 
     def _format_part(
         self, text: str, path: str, row: Mapping[str, Any], body: bytes | None

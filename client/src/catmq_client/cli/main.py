@@ -179,6 +179,7 @@ def build_parser() -> argparse.ArgumentParser:
 def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
     """Parse the arguments. Wrong arguments end the program with exit code 2."""
     parser = build_parser()
+    # Checked for all arguments at once: each of them may end up in JSON or in a URL.
     for argument in argv:
         if not is_text(argument):
             parser.error(f"an argument is not UTF-8 text: {escape_bytes(argument)}")
@@ -236,6 +237,7 @@ def run_command(args: argparse.Namespace, brokers: Brokers) -> int:
         note(f"catmq: {brokers.explain(error)}")
         return exit_code_of(error)
     except BrokenPipeError:
+        # The reader has all it wants, as `head` in a pipe: that is no failure.
         silence_stdout()
         return DONE
     except KeyboardInterrupt:

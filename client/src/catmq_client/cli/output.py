@@ -42,7 +42,6 @@ Columns = Mapping[str, Column]
 
 
 def json_line(value: Mapping[str, Any]) -> bytes:
-    """Return an object as a line of JSON."""
     return json_bytes(value) + b"\n"
 
 
@@ -104,19 +103,18 @@ class RowPrinter:
 
         Raises BrokenPipeError if the reader of the output is gone.
         """
-        write(self._heading + self._line(row, body))
-        self._heading = b""
-
-    def _line(self, row: Mapping[str, Any], body: bytes | None) -> bytes:
         if isinstance(self._form, Format):
-            return self._form.line(row, body)
-        if is_table(self._form):
-            return encode_text(
+            line = self._form.line(row, body)
+        elif is_table(self._form):
+            line = encode_text(
                 self._layout.row(
                     [format_cell(value) for value in row_values(row, self._columns)]
                 )
             )
-        return json_line(row) if self._form == "json" or body is None else body + b"\n"
+        else:
+            line = json_line(row) if self._form == "json" or body is None else body + b"\n"
+        write(self._heading + line)
+        self._heading = b""
 
 
 class MessagePrinter(RowPrinter):
@@ -128,6 +126,7 @@ class MessagePrinter(RowPrinter):
 
 def write(line: bytes) -> None:
     """Write a line and flush it. Raises BrokenPipeError if the reader is gone."""
+    # Flushed line by line, so that the next program of a pipe sees each row at once.
     sys.stdout.buffer.write(line)
     sys.stdout.buffer.flush()
 
@@ -195,6 +194,7 @@ def format_table(
     refunds    -
     """
     cells = [list(row) for row in rows]
+    # A column is numeric if it has a number and nothing but numbers and empty cells.
     numeric = [
         any(isinstance(row[index], int) for row in cells)
         and all(row[index] is None or isinstance(row[index], int) for row in cells)

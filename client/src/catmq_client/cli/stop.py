@@ -51,6 +51,7 @@ class Stop:
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGINT, signal.SIGTERM):
                 self._previous_handlers[number] = signal.signal(number, self._on_signal)
+            # Windows has no SIGALRM, so there is no grace period.
             if hasattr(signal, "SIGALRM"):
                 self._previous_handlers[signal.SIGALRM] = signal.signal(
                     signal.SIGALRM, self._on_signal

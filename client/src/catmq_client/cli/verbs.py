@@ -56,6 +56,8 @@ class Argument:
         if self.flag.startswith("-"):
             parser.add_argument(self.flag, **self.keywords)
             if self.old:
+                # Without a default of its own the former option does not overwrite the
+                # value of the present one.
                 old_keywords = {
                     "help": argparse.SUPPRESS,
                     "dest": self.dest,
@@ -106,6 +108,7 @@ class Verb:
         parser = add_parser(parsers, self, parents=[common])
         for argument in self.arguments:
             argument.add(parser)
+        # With this parser later errors show the usage of the command.
         parser.set_defaults(command=self.run, parser=parser)
 
 
@@ -131,6 +134,7 @@ def add_parser(
     parser: argparse.ArgumentParser = parsers.add_parser(
         entry.name, help=entry.help, **keywords
     )
+    # Not the argument `aliases` of argparse, since help would list the former name.
     if entry.old:
         parsers.choices[entry.old] = parser
     return parser
@@ -214,6 +218,7 @@ class Output(Argument):
         example: str = "{name} {state}",
         terminal: str = "pretty",
     ) -> None:
+        # dict.fromkeys() removes repeats and keeps the order.
         choices = list(dict.fromkeys(["pretty", "table", "json", *forms]))
         self._defaults = {"piped": forms[0], "on_terminal": terminal}
         default = (
@@ -230,6 +235,8 @@ class Output(Argument):
 
     def add(self, parser: argparse._ActionsContainer) -> None:
         super().add(parser)
+        # The choice depends on the terminal and is made by with_output_form(): the parser is
+        # built once, while standard output may change between commands of a process.
         parser.set_defaults(**self._defaults)
 
 
@@ -251,7 +258,6 @@ QUEUES = Argument(
 def limit(
     default: int, maximum: int | None = None, *, noun: str = "rows", old: str = ""
 ) -> Argument:
-    """Return the option `--limit`."""
     text = f"maximum {noun} (default {default})"
     return Argument(
         "--limit N", text, type=whole_number(1, maximum), default=default, old=old
@@ -259,7 +265,6 @@ def limit(
 
 
 def search(plural: str) -> Argument:
-    """Return the option `--search`."""
     return Argument("--search TEXT", f"only {plural} whose name contains TEXT")
 
 
@@ -276,6 +281,7 @@ def listing(
     """Return a verb that prints the rows of a call, at most `--limit`."""
 
     def run(args: argparse.Namespace, brokers: Brokers) -> int:
+        # Rows are fetched page by page, so a small limit saves requests.
         rows = islice(call(brokers.admin(), args), getattr(args, "limit", None))
         print_rows(rows, columns, args.output)
         return 0
@@ -372,6 +378,7 @@ def settings(
 
     def run(args: argparse.Namespace, brokers: Brokers) -> int:
         changes = present_options(args, options)
+        # An empty change would succeed without any effect.
         if not changes:
             raise OptionError(
                 f"nothing to set: give {', '.join(option.flag for option in options)}"
@@ -417,6 +424,7 @@ def confirm_deletion(kind: str, name: str, *, yes: bool) -> bool:
             f"{kind} {name}"
         )
         return False
+    # The prompt goes to standard error, since standard output has results only.
     sys.stderr.write(f"Delete {kind} {name}? Type its name: ")
     sys.stderr.flush()
     if sys.stdin.readline().strip() == name:

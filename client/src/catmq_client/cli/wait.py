@@ -29,7 +29,13 @@ def wait_until_done(remaining_work: DescribeWork, *, continues: str) -> bool:
     progress = Progress()
     with Stop() as stop:
         try:
-            while text := remaining(remaining_work):
+            while True:
+                try:
+                    text = remaining_work()
+                except UNREACHABLE as error:
+                    text = error.detail.partition("\n")[0]
+                if not text:
+                    break
                 progress.show(text)
                 with stop.waiting():
                     time.sleep(EVERY_S)
@@ -41,14 +47,6 @@ def wait_until_done(remaining_work: DescribeWork, *, continues: str) -> bool:
             progress.clear()
             stop.disarm()
     return True
-
-
-def remaining(remaining_work: DescribeWork) -> str:
-    """Return the remaining work, or the error of a broker that does not answer."""
-    try:
-        return remaining_work()
-    except UNREACHABLE as error:
-        return error.detail.partition("\n")[0]
 
 
 def repeat_until_stopped(

@@ -114,6 +114,7 @@ def quota_verb(kind: str, text: str) -> Verb:
             "key": (admin.change_key, admin.key),
         }[kind]
         row: Any = change(args.name, **changes) if changes else read(args.name)
+        # Brokers of an earlier release ignore the fields they do not know.
         if QUOTAS["messages"] not in row:
             raise OptionError("this broker is older and has no quotas")
         return {"name": row["name"], **{field: row[field] for field in values}}

@@ -147,6 +147,7 @@ def redrive_letters(args: argparse.Namespace, brokers: Brokers) -> int:
     letters = brokers.admin().dead_letters
     redrive = letters.redrive(args.group, to=args.to, rate=args.rate, **selection(args))
     stop_hint = f"stop it: catmq dlq stop {args.group} {redrive['id']}"
+    # The broker runs the redrive, so stopping the wait does not stop it.
     if args.wait:
         continues = f"the redrive goes on; {stop_hint}"
         if not wait_until_done(

@@ -197,7 +197,6 @@ def group_page(group: Group, colours: Paint) -> str:
 
 
 def create_group(admin: Admin, args: argparse.Namespace) -> Group:
-    """Create a group."""
     return admin.create_group(args.name, mode=args.mode, **present_options(args, SETTINGS))
 
 
@@ -235,8 +234,9 @@ def switch_command(*, stopped: bool) -> Command:
 
 
 def queues_by_topic(args: argparse.Namespace, admin: Admin) -> dict[str, set[int]]:
-    """Return the queues of `--queue` by topic. Raises NotFound if the group reads no such
-    queue.
+    """Return the queues of `--queue` by topic.
+
+    Raises NotFound if the group does not read a queue.
     """
     if args.topic:
         return {args.topic: set(args.queue)}
@@ -262,6 +262,7 @@ def switch_queues(
     before = subscription = admin.subscription(group, topic)
     stopped_before = set(before["stopped_queues"])
     stopped_after = stopped_before | queues if stopped else stopped_before - queues
+    # The API replaces the whole list, so it is written only if it changes.
     if stopped_after != stopped_before:
         subscription = admin.change_subscription(
             group, topic, stopped_queues=sorted(stopped_after)
@@ -313,6 +314,7 @@ def describe_moving(admin: Admin, group: str, generation: int) -> str:
     A later rebalance ends the wait.
     """
     newest = next(iter(admin.rebalances(group, page=1)), None)
+    # A later rebalance has its own moves, so nothing of this one is waited for.
     if newest is None or newest["generation"] != generation:
         return ""
     paused = sum(

@@ -84,6 +84,7 @@ def show_lag(args: argparse.Namespace, brokers: Brokers) -> int:
 
     def show_once() -> bool:
         lag = admin.lag(args.group)
+        # Programs that read the lines must not get control sequences.
         if sys.stdout.isatty() and is_table(args.output):
             sys.stdout.write(CLEAR)
         note(
@@ -159,6 +160,7 @@ def describe_oldest(lag: GroupLag) -> str:
 def reset_offsets(args: argparse.Namespace, brokers: Brokers) -> int:
     """Reset the offsets of a group and print the moves."""
     to: Target = args.to
+    # A time without a zone was local time, so the user sees it in UTC.
     if to.at_ms is not None:
         note(f"to {datetime.fromtimestamp(to.at_ms / 1000, UTC).isoformat()} (UTC)")
     with paused_group(brokers.admin(), args) as admin:
@@ -238,6 +240,7 @@ def paused_group(admin: Admin, args: argparse.Namespace) -> Iterator[Admin]:
     try:
         yield admin
     finally:
+        # Also if the reset fails: a group must not stay paused by mistake.
         admin.change_group(args.group, stopped=False)
 
 

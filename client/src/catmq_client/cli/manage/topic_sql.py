@@ -96,7 +96,6 @@ def quote(text: str) -> str:
 
 
 def print_statements(args: argparse.Namespace, brokers: Brokers) -> int:
-    """Print the statements of a topic."""
     plan = brokers.admin().read_plan(args.name)
     texts = statements(plan, last=args.last, key=args.key, queues=args.queue or ())
     show("\n\n".join(texts) + "\n")

@@ -123,7 +123,6 @@ def format_backlog(unread: Unread) -> str:
 
 
 def expand_topic(args: argparse.Namespace, brokers: Brokers) -> int:
-    """Add queues to a topic."""
     change = brokers.admin().expand_topic(
         args.name, queues=args.queues, node=args.node, dry_run=args.dry_run
     )
@@ -207,6 +206,7 @@ def show_queues(args: argparse.Namespace, brokers: Brokers) -> int:
 def add_token(args: argparse.Namespace, brokers: Brokers) -> int:
     """Create a send token and print it."""
     token = brokers.admin().create_send_token(args.name)
+    # The API returns the token only now, so it is printed even without --output.
     if args.output == "none":
         show(token["token"] + "\n")
     show_row(token, args.output)

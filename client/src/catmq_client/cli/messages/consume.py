@@ -142,9 +142,7 @@ class Watch:
 
     @property
     def urls(self) -> tuple[str, ...]:
-        """See HttpTransport. The consumer reads it to see whether all brokers lost
-        metadata.
-        """
+        """See HttpTransport. With it the consumer sees whether all brokers lost metadata."""
         return getattr(self._transport, "urls", ())
 
     def request(
@@ -152,6 +150,7 @@ class Watch:
     ) -> dict[str, Any]:
         """See Transport. Notes whether a pull's answer shows that no queue has messages."""
         asked_at = time.monotonic()
+        # The broker reads the name of the program in `sdk` when a consumer registers.
         if path.endswith("/consumers") and body is not None:
             body = {**body, "sdk": body["sdk"].replace("catmq-client/", SDK_NAME, 1)}
         try:
@@ -202,7 +201,12 @@ class Printer:
         commits the messages before it. Raises BrokenPipeError if the reader is gone.
         """
         try:
-            while not (stop.requested or self._enough() or self._is_idle()):
+            limit = self._args.limit
+            while not (
+                stop.requested
+                or (limit is not None and self.printed >= limit)
+                or self._is_idle()
+            ):
                 for message in consumer.poll(max_messages=1, timeout_s=LOOK_S):
                     self._print(message)
             stop.disarm()
@@ -222,13 +226,12 @@ class Printer:
         self.printed += 1
         self._last_message_at = time.monotonic()
 
-    def _enough(self) -> bool:
-        return self._args.limit is not None and self.printed >= self._args.limit
-
     def _is_idle(self) -> bool:
         limit_s = self._args.idle_timeout
         if limit_s is None:
             return False
+        # Without answers the topic may have messages, so the command fails instead of
+        # ending as idle.
         if self._watch.away_s() > max(AWAY_S, limit_s):
             raise ConnectFailed(f"brokers or nodes have not answered for {AWAY_S:.0f} s")
         self.idle = (

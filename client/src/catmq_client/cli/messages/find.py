@@ -60,6 +60,7 @@ def find_messages(args: argparse.Namespace, brokers: Brokers) -> int:
         )
     found = scanned = 0
     after, lines, progress = args.after, MessagePrinter(args.output), Progress()
+    # A search ends after 2 s at the broker; the next one continues where it ended.
     while True:
         page_size = min(PAGE, args.limit - found)
         answer = admin.find(
@@ -68,13 +69,12 @@ def find_messages(args: argparse.Namespace, brokers: Brokers) -> int:
         progress.clear()
         for message in answer["messages"]:
             lines.write(message_row(args.topic, message), message["body_bytes"])
-        found, scanned, after = (
-            found + len(answer["messages"]),
-            scanned + answer["scanned"],
-            answer["next"],
-        )
+        found += len(answer["messages"])
+        scanned += answer["scanned"]
+        after = answer["next"]
         if after is None or found >= args.limit or not args.follow_up:
             break
+        # Counting the messages is a request, so it is made only for a line that is shown.
         if progress.is_due():
             progress.show(
                 f"{found} found, scanned {scanned} of {count_stored(admin, args)}"
@@ -112,16 +112,12 @@ def conditions(args: argparse.Namespace) -> dict[str, object]:
     if args.header is not None:
         filters["header"] = ":".join(args.header)
     for name, bound in (("from_ms", args.start), ("to_ms", args.end)):
-        if bound is not None:
-            filters[name] = at_ms(bound)
+        if bound is not None and bound.at_ms is not None:
+            filters[name] = bound.at_ms
+        elif bound is not None:
+            # A time ago is counted by this machine's clock.
+            filters[name] = int(time.time() * 1000) - (bound.ago_ms or 0)
     return filters
-
-
-def at_ms(bound: Target) -> int:
-    """Return a time in ms since 1970. A time ago is counted by this machine's clock."""
-    if bound.at_ms is not None:
-        return bound.at_ms
-    return int(time.time() * 1000) - (bound.ago_ms or 0)
 
 
 def count_stored(admin: Admin, args: argparse.Namespace) -> int:

@@ -112,7 +112,6 @@ def with_header(
 def print_messages(
     lines: MessagePrinter, topic: str, messages: Iterable[dict[str, Any]]
 ) -> None:
-    """Print messages of a topic."""
     for message in messages:
         lines.write(message_row(topic, message), message["body_bytes"])
 

@@ -66,7 +66,6 @@ def send(args: argparse.Namespace, brokers: Brokers) -> int:
 
 
 def send_one(args: argparse.Namespace, brokers: Brokers) -> int:
-    """Send the message of the command line."""
     with brokers.producer() as producer:
         receipt = producer.send(args.topic, args.message, **message_fields(args))
     if args.output != "none":
@@ -258,27 +257,25 @@ class Receipts:
     def _print_receipts(self) -> None:
         while (expected := self._queue.get()) is not None:
             try:
-                self._note_sent(expected.line, expected.future.result())
+                receipt = expected.future.result()
             except CatmqError as error:
-                self._note_lost(expected.line, error)
-
-    def _note_sent(self, line: int, receipt: Receipt) -> None:
-        self.sent += 1
-        if self._prints and not self.reader_gone and self.write_error is None:
-            try:
-                self._lines.write(receipt_row(line, receipt))
-            except BrokenPipeError:
-                self.reader_gone = True
-            except OSError as error:
-                self.write_error = error
-        self._progress.show(f"{self.sent} sent")
-
-    def _note_lost(self, line: int, error: CatmqError) -> None:
-        self.failed += 1
-        self._progress.clear()
-        if self.failed <= MAX_SHOWN_FAILURES:
-            with suppress(OSError):
-                note(f"catmq: line {line}: {error}")
+                self.failed += 1
+                self._progress.clear()
+                if self.failed <= MAX_SHOWN_FAILURES:
+                    # The thread must go on if standard error is closed.
+                    with suppress(OSError):
+                        note(f"catmq: line {expected.line}: {error}")
+                continue
+            self.sent += 1
+            # After a write error receipts are still awaited, to count what was sent.
+            if self._prints and not self.reader_gone and self.write_error is None:
+                try:
+                    self._lines.write(receipt_row(expected.line, receipt))
+                except BrokenPipeError:
+                    self.reader_gone = True
+                except OSError as error:
+                    self.write_error = error
+            self._progress.show(f"{self.sent} sent")
 
 
 def report_result(
