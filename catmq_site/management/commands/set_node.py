@@ -79,11 +79,12 @@ class Command(CatmqCommand):
             raise CommandError("--username needs an account.")
         if "ca" in chosen and "tls" not in chosen:
             raise CommandError("--ca needs --tls verify.")
-        plain = {name: chosen[name] for name in ("state", "capacity_gb") if name in chosen}
-        settings: dict[str, Any] = {**plain}
+        settings: dict[str, Any] = {
+            name: chosen[name] for name in OPTIONS[:2] if name in chosen
+        }
         lines = []
-        if plain:
-            summary = ", ".join(f"{name} {value}" for name, value in plain.items())
+        if settings:
+            summary = ", ".join(f"{name} {value}" for name, value in settings.items())
             lines.append(f"Node {node} has {summary}.")
         if "tls" in chosen:
             settings |= {"tls": chosen["tls"], "tls_ca": chosen.get("ca", "")}
