@@ -19,7 +19,7 @@ from metadata.actors import Actor
 from metadata.cache import snapshot
 from metadata.config import config
 from metadata.db.access import may
-from metadata.listing.overview_lists import OF_LAG, Overview
+from metadata.listing.overview_lists import LAG_ALARMS, Overview
 from metadata.rules.alarm_rules import parse_subject
 from portal.kit import outages, rows
 from portal.kit.pages import to
@@ -112,7 +112,7 @@ def _alarms(known: Overview, admin: bool) -> Iterator[Problem]:
         href = rows.alarm_href(one.kind, one.name, administrator=admin) or to("alarms")
         about = (
             parse_subject(one.kind, one.name).group
-            if one.kind in (*OF_LAG, *OF_DEAD)
+            if one.kind in (*LAG_ALARMS, *OF_DEAD)
             else ""
         )
         yield Problem("bad", text % words, href, one.since_ms, group=about)
@@ -124,7 +124,7 @@ def _alarms(known: Overview, admin: bool) -> Iterator[Problem]:
 
 def _said(known: Overview, kinds: Collection[str]) -> set[str]:
     """The nodes or groups of which an alarm of these kinds tells, acknowledged or not."""
-    about = [parse_subject(kind, name) for kind, name in known.said if kind in kinds]
+    about = [parse_subject(kind, name) for kind, name in known.lasting_alarms if kind in kinds]
     return {one.node or one.group for one in about}
 
 
@@ -168,7 +168,7 @@ def _groups(known: Overview) -> Iterator[Problem]:
         ),
         (late, _("Group %s lags. Its oldest unread message is more than 15 minutes old.")),
     )
-    said = _said(known, OF_LAG)
+    said = _said(known, LAG_ALARMS)
     for names, text in lines:
         for name in names:
             if name not in said:

@@ -30,7 +30,7 @@ def subscriptions(request: HttpRequest) -> HttpResponse:
     """Show which group reads which topic."""
     internal = request.GET.get("kind") == "internal"
     found = topic_lists.subscriptions(
-        wanted=wanted(request), actor=actor(request), internal=internal
+        query=wanted(request), actor=actor(request), internal=internal
     )
     columns: Columns[SubscriptionRow] = [
         Column(_("Group"), lambda one: rows.group(one.group), "group"),
@@ -63,7 +63,7 @@ def subscriptions(request: HttpRequest) -> HttpResponse:
 
 
 def consumers(request: HttpRequest) -> HttpResponse:
-    found = consumer_lists.consumers(wanted=wanted(request), actor=actor(request))
+    found = consumer_lists.consumers(query=wanted(request), actor=actor(request))
     columns: Columns[ConsumerRow] = [
         Column(_("Consumer"), lambda one: text(one.name), "name"),
         Column(_("Group"), lambda one: rows.group(one.group), "group"),
@@ -91,7 +91,7 @@ def consumers(request: HttpRequest) -> HttpResponse:
 
 def rebalances(request: HttpRequest) -> HttpResponse:
     """Show the rebalances, their causes, and how long queues stood still for them."""
-    found = consumer_lists.rebalances(wanted=wanted(request), actor=actor(request))
+    found = consumer_lists.rebalances(query=wanted(request), actor=actor(request))
     columns: Columns[RebalanceRow] = [
         Column(_("When"), lambda one: when(one.at_ms), "at"),
         Column(_("Group"), lambda one: rows.group(one.group), "group"),

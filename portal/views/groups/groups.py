@@ -64,7 +64,7 @@ class Matrix(NamedTuple):
 
 
 def groups_list(request: HttpRequest) -> HttpResponse:
-    found = topic_lists.groups(wanted=wanted(request), actor=actor(request))
+    found = topic_lists.groups(query=wanted(request), actor=actor(request))
     dead = dead_letter_counts.read_group_counts([row.pk for row in found.items])
     *figures, minutes = rows.GROUP
     columns: Columns[GroupRow] = [

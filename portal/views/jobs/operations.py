@@ -45,7 +45,7 @@ MOST_SHOWN = 300  # characters of one side of a change
 
 def jobs(request: HttpRequest) -> HttpResponse:
     """Schedules with their last runs, and all runs."""
-    found = operation_lists.runs(wanted=wanted(request), actor=actor(request))
+    found = operation_lists.runs(query=wanted(request), actor=actor(request))
     cancels = may(request, "admin")
     columns = run_columns(opens=cancels)
     if cancels:
@@ -201,7 +201,7 @@ def audit(request: HttpRequest) -> HttpResponse:
     )
     since, until = (_day(request.GET.get(one, "")) for one in ("since", "until"))
     found = operation_lists.audit(
-        wanted=wanted(request),
+        query=wanted(request),
         actor=actor(request),
         name=name,
         who=who,

@@ -45,9 +45,7 @@ from portal.views.jobs.operations import run_columns
 def overview(request: HttpRequest) -> HttpResponse:
     """Show where jobs work, what is archived, and the runs."""
     place = pipeline.job_place(actor=actor(request))
-    found = operation_lists.runs(
-        wanted=wanted(request), actor=actor(request), pipeline=True
-    )
+    found = operation_lists.runs(query=wanted(request), actor=actor(request), pipeline=True)
     hint = Empty(_("No matching runs"))
     actions = [
         Link(_("Archive a topic"), to("archive-start")),

@@ -52,7 +52,7 @@ MEANING: dict[str, Text] = {
 
 def reports_list(request: HttpRequest) -> HttpResponse:
     access.require(actor(request), "admin", "*", what="report")
-    found = operation_lists.reports(wanted=wanted(request), actor=actor(request))
+    found = operation_lists.reports(query=wanted(request), actor=actor(request))
     columns: list[Column[ReportItem]] = [
         Column(_("Created"), lambda one: when(one.made_at_ms), "at"),
         Column(_("Report"), lambda one: code(one.name, to("report", one.id)), "name"),

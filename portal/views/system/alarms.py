@@ -47,7 +47,7 @@ def alarms_list(request: HttpRequest) -> HttpResponse:
     shown = request.GET.get("show", "lasting")
     shown = shown if shown in SHOWN else "lasting"
     who = actor(request)
-    found = operation_lists.alarms(wanted=wanted(request), actor=who, lasting=SHOWN[shown])
+    found = operation_lists.alarms(query=wanted(request), actor=who, lasting=SHOWN[shown])
     admin = may(request, "admin")
     columns: Columns[AlarmRow] = [
         Column(_("State"), _state),

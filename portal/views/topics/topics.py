@@ -47,7 +47,7 @@ MOST_GROUPS = 200
 def topics_list(request: HttpRequest) -> HttpResponse:
     kind = request.GET.get("kind", "")
     kind = kind if kind in ("internal", "failure") else "normal"
-    found = topic_lists.topics(wanted=wanted(request), kind=kind, actor=actor(request))
+    found = topic_lists.topics(query=wanted(request), kind=kind, actor=actor(request))
     columns: Columns[TopicRow] = [
         Column(_("Topic"), lambda one: rows.topic(one.name), "name"),
         Column(_("State"), lambda one: rows.state(one.state)),
@@ -103,7 +103,7 @@ def topic(request: HttpRequest, name: str) -> HttpResponse:
     view = topic_rows.find_topic(name=name, actor=actor(request))
     queues = drains.describe(topic=name, actor=actor(request))
     every = ListQuery(rows=MOST_GROUPS)
-    groups = topic_lists.subscriptions(wanted=every, actor=actor(request), topic=name).items
+    groups = topic_lists.subscriptions(query=every, actor=actor(request), topic=name).items
     span = charts.span(request, topic_id=view.id)
     points = metrics_history.read_points(for_s=span.for_s, topic_id=view.id)
     marks = chart_marks.list_marks(for_s=span.for_s, topic=name, actor=actor(request))

@@ -49,7 +49,7 @@ def keys_list(request: HttpRequest) -> HttpResponse:
         Column(_("Revoke"), lambda one: text(_("revoke"), to("key-delete", one.name))),
     ]
     hint = Empty(_("No matching keys"), "python manage.py create_api_key --help")
-    table = listed(request, columns, page_of(found, wanted=wanted(request)), empty=hint)
+    table = listed(request, columns, page_of(found, query=wanted(request)), empty=hint)
     actions = [Link(_("Create a key"), to("key-create"))]
     return pages.list_page(request, _("API keys"), table, section="keys", actions=actions)
 

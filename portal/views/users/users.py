@@ -49,7 +49,7 @@ def users_list(request: HttpRequest) -> HttpResponse:
     table = listed(
         request,
         columns,
-        page_of(views, wanted=wanted(request)),
+        page_of(views, query=wanted(request)),
         empty=Empty(_("No matching users")),
     )
     intro = _(
