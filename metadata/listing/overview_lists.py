@@ -48,8 +48,8 @@ class Overview:
     * `stopped_behind` groups have unread messages and are stopped, or stopped in a topic.
     * `stalled` groups have members and unread messages, and handle none.
 
-    `alarms` are the lasting alarms that were not acknowledged, `lasting_alarms` the kind and name of
-    all lasting alarms. `failed_job_count` leaves out jobs whose failure is an alarm.
+    `alarms` are the lasting alarms that were not acknowledged. `lasting_alarms` are kind and
+    name of all lasting alarms. `failed_job_count` leaves out jobs whose failure is an alarm.
     """
 
     topics: int
