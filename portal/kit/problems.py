@@ -124,7 +124,9 @@ def _alarms(known: Overview, admin: bool) -> Iterator[Problem]:
 
 def _said(known: Overview, kinds: Collection[str]) -> set[str]:
     """The nodes or groups of which an alarm of these kinds tells, acknowledged or not."""
-    about = [parse_subject(kind, name) for kind, name in known.lasting_alarms if kind in kinds]
+    about = [
+        parse_subject(kind, name) for kind, name in known.lasting_alarms if kind in kinds
+    ]
     return {one.node or one.group for one in about}
 
 

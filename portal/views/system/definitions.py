@@ -84,7 +84,7 @@ class Import(Create):
 
     def preview(self, fields: dict[str, Any]) -> Preview:
         plan = self._do(fields, dry_run=True)
-        blocked = bool(plan.of("conflict", "unfinished"))
+        blocked = bool(plan.steps_with("conflict", "unfinished"))
         effects: list[Text] = [_summary(plan)]
         if blocked:
             effects.append(
