@@ -1,8 +1,8 @@
-"""A mark beside a backup: how far metadata and every node were, in one JSON file without
-secrets.
+"""Marks of backups: a JSON file without secrets that records the state of metadata and all
+nodes.
 
-Metadata is read first, then the nodes: so the nodes of a mark may know more than its
-metadata, never less. The same order holds for the backups themselves.
+Metadata is read first, then the nodes. So the nodes of a mark may be ahead of its metadata,
+never behind. The backups themselves have to keep the same order.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import msgspec
 from messagestore.engine import db_errors
 from messagestore.pool import session_pool
 from messagestore.tables import node_sql, promotion_sql
-from messagestore.tables.promotion_sql import Binlog
 from metadata.actors import Actor
 from metadata.cache import snapshot
 from metadata.cache.snapshot_types import NodeInfo
@@ -20,11 +19,11 @@ from metadata.db import access
 from metadata.errors import Invalid, NodeUnavailable
 from metadata.nodes import id_rows
 
-FORM = 1  # of the file; another one is refused
+FORM = 1  # version of the file format; other versions are refused
 
 
 class MarkedBinlog(msgspec.Struct, frozen=True, kw_only=True):
-    """Position in a binary log; `why`: the reason if there is no file and position."""
+    """Position in a binary log; `why` is the reason if file and position are empty."""
 
     gtid: str
     file: str
@@ -33,7 +32,9 @@ class MarkedBinlog(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MarkedMetadata(msgspec.Struct, frozen=True, kw_only=True):
-    """Counters of metadata: `ids` are the highest of queues, groups, topics and instances."""
+    """Counters of metadata; `ids` are the highest ids of queues, groups, topics and
+    instances.
+    """
 
     incarnation: str
     changes: int
@@ -57,7 +58,7 @@ class MarkedReader(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MarkedNode(msgspec.Struct, frozen=True, kw_only=True):
-    """A node at `at_ms` of its clock; `gaps` are (queue, from, to), `to` exclusive."""
+    """A node at `at_ms` by its clock; `gaps` are (queue, first, end), `end` exclusive."""
 
     name: str
     identity: str
@@ -75,7 +76,7 @@ class MissingNode(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Mark(msgspec.Struct, frozen=True, kw_only=True):
-    """The whole file. `missing`: nodes that could not be reached."""
+    """The whole file; `missing` are nodes that could not be reached."""
 
     form: int
     at_ms: int
@@ -84,7 +85,7 @@ class Mark(msgspec.Struct, frozen=True, kw_only=True):
     missing: list[MissingNode]
 
     def node(self, name: str) -> MarkedNode | None:
-        return next((one for one in self.nodes if one.name == name), None)
+        return next((node for node in self.nodes if node.name == name), None)
 
 
 class _Form(msgspec.Struct):
@@ -92,21 +93,24 @@ class _Form(msgspec.Struct):
 
 
 def take_mark(*, actor: Actor) -> Mark:
-    """Return a mark of now, with nodes that are away in `missing`. Needs `admin`."""
+    """Return a mark of the present state. Needs `admin`. Unreachable nodes are in
+    `missing`.
+    """
     access.require_everything(actor, "all", what="node")
-    before = id_rows.read_counters()
+    # Before the nodes: see the module docstring.
+    counters = id_rows.read_counters()
     snapshot.refresh()
     nodes, missing = [], []
-    for info in sorted(snapshot.current().nodes.values(), key=lambda one: one.name):
+    for info in sorted(snapshot.current().nodes.values(), key=lambda node: node.name):
         try:
-            nodes.append(_marked(info))
+            nodes.append(_mark_node(info))
         except (db_errors.Final, NodeUnavailable) as error:
             missing.append(MissingNode(name=info.name, why=error.detail))
-    counted = MarkedMetadata(
-        incarnation=before.incarnation, changes=before.changes, ids=before.ids
+    metadata = MarkedMetadata(
+        incarnation=counters.incarnation, changes=counters.changes, ids=counters.ids
     )
     return Mark(
-        form=FORM, at_ms=before.at_ms, metadata=counted, nodes=nodes, missing=missing
+        form=FORM, at_ms=counters.at_ms, metadata=metadata, nodes=nodes, missing=missing
     )
 
 
@@ -115,8 +119,9 @@ def encode(mark: Mark) -> bytes:
 
 
 def decode(text: bytes) -> Mark:
-    """Return the mark of a file. Raises Invalid for what is none, or of another form."""
+    """Return the mark in a file. Raises Invalid for other files and other formats."""
     try:
+        # The format first: a later one may have other fields.
         form = msgspec.json.decode(text, type=_Form).form
         if form != FORM:
             raise Invalid.field("file", f"has form {form}; this release reads form {FORM}")
@@ -127,11 +132,11 @@ def decode(text: bytes) -> Mark:
         ) from None
 
 
-def _marked(info: NodeInfo) -> MarkedNode:
+def _mark_node(info: NodeInfo) -> MarkedNode:
     with session_pool.direct(info) as session:
-        # first: what is read next is at least as far
+        # The binary log first: everything read after it is at least as new.
         binlog = promotion_sql.read_binlog(session)
-        found = promotion_sql.read_mark(session)
+        node_mark = promotion_sql.read_mark(session)
         identity, at_ms = promotion_sql.read_identity(session), node_sql.now_ms(session)
     topics, groups = id_rows.topic_names(), id_rows.group_names()
     return MarkedNode(
@@ -139,21 +144,17 @@ def _marked(info: NodeInfo) -> MarkedNode:
         identity=identity,
         epoch=info.epoch,
         at_ms=at_ms,
-        binlog=_binlog(binlog),
+        binlog=MarkedBinlog(**binlog._asdict()) if binlog is not None else None,
         queues=[
             MarkedQueue(queue=queue, topic=topics.get(queue, ""), head=head, low=low)
-            for queue, head, low, _ in found.heads
+            for queue, head, low, _ in node_mark.heads
         ],
         readers=[
             MarkedReader(
                 group_id=group, group=groups.get(group, ""), instance=instance, queue=queue,
                 epoch=epoch, committed=committed,
             )
-            for group, instance, queue, epoch, committed in found.readers
+            for group, instance, queue, epoch, committed in node_mark.readers
         ],
-        gaps=[(queue, first, end) for queue, first, end in found.gaps],
+        gaps=[(queue, first, end) for queue, first, end in node_mark.gaps],
     )  # fmt: skip
-
-
-def _binlog(found: Binlog | None) -> MarkedBinlog | None:
-    return MarkedBinlog(**found._asdict()) if found is not None else None

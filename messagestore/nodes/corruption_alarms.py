@@ -1,10 +1,11 @@
-"""Corrupt queues as alarms: raised by the process that met one, ended when the cause is
+"""Alarms for corrupt queues: raised by the process that met the fault, ended when it is
 gone.
 
-Whoever meets a contradiction only marks it (corruption.py), because pulls and sends never
-wait for metadata. A loop of each process makes alarms of its marks, and takes back those
-whose cause is gone; a loop of one broker ends the alarms, also those of processes that are
-no more. Both look at the node, in the same way as a pull, and at what else a send needs.
+A pull or send that meets a contradiction only marks the queue (heads/corruption.py),
+because pulls and sends never wait for metadata. A loop of each process raises alarms for
+its marks and drops marks whose cause is gone. A loop of one broker ends alarms, also those
+of processes that no longer exist. Both check the node as a pull does, and what else a send
+needs.
 """
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ import time
 from messagestore.engine import db_errors
 from messagestore.engine.mysql_session import Session
 from messagestore.heads import corruption
-from messagestore.heads.corruption import Mark
 from messagestore.heads.gap_check import explain
 from messagestore.pool import node_pools
 from messagestore.tables import audit_sql, message_sql, partition_sql, queue_sql, reader_sql
@@ -26,44 +26,53 @@ from metadata.rules.alarm_texts import alarm_text, error_text
 
 log = logging.getLogger(__name__)
 KIND = "corrupt"
-AGAIN_S = 30.0  # a mark that is met again and again is reported so often
-# one that nobody met for so long is looked at; longer than until it would be reported again
+AGAIN_S = 30.0  # at least this long between two alarms for the same mark
+# A mark or alarm is checked after this time without a new fault. Longer than AGAIN_S, so that
+# a queue which is still faulty raises its alarm again first.
 CALM_S = 60.0
 
 
 def raise_alarms() -> int:
-    """Raise alarms for this process's marks, and drop those whose cause is gone; return how
-    many were raised.
+    """Raise alarms for this process's marks and drop marks whose cause is gone.
 
-    Raises MetadataUnavailable; then the next pass raises them.
+    Returns how many alarms were raised. After MetadataUnavailable the next pass raises
+    them.
     """
     raised = 0
     for queue, mark in corruption.marks().items():
         now = time.monotonic()
         if mark.met_at > mark.told_at and now - mark.told_at >= AGAIN_S:
-            raised += _raise(queue, mark)
+            name = snapshot.current().queue_name(queue)
+            if name is None:
+                continue  # the queue is deleted
+            alarms.raise_alarm(
+                kind=KIND, name=name, detail=error_text(mark.why), place=mark.offset
+            )
+            # The time before the write: a fault that is met during it is reported again.
+            mark.told_at = now
+            raised += 1
         elif (
-            now - mark.met_at >= CALM_S and problem(queue=queue, offset=mark.offset) is None
+            now - mark.met_at >= CALM_S
+            and find_problem(queue=queue, offset=mark.offset) is None
         ):
             corruption.clear(queue, mark)
     return raised
 
 
 def review(*, calm_s: float = CALM_S) -> int:
-    """End the alarms that nobody raised for `calm_s` and whose cause is gone; return how
-    many.
-    """
+    """End alarms not raised for `calm_s` whose cause is gone. Returns how many."""
     ended = []
     for name, offset in alarms.list_calm_alarms(kind=KIND, calm_s=calm_s):
         info = snapshot.current().find_queue_by_name(name)
-        if info is None or problem(queue=info.id, offset=offset) is None:
+        if info is None or find_problem(queue=info.id, offset=offset) is None:
             ended.append(name)
     return alarms.end_alarms(kind=KIND, names=ended) if ended else 0
 
 
-def problem(*, queue: int, offset: int | None) -> str | None:
-    """Return what is wrong with a queue, at an offset or anywhere; None: nothing, or the
-    queue is gone.
+def find_problem(*, queue: int, offset: int | None) -> str | None:
+    """Return the fault of a queue, at an offset or in general.
+
+    None if nothing is wrong, or the queue is deleted.
     """
     try:
         node = node_pools.node_of(queue)
@@ -71,51 +80,46 @@ def problem(*, queue: int, offset: int | None) -> str | None:
         return None
     try:
         with node.reading() as session:
-            # this and the next are what sends need, too
+            # Sends need the batches and the partitions, so their errors count as well.
             message_sql.find_batch(session, batch_id=bytes(16))
             partition_sql.list_partitions(session, queue=queue)
-            return _head_too_low(session, queue) or _hole(session, queue, offset)
-    except db_errors.Final as fault:
-        return fault.detail
+            return _find_low_head(session, queue) or _find_hole(session, queue, offset)
+    except db_errors.Final as error:
+        return error.detail
     except NodeUnavailable as error:
-        return error.detail  # nobody can say
+        # Unknown, so the alarm stays.
+        return error.detail
 
 
-def _raise(queue: int, mark: Mark) -> bool:
-    name = snapshot.current().queue_name(queue)
-    if name is None:
-        return False
-    now = time.monotonic()
-    alarms.raise_alarm(kind=KIND, name=name, detail=error_text(mark.why), place=mark.offset)
-    mark.told_at = now
-    return True
-
-
-def _head_too_low(session: Session, queue: int) -> str | None:
+def _find_low_head(session: Session, queue: int) -> str | None:
+    """Return the fault if the queue has a message at or above its head."""
     before = queue_sql.read_head(session, queue=queue)
     if before is None:
         return None
     _, highest = audit_sql.read_offset_ends(session, queue=queue, first=before.head)
-    # what was stored meanwhile is no contradiction
+    # Read the head again: a message that was stored in between is no contradiction.
     after = queue_sql.read_head(session, queue=queue)
     if highest is None or after is None or highest < after.head:
         return None
     return alarm_text("end_too_low", end=str(after.head), stored=str(highest))
 
 
-def _hole(session: Session, queue: int, offset: int | None) -> str | None:
-    """Return the fault if no message is at an offset; reads all that a pull reads, whatever
-    the offset.
-    """
+def _find_hole(session: Session, queue: int, offset: int | None) -> str | None:
+    """Return the fault if the message at an offset is missing."""
     position = reader_sql.read_positions(session, group_id=0, queues=[queue]).get(queue)
+    # Without an offset, too: this statement fails like a pull if the table was altered.
     first = offset if offset is not None else 0
     rows = message_sql.select_rows(
         session, queue=queue, first=first, end=first + 1, most_bytes=1
     )
     if position is None or offset is None or rows or offset >= position.head:
         return None
-    fresh = queue_sql.read_head(session, queue=queue)
+    # Retention, a gap or a promotion may explain the missing message.
+    current_head = queue_sql.read_head(session, queue=queue)
     gaps = queue_sql.read_gaps(session, queue=queue, position=offset)
-    if explain(offset, low=fresh.low if fresh else 0, gaps=gaps).state != KIND:
+    if (
+        explain(offset, low=current_head.low if current_head else 0, gaps=gaps).state
+        != KIND
+    ):
         return None
     return alarm_text("missing_at", offset=str(offset), end=str(position.head))

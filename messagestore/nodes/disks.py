@@ -1,9 +1,10 @@
-"""Disk usage of the nodes, measured by one broker for all, which learn it with the
-snapshot; and their sizes.
+"""Disk usage and sizes of the nodes, measured by a single broker and shared by the
+snapshot.
 
-Free is `capacity_gb` minus what the node's files take. An embedded node has its file system
-as well, and counts as free what deleted messages have left inside the file. A MySQL or
-MariaDB node without a capacity has no guard: its disk cannot be seen from here.
+Free space is `capacity_gb` minus the size of the node's files. An embedded node is also
+limited by its file system, and space that deleted messages left inside its file counts as
+free. A MySQL or MariaDB node without a capacity is not guarded: its disk is not visible
+from here.
 """
 
 from __future__ import annotations
@@ -31,14 +32,14 @@ from metadata.rules.alarm_texts import alarm_text
 
 log = logging.getLogger(__name__)
 GB = 1_000_000_000
-PLACES = 4  # in a queue where messages are weighed
-SAMPLE = 25  # messages that are weighed at each
-ROW_BYTES = 60  # of a row, beside what its message holds
-PACE = 25  # measuring takes no more than this part of the time of a connection
+SAMPLE_RANGES = 4  # ranges of a queue in which row sizes are sampled
+SAMPLE_SIZE = 25  # messages sampled in each range
+ROW_BYTES = 60  # overhead of a row in addition to its message
+PAUSE_FACTOR = 25  # pause after a measurement, in multiples of its duration
 
 
 class Space(NamedTuple):
-    """Bytes that a node may take, and how many of them are free."""
+    """Bytes that a node may use, and how many of them are free."""
 
     total: int
     free: int
@@ -49,12 +50,12 @@ class Space(NamedTuple):
 
     @property
     def usable(self) -> int:
-        """Bytes until the node counts as full and stores nothing more."""
+        """Bytes until the node counts as full and refuses messages."""
         return max(0, int(self.free - self.total * config.min_free_percent / 100))
 
 
 def measure(session: Session, info: NodeInfo) -> Space | None:
-    """The room on a node; None if nobody can say. Raises the node's faults."""
+    """Return the space of a node, None if it is unknown. Raises the node's errors."""
     used, reusable = (
         partition_sql.read_used_bytes(session)
         if info.capacity_gb or info.engine == "sqlite"
@@ -69,106 +70,104 @@ def measure(session: Session, info: NodeInfo) -> Space | None:
         spaces.append(
             Space(disk.f_blocks * disk.f_frsize, disk.f_bavail * disk.f_frsize + reusable)
         )
-    return min(spaces, key=lambda one: one.free_percent, default=None)
+    return min(spaces, key=lambda space: space.free_percent, default=None)
 
 
 class DiskWatch:
-    """Measures all nodes; a loop of one broker."""
+    """Measures all nodes; a loop of one broker calls `run_once`."""
 
     def __init__(self) -> None:
-        self._not_before: dict[int, float] = {}
+        self._next_at: dict[int, float] = {}
 
     def run_once(self) -> int:
-        """One pass; how many nodes changed their state."""
+        """Measure the nodes that are due. Returns how many changed their state."""
         changed = 0
         for node_id, info in sweeping.online_nodes().items():
-            begun = time.monotonic()
-            if begun < self._not_before.get(node_id, 0.0):
+            started_at = time.monotonic()
+            if started_at < self._next_at.get(node_id, 0.0):
                 continue
             try:
-                changed += look(node_id, info)
+                changed += update_disk_state(node_id, info)
             except (CatmqError, OSError) as error:
                 log.warning("Disk usage of node %s is not known: %s", info.name, error)
-            now = time.monotonic()
-            self._not_before[node_id] = now + PACE * (now - begun)
+            ended_at = time.monotonic()
+            # A large node takes long to measure, so it is measured less often: measuring
+            # takes at most about 4 % of a connection's time.
+            self._next_at[node_id] = ended_at + PAUSE_FACTOR * (ended_at - started_at)
         return changed
 
 
-def look(node_id: int, info: NodeInfo) -> bool:
-    """Measure a node and tell metadata if it became full, low or ok; return True if it did."""
+def update_disk_state(node_id: int, info: NodeInfo) -> bool:
+    """Measure a node and record a new state (full, low, ok). Returns True if it changed."""
     with node_pools.node(node_id).reading() as session:
         space = measure(session, info)
-    state = "ok" if space is None else _state(info, space)
+    state = "ok"
+    if space is not None:
+        state = disks.next_disk_state(
+            info.disk,
+            free_percent=space.free_percent,
+            full_below=config.min_free_percent,
+            low_below=config.alarm_free_percent,
+        )
     if state == info.disk:
         return False
     node_rows.record_disk_state(node_id=node_id, state=state)
-    what = alarm_text("unlimited")
+    detail = alarm_text("unlimited")
     if space is not None:
         percent, total = f"{space.free_percent:.1f}", f"{space.total / GB:,.1f}"
-        what = alarm_text("space", percent=percent, total=total)
-    log.warning("The disk of node %s is %s: %s", info.name, state, what)
-    _alarm(info.name, state, what)
+        detail = alarm_text("space", percent=percent, total=total)
+    log.warning("The disk of node %s is %s: %s", info.name, state, detail)
+    # A full node is also low, so both alarms are active then.
+    for kind, is_active in (("node_low", state != "ok"), ("node_full", state == "full")):
+        if is_active:
+            alarms.raise_alarm(kind=kind, name=info.name, detail=detail)
+        else:
+            alarms.end_alarms(kind=kind, names=[info.name])
     return True
 
 
-def _state(info: NodeInfo, space: Space) -> str:
-    return disks.next_disk_state(
-        info.disk,
-        free_percent=space.free_percent,
-        full_below=config.min_free_percent,
-        low_below=config.alarm_free_percent,
-    )
-
-
-def _alarm(node: str, state: str, what: str) -> None:
-    lasting = {"ok": (), "low": ("node_low",), "full": ("node_low", "node_full")}[state]
-    for kind in ("node_low", "node_full"):
-        if kind in lasting:
-            alarms.raise_alarm(kind=kind, name=node, detail=what)
-        else:
-            alarms.end_alarms(kind=kind, names=[node])
-
-
 def record() -> int:
-    """Note what every node that answers holds, and each of its queues; return how many
-    nodes did.
+    """Record the sizes of all reachable nodes and their queues. Returns the number of
+    nodes.
     """
     nodes: dict[int, tuple[int, int]] = {}
     queues: dict[int, dict[int, int]] = {}
 
-    def measured(session: Session, info: NodeInfo) -> None:
+    def measure_node(session: Session, info: NodeInfo) -> None:
         used, reusable = partition_sql.read_used_bytes(session)
-        there = queue_sql.read_heads(session, queues=None)
-        nodes[info.id] = (max(used - reusable, 0), len(there))
-        queues[info.id] = queue_bytes(session, there)
+        heads = queue_sql.read_heads(session, queues=None)
+        nodes[info.id] = (max(used - reusable, 0), len(heads))
+        queues[info.id] = queue_bytes(session, heads)
 
-    sweeping.query_nodes(sweeping.online_nodes(), measured, subject="Size")
+    sweeping.query_nodes(sweeping.online_nodes(), measure_node, subject="Size")
     size_rows.record_queue_sizes(queues)
     return size_rows.record_sizes(nodes)
 
 
 def queue_bytes(session: Session, queues: Iterable[int]) -> dict[int, int]:
-    """{queue id: bytes}; those of an embedded node are estimated by a few messages of each."""
+    """Return the bytes of each queue; those of an embedded node are estimated from samples."""
     if session.engine == "mysql":
-        found = partition_sql.read_queue_bytes(session)
-        return {queue: found[queue] for queue in queues if queue in found}
-    weighed = {}
+        sizes = partition_sql.read_queue_bytes(session)
+        return {queue: sizes[queue] for queue in queues if queue in sizes}
+    estimates = {}
     for queue in queues:
-        with suppress(db_errors.Final):  # its table is gone, which other looks tell
-            weighed[queue] = _estimated(session, queue)
-    return weighed
+        with suppress(db_errors.Final):  # a missing table is reported by other checks
+            estimates[queue] = _estimate_queue_bytes(session, queue)
+    return estimates
 
 
-def _estimated(session: Session, queue: int) -> int:
+def _estimate_queue_bytes(session: Session, queue: int) -> int:
     head = queue_sql.read_head(session, queue=queue)
     if head is None:
         return 0
-    width = max(1, -(-(head.head - head.low) // PLACES))
+    # Rows at a few places of the queue, because sizes may change over time; a full scan
+    # would read every body.
+    width = max(1, -(-(head.head - head.low) // SAMPLE_RANGES))
     total = 0.0
     for first in range(head.low, head.head, width):
         end = min(first + width, head.head)
         rows, size = partition_sql.measure_rows(
-            session, queue=queue, first=first, end=min(first + SAMPLE, end)
+            session, queue=queue, first=first, end=min(first + SAMPLE_SIZE, end)
         )
         total += (size / rows + ROW_BYTES) * (end - first) if rows else 0
     return int(total)

@@ -1,6 +1,7 @@
-"""TLS of a node: chosen for a new one, examined, and explained where it fails.
+"""TLS of a node: the default mode of a new node, checks, and explanations of failed
+connects.
 
-An answer is a verdict, a key of `preflight.TEXTS` and the words that fill its text.
+An Answer is a verdict, a key of `preflight.TEXTS` and the values for its text.
 """
 
 from __future__ import annotations
@@ -18,48 +19,47 @@ from metadata.cache.snapshot_types import NodeInfo
 from metadata.errors import CatmqError
 from metadata.rules import tls
 
-ENDING_DAYS = 30  # a certificate that ends sooner is worth a warning
-ACCESS_DENIED = 1045  # MariaDB 10.11 says so, too, where it requires TLS
+ENDING_DAYS = 30  # warn of a certificate that ends sooner
+ACCESS_DENIED = 1045  # also from MariaDB 10.11 if the account requires TLS
 DAY_MS = 86_400_000
 
 Answer = tuple[str, str, dict[str, Any]]
 
 
-def chosen(info: NodeInfo) -> NodeInfo:
-    """Return a new node with the mode that it gets unless it was given one: on, if its
-    server is on another machine and offers TLS."""
+def choose_tls(info: NodeInfo) -> NodeInfo:
+    """Return a new node with the default TLS mode, for a registration that names none.
+
+    TLS is on if the server is on another machine and offers it.
+    """
     if info.engine != "mysql" or tls.is_local(info.host):
         return replace(info, tls="off")
-    fault = _fault(replace(info, tls="on"))
-    is_offered = fault is None or not isinstance(fault.__cause__, tls.PlainText)
+    error = _try_connect(replace(info, tls="on"))
+    is_offered = error is None or not isinstance(error.__cause__, tls.PlainText)
     return replace(info, tls="on" if is_offered else "off")
 
 
-def failure(error: CatmqError, info: NodeInfo) -> Answer | None:
-    """Return why TLS kept a connection from being made; None if it failed for another
-    reason.
-    """
+def explain_failure(error: CatmqError, info: NodeInfo) -> Answer | None:
+    """Return why TLS prevented a connection, None if it failed for another reason."""
     if error.__cause__ is None or len(error.__cause__.args) < 2:
         return None
-    number, *_, said = error.__cause__.args
-    key = tls.classify_error(number, str(said), ca=info.tls_ca)
+    number, *_, text = error.__cause__.args
+    text_key = tls.classify_error(number, str(text), ca=info.tls_ca)
     if (
+        # The server does not say that TLS is missing, so try the same account with TLS.
         number == ACCESS_DENIED
         and info.tls == "off"
-        and _fault(replace(info, tls="on")) is None
+        and _try_connect(replace(info, tls="on")) is None
     ):
-        key = "tls_required"
+        text_key = "tls_required"
     return (
-        ("bad", key, dict(tls.text_values(info.host, info.tls_ca, str(said))))
-        if key
+        ("bad", text_key, dict(tls.text_values(info.host, info.tls_ca, str(text))))
+        if text_key
         else None
     )
 
 
-def of_session(session: Session, info: NodeInfo) -> Iterator[Answer]:
-    """Yield what is to be said of the encryption of a connection, and of the server's
-    certificate.
-    """
+def check_session(session: Session, info: NodeInfo) -> Iterator[Answer]:
+    """Yield findings about a connection's encryption and the server's certificate."""
     facts = node_sql.read_tls_facts(session)
     if not facts.cipher:
         if tls.is_local(info.host):
@@ -67,23 +67,23 @@ def of_session(session: Session, info: NodeInfo) -> Iterator[Answer]:
         else:
             yield "warn", "tls_plain", {"host": info.host}
         return
-    words = {"version": facts.version, "cipher": facts.cipher, "until": "?"}
+    values = {"version": facts.version, "cipher": facts.cipher, "until": "?"}
     days = None
     if facts.server_not_after:
         ends_ms = ssl.cert_time_to_seconds(facts.server_not_after) * 1000
-        words["until"] = f"{datetime.fromtimestamp(ends_ms / 1000, UTC):%Y-%m-%d}"
+        values["until"] = f"{datetime.fromtimestamp(ends_ms / 1000, UTC):%Y-%m-%d}"
         days = (ends_ms - node_sql.now_ms(session)) // DAY_MS
-    yield "ok", "tls_verified" if info.tls == "verify" else "tls_unverified", words
+    yield "ok", "tls_verified" if info.tls == "verify" else "tls_unverified", values
     if days is not None and days < ENDING_DAYS:
         yield (
-            ("warn", "tls_ending", {**words, "days": days})
+            ("warn", "tls_ending", {**values, "days": days})
             if days >= 0
             else ("warn", "tls_expired", {})
         )
 
 
-def _fault(info: NodeInfo) -> CatmqError | None:
-    """Return why no connection can be made so, None if one was."""
+def _try_connect(info: NodeInfo) -> CatmqError | None:
+    """Return why no connection can be made, None if it can."""
     try:
         session_pool.connect(info).close()
     except CatmqError as error:

@@ -1,7 +1,7 @@
-"""Findings for and against a database as a node, made without leaving anything in it.
+"""Preflight: findings for and against a database as a node, without changing it.
 
-Each finding is about one thing and says what was found and, where it is wrong, what to do.
-`registry.register` refuses by the same findings, so what passes a preflight can be
+Each finding is about a single subject, and has a remedy if something is wrong.
+`registry.register` uses the same findings, so a database that passes the preflight can be
 registered.
 """
 
@@ -32,9 +32,9 @@ from metadata.nodes import node_rows
 from metadata.rules import engines, tls
 from metadata.rules.grants import grant_statements
 
-PROBE_QUEUE = 0  # no queue has this id: a registration tries a database with it
-CLOCK_MS = 1000  # by so much two clocks may differ before anybody notices it
-TEXTS = {  # what each finding says; the portal has them in other languages
+PROBE_QUEUE = 0  # id of a registration's test queue; no real queue has it
+CLOCK_MS = 1000  # a difference between two clocks below this is not noticed
+TEXTS = {  # text of each finding; the portal translates them
     "reached": "The response time is %(ms).1f ms.",
     "away": "%(reason)s. Check host, port, database, account and password.",
     "unfit": "%(reason)s.",
@@ -113,8 +113,9 @@ TEXTS = {  # what each finding says; the portal has them in other languages
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """`about` one thing; `verdict` is ok, warn or bad; `text` is a key of TEXTS, filled
-    with `words`.
+    """A finding about a subject. `verdict` is ok, warn or bad.
+
+    `text` is a key of TEXTS, `words` are the values for it.
     """
 
     about: str
@@ -129,67 +130,67 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Preflight:
-    """All findings about a database; those that are bad keep it from being a node."""
+    """All findings about a database. A bad finding prevents it from being a node."""
 
     findings: tuple[Finding, ...]
 
     @property
     def passed(self) -> bool:
-        return all(one.verdict != "bad" for one in self.findings)
+        return all(finding.verdict != "bad" for finding in self.findings)
 
 
 def examine(
-    *, name: str, actor: Actor, password: str = "", unsafe: bool = False, **given: Any
+    *, name: str, actor: Actor, password: str = "", unsafe: bool = False, **arguments: Any
 ) -> Preflight:
-    """Return the findings for and against a database as a node, with the arguments of
-    `registry.register`.
+    """Examine a database as a new node, with the arguments of `registry.register`.
 
-    Needs `admin`. Nothing is changed or left behind. Raises Invalid and Conflict for the
-    arguments.
+    Needs `admin`. Nothing is changed. Raises Invalid and Conflict for the arguments.
     """
-    info = candidate(name=name, actor=actor, password=password, **given)
+    info = candidate(name=name, actor=actor, password=password, **arguments)
     if info.engine == "sqlite" and not session_pool.sqlite_path(info.database).exists():
-        found = [*_of_place(info), *_of_role(info, actor)]
+        findings = [*_check_directory(info), *_check_role(info, actor)]
     else:
-        found = [*_of_database(info, unsafe=unsafe, rights=True), *_of_role(info, actor)]
-    return Preflight(tuple(found))
+        findings = [
+            *_examine_database(info, unsafe=unsafe, rights=True),
+            *_check_role(info, actor),
+        ]
+    return Preflight(tuple(findings))
 
 
-def candidate(*, name: str, actor: Actor, password: str, **given: Any) -> NodeInfo:
-    """Return the node that a database would be, with TLS chosen if it is not given. Needs
-    `admin`.
+def candidate(*, name: str, actor: Actor, password: str, **arguments: Any) -> NodeInfo:
+    """Return the node that a database would be, with a default TLS mode.
 
-    Raises Invalid, Conflict.
+    Needs `admin`. Raises Invalid and Conflict.
     """
     values: dict[str, Any] = {
         "kind": "normal", "host": "", "port": None, "username": "", "dedicated": False,
         "capacity_gb": None,
-        **node_rows.check_new(name=name, actor=actor, **given),
+        **node_rows.check_new(name=name, actor=actor, **arguments),
     }  # fmt: skip
     info = NodeInfo(
         id=0, name=name, password=password, state="read_write", epoch=1, **values
     )
-    return info if "tls" in values else encryption.chosen(info)
+    return info if "tls" in values else encryption.choose_tls(info)
 
 
 def reexamine(*, name: str, actor: Actor, rights: bool = True) -> Preflight:
-    """Examine a node that was registered long ago, offline or not: asked directly, not
-    through the pool.
+    """Examine a registered node, even if it is offline: directly, not through its pool.
 
-    Needs `admin`. Nothing is changed; `rights` are tried on a table that is gone
-    afterwards. Raises NotFound (node_not_found).
+    Needs `admin`. `rights` are tried on a table that is dropped afterwards; nothing else
+    changes. Raises NotFound(node_not_found).
     """
-    found = node_rows.find_node(name=name, actor=actor)
-    info = snapshot.node_by_id(found.id)
-    findings = list(_of_database(info, unsafe=False, rights=rights))
+    node = node_rows.find_node(name=name, actor=actor)
+    info = snapshot.node_by_id(node.id)
+    findings = list(_examine_database(info, unsafe=False, rights=rights))
     if info.engine == "mysql":
-        findings.append(_of_capacity(info))
+        findings.append(_check_capacity(info))
     return Preflight(tuple(findings))
 
 
-def reason(error: CatmqError, info: NodeInfo) -> str:
-    """Return what went wrong, for who registers; a failed connect tells others neither
-    address nor reason.
+def describe_error(error: CatmqError, info: NodeInfo) -> str:
+    """Return the cause of an error for the administrator who registers a node.
+
+    Other users do not see the address and the reason of a failed connect.
     """
     cause = error.__cause__
     if (
@@ -198,211 +199,223 @@ def reason(error: CatmqError, info: NodeInfo) -> str:
         or isinstance(cause, CatmqError)
     ):
         return error.detail.rstrip(".")
-    where = f"{info.host}:{info.port or 3306}" if info.engine == "mysql" else info.database
+    address = (
+        f"{info.host}:{info.port or 3306}" if info.engine == "mysql" else info.database
+    )
+    return f"Node {info.name} cannot be reached at {address}: {str(cause.args[-1]).rstrip('.')}"
+
+
+def describe_refusal(error: CatmqError, info: NodeInfo, *, remedy: str) -> str:
+    """Return the cause of an error with a remedy.
+
+    A TLS failure has its own remedy, and an unsupported server, too. Otherwise it is
+    `remedy`.
+    """
+    tls_failure = encryption.explain_failure(error, info)
+    advice = "" if isinstance(error.__cause__, UnsupportedServer) else remedy
     return (
-        f"Node {info.name} cannot be reached at {where}: {str(cause.args[-1]).rstrip('.')}"
-    )
+        f"{describe_error(error, info)}. "
+        f"{Finding('tls', *tls_failure).detail if tls_failure else advice}"
+    ).rstrip()
 
 
-def refusal(error: CatmqError, info: NodeInfo, *, remedy: str) -> str:
-    """Return the same with what to do: about TLS if that failed, else `remedy` unless it is
-    known.
+def check_settings(facts: ServerFacts, *, database: str, unsafe: bool) -> Iterator[Finding]:
+    """Check a server's settings. With `unsafe`, possible loss of messages is only a
+    warning.
     """
-    found = encryption.failure(error, info)
-    known = "" if isinstance(error.__cause__, UnsupportedServer) else remedy
-    return f"{reason(error, info)}. {Finding('tls', *found).detail if found else known}".rstrip()
-
-
-def of_server(facts: ServerFacts, *, database: str, unsafe: bool) -> Iterator[Finding]:
-    """Yield the findings for and against a server by its settings; `unsafe`: it may lose
-    messages.
-    """
-    words = {"version": facts.version, "oldest": engines.oldest_versions()}
-    yield _either(
-        engines.is_supported(facts.version), "version", "version", "old_version", **words
+    values = {"version": facts.version, "oldest": engines.oldest_versions()}
+    yield _finding_either(
+        engines.is_supported(facts.version), "version", "version", "old_version", **values
     )
-    good = facts.character_set == "utf8mb4"
-    yield _either(
-        good, "text", "text", "wrong_text", found=facts.character_set, database=database
+    is_utf8 = facts.character_set == "utf8mb4"
+    yield _finding_either(
+        is_utf8, "text", "text", "wrong_text", found=facts.character_set, database=database
     )
-    yield _either(not facts.read_only, "writable", "writable", "read_only")
-    losing = [
+    yield _finding_either(not facts.read_only, "writable", "writable", "read_only")
+    problems = [
         (facts.flush_log_at_commit != 1, "flush"),
         (facts.log_bin and not facts.binlog_engine and facts.sync_binlog != 1, "binlog"),
         (facts.log_bin and facts.binlog_format == "STATEMENT", "statement"),
     ]
-    wrong = [text for is_wrong, text in losing if is_wrong]
+    problem_keys = [text_key for is_wrong, text_key in problems if is_wrong]
     verdict = "warn" if unsafe else "bad"
-    yield from (Finding("durable", verdict, text) for text in wrong)
-    if not wrong:
+    yield from (Finding("durable", verdict, text_key) for text_key in problem_keys)
+    if not problem_keys:
         yield Finding("durable", "ok", "durable")
 
 
-def of_data(session: Session, *, unsafe: bool) -> Finding:
-    """Check that a database is nobody's."""
-    found = ""
+def check_is_empty(session: Session, *, unsafe: bool) -> Finding:
+    """Check that a database belongs to no node and no other installation."""
+    identity = ""
     with suppress(db_errors.Final):  # no such table
-        found = promotion_sql.read_identity(session)
-    owner = node_rows.find_name_by_identity(found) if found else None
+        identity = promotion_sql.read_identity(session)
+    owner = node_rows.find_name_by_identity(identity) if identity else None
     if owner is not None:
         return Finding("data", "bad", "taken", {"owner": owner})
     with suppress(db_errors.Final):
+        # A test queue may be left of a registration that was killed.
         if queue_sql.read_heads(session, queues=None).keys() - {PROBE_QUEUE}:
             return Finding("data", "warn" if unsafe else "bad", "strange")
     return Finding("data", "ok", "empty")
 
 
-def _of_own_data(session: Session, info: NodeInfo) -> Finding:
-    """Check that a registered node's database holds what it must."""
+def _check_own_data(session: Session, info: NodeInfo) -> Finding:
+    """Check that a registered node's database holds its data."""
     try:
-        found = promotion_sql.read_contents(session)
+        contents = promotion_sql.read_contents(session)
     except db_errors.Final:
         return Finding("data", "bad", "foreign")
-    if info.identity and found.identity != info.identity:
+    if info.identity and contents.identity != info.identity:
         return Finding("data", "bad", "foreign")
     if info.quarantined:
         return Finding("data", "bad", "quarantined", {"why": info.quarantined})
-    return Finding("data", "ok", "own", {"queues": len(found.heads)})
+    return Finding("data", "ok", "own", {"queues": len(contents.heads)})
 
 
-def _of_schema(session: Session, info: NodeInfo) -> Iterator[Finding]:
+def _check_schema(session: Session, info: NodeInfo) -> Iterator[Finding]:
     """Compare the version of the tables, if there are any, with that of this release."""
     try:
-        found = promotion_sql.read_schema(session)
+        schema = promotion_sql.read_schema(session)
     except db_errors.Final:
         return
-    why = node_guard.describe_misfit(info.name, found)
-    if why:
-        yield Finding("schema", "bad", "misfit", {"why": why})
+    problem = node_guard.describe_misfit(info.name, schema)
+    if problem:
+        yield Finding("schema", "bad", "misfit", {"why": problem})
+    # A new node (id 0) gets all tables in their newest form.
     elif info.id:
-        words = {
-            "version": found.version,
+        values = {
+            "version": schema.version,
             "changes": len(node_sql.pending_changes(session)),
         }
-        newer = found.version > schema_steps.VERSION
-        text = "old_schema" if words["changes"] else "new_schema" if newer else "schema"
-        yield Finding("schema", "ok" if text == "schema" else "warn", text, words)
+        newer = schema.version > schema_steps.VERSION
+        text = "old_schema" if values["changes"] else "new_schema" if newer else "schema"
+        yield Finding("schema", "ok" if text == "schema" else "warn", text, values)
 
 
-def _either(good: bool, about: str, right: str, wrong: str, /, **words: Any) -> Finding:
-    return Finding(about, "ok" if good else "bad", right if good else wrong, words)
+def _finding_either(
+    is_good: bool, about: str, good_text: str, bad_text: str, /, **words: Any
+) -> Finding:
+    """Return an ok finding with `good_text`, or a bad finding with `bad_text`."""
+    return Finding(
+        about, "ok" if is_good else "bad", good_text if is_good else bad_text, words
+    )
 
 
-def _of_place(info: NodeInfo) -> Iterator[Finding]:
-    """A file that will be made: whether it can be."""
-    place = session_pool.sqlite_path(info.database).parent
-    while not place.exists():
-        place = place.parent
-    if place.is_dir() and os.access(place, os.W_OK | os.X_OK):
+def _check_directory(info: NodeInfo) -> Iterator[Finding]:
+    """Check that the file of a new embedded node can be created."""
+    directory = session_pool.sqlite_path(info.database).parent
+    while not directory.exists():
+        directory = directory.parent
+    if directory.is_dir() and os.access(directory, os.W_OK | os.X_OK):
         yield Finding("reachable", "ok", "new_file")
     else:
-        yield Finding("reachable", "bad", "no_directory", {"path": str(place)})
+        yield Finding("reachable", "bad", "no_directory", {"path": str(directory)})
 
 
-def _of_database(info: NodeInfo, *, unsafe: bool, rights: bool) -> Iterator[Finding]:
-    begun = time.monotonic()
+def _examine_database(info: NodeInfo, *, unsafe: bool, rights: bool) -> Iterator[Finding]:
+    started_at = time.monotonic()
     try:
         with session_pool.direct(info, any_schema=True) as session:
             yield Finding(
-                "reachable", "ok", "reached", {"ms": (time.monotonic() - begun) * 1000}
+                "reachable", "ok", "reached", {"ms": (time.monotonic() - started_at) * 1000}
             )
-            yield from _of_session(session, info, unsafe=unsafe, rights=rights)
+            yield from _examine_session(session, info, unsafe=unsafe, rights=rights)
     except (db_errors.Final, NodeUnavailable) as error:
-        found = encryption.failure(error, info)
+        tls_failure = encryption.explain_failure(error, info)
         text = "unfit" if isinstance(error.__cause__, UnsupportedServer) else "away"
-        away = Finding("reachable", "bad", text, {"reason": reason(error, info)})
-        yield Finding("tls", *found) if found else away
+        unreachable = Finding(
+            "reachable", "bad", text, {"reason": describe_error(error, info)}
+        )
+        yield Finding("tls", *tls_failure) if tls_failure else unreachable
 
 
-def _of_session(
+def _examine_session(
     session: Session, info: NodeInfo, *, unsafe: bool, rights: bool
 ) -> Iterator[Finding]:
-    if info.engine == "mysql":
-        yield from (Finding("tls", *one) for one in encryption.of_session(session, info))
+    if isinstance(session, MySqlSession):
+        yield from (
+            Finding("tls", *fields) for fields in encryption.check_session(session, info)
+        )
         facts = node_sql.read_server_facts(session)
+        # A read-only server refuses the test table, which would look like missing rights.
         rights = rights and not facts.read_only
-        yield from of_way(session, unsafe=unsafe)
-        yield from of_server(facts, database=info.database, unsafe=unsafe)
-        yield from (Finding(*one) for one in _limits(session, facts))
+        yield Finding(*server_checks.check_proxy(session, unsafe=unsafe))
+        yield from check_settings(facts, database=info.database, unsafe=unsafe)
+        yield from (
+            Finding(*fields) for fields in server_checks.check_limits(session, facts)
+        )
     if rights:
-        yield from of_rights(session, info)
-    yield _of_clock(session)
-    yield from _of_schema(session, info)
-    yield of_data(session, unsafe=unsafe) if info.id == 0 else _of_own_data(session, info)
+        yield from check_rights(session, info)
+    yield _check_clock(session)
+    yield from _check_schema(session, info)
+    yield (
+        check_is_empty(session, unsafe=unsafe)
+        if info.id == 0
+        else _check_own_data(session, info)
+    )
 
 
-def of_way(session: Session, *, unsafe: bool) -> Iterator[Finding]:
-    """Yield the finding about what stands between brokers and a server."""
-    if isinstance(session, MySqlSession):
-        yield Finding(*server_checks.of_way(session, unsafe=unsafe))
-
-
-def _limits(session: Session, facts: ServerFacts) -> Iterator[server_checks.Found]:
-    if isinstance(session, MySqlSession):
-        yield from server_checks.of_limits(session, facts)
-
-
-def of_rights(session: Session, info: NodeInfo) -> Iterator[Finding]:
-    """Try every right that a node's account needs (`grants.NODE`), on a table that is gone
-    afterwards.
-    """
-    lacking = node_sql.try_rights(session, table=f"examined_{secrets.token_hex(6)}")
-    if not lacking:
+def check_rights(session: Session, info: NodeInfo) -> Iterator[Finding]:
+    """Try every right that a node's account needs (`grants.NODE`) on a temporary table."""
+    missing = node_sql.try_rights(session, table=f"examined_{secrets.token_hex(6)}")
+    if not missing:
         yield Finding("rights", "ok", "rights")
         return
     user, host = (
         node_sql.read_account(session) if isinstance(session, MySqlSession) else ("", "")
     )
     for optional in (False, True):
-        some = [one for one in lacking if one.optional == optional]
-        words = {
-            "right": ", ".join(one.right for one in some),
-            "why": "; ".join(one.why for one in some),
+        grants = [grant for grant in missing if grant.optional == optional]
+        values = {
+            "right": ", ".join(grant.right for grant in grants),
+            "why": "; ".join(grant.why for grant in grants),
         }
-        words["grant"] = " ".join(
+        values["grant"] = " ".join(
             grant_statements(
-                some, flavour="mysql", database=info.database, username=user, host=host
+                grants, flavour="mysql", database=info.database, username=user, host=host
             )
         )
-        if some:
+        if grants:
             yield Finding(
                 "rights",
                 *(("warn", "fewer_rights") if optional else ("bad", "no_right")),
-                words,
+                values,
             )
 
 
-def _of_clock(session: Session) -> Finding:
+def _check_clock(session: Session) -> Finding:
     with reachable():
         before = ms(database_now())
-        there = node_sql.now_ms(session)
+        node_ms = node_sql.now_ms(session)
         after = ms(database_now())
-    apart = max(before - there, there - after, 0)
+    # The node's time was read between two readings of the other clock, so only a time
+    # outside of them is certainly different.
+    difference_ms = max(before - node_ms, node_ms - after, 0)
     return Finding(
         "clock",
-        *(("warn", "wrong_clock") if apart > CLOCK_MS else ("ok", "clock")),
-        {"ms": apart},
+        *(("warn", "wrong_clock") if difference_ms > CLOCK_MS else ("ok", "clock")),
+        {"ms": difference_ms},
     )
 
 
-def _of_role(info: NodeInfo, actor: Actor) -> Iterator[Finding]:
+def _check_role(info: NodeInfo, actor: Actor) -> Iterator[Finding]:
     yield Finding("kind", "ok", info.kind)
-    others = node_rows.list_nodes(actor=actor, window=Window(limit=MAX_LIMIT)).items
-    if info.kind == "normal" and not any(one.kind == "failure" for one in others):
+    nodes = node_rows.list_nodes(actor=actor, window=Window(limit=MAX_LIMIT)).items
+    if info.kind == "normal" and not any(node.kind == "failure" for node in nodes):
         yield Finding("kind", "warn", "first_failure")
     if info.engine == "mysql":
-        near = [
-            one.name
-            for one in others
-            if (one.host, one.port or 3306) == (info.host, info.port or 3306)
+        neighbours = [
+            node.name
+            for node in nodes
+            if (node.host, node.port or 3306) == (info.host, info.port or 3306)
         ]
-        if near:
-            yield Finding("place", "warn", "same_server", {"others": ", ".join(near)})
-        yield _of_capacity(info)
+        if neighbours:
+            yield Finding("place", "warn", "same_server", {"others": ", ".join(neighbours)})
+        yield _check_capacity(info)
 
 
-def _of_capacity(info: NodeInfo) -> Finding:
-    guarded = info.capacity_gb is not None
+def _check_capacity(info: NodeInfo) -> Finding:
+    is_watched = info.capacity_gb is not None
     return Finding(
-        "capacity", *(("ok", "capacity") if guarded else ("warn", "no_capacity"))
+        "capacity", *(("ok", "capacity") if is_watched else ("warn", "no_capacity"))
     )

@@ -1,21 +1,19 @@
-"""A node lost its database: it goes on with a replica (`promote`), or with what was
-restored (`adopt`).
+"""Replacing a node's lost database: by a replica (`promote`) or a restored backup (`adopt`).
 
-Both may lack the last messages, and the groups may have read those. So no offset is given
+Both may lack the last messages, and groups may have read those. So no offset is given
 twice: every head is set above anything that can have been served, the jump is declared as a
-gap, and whoever stands in a gap is told. What went before is fenced:
+gap, and a reader inside a gap is notified. The old primary is fenced first:
 
-1. metadata: the node is offline, under a new epoch
-2. the old primary, if it answers: its heads are closed under that epoch, it becomes
-read-only, its
-   connections end; if it does not, every live worker of a broker has to say that it has let
-   go of it
-3. the new one takes what it still can, stops copying, gets heads, gaps, readers and the
-epoch
-4. metadata: the new address; brokers go on without a restart
+1. Metadata: the node goes offline, under a new epoch.
+2. The old primary, if it answers: its heads are closed under that epoch, it becomes
+   read-only, its connections end. If it does not answer, every live broker worker has to
+   confirm that it has let go.
+3. The new database applies what it still can and stops copying. It gets heads, gaps,
+   readers and the epoch.
+4. Metadata: the new address. Brokers continue without a restart.
 
-Every step may be repeated; a crash leaves the node offline, and the same command begins
-anew.
+Every step may be repeated. After a crash the node stays offline, and the same command
+starts again.
 """
 
 from __future__ import annotations
@@ -23,15 +21,15 @@ from __future__ import annotations
 import logging
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 
 from messagestore.engine import db_errors
 from messagestore.engine.mysql_session import MySqlSession, Session
 from messagestore.nodes import encryption, promotion_rights
-from messagestore.nodes.preflight import refusal
-from messagestore.nodes.registry import check_server, check_way
+from messagestore.nodes.preflight import describe_refusal
+from messagestore.nodes.registry import check_path, check_server
 from messagestore.nodes.replica_inspection import (
     JUMP,
     Lost,
@@ -70,13 +68,14 @@ from metadata.nodes.failovers import OfflineNode
 
 log = logging.getLogger(__name__)
 PATIENCE_S = 30.0
-_LOOK_EVERY_S = 0.2
+_CHECK_EVERY_S = 0.2
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Outcome for a node. `gaps` counts queues with a new one; `messages` that were lost,
-    at least.
+    """Result for a node.
+
+    `gaps`: queues with a new declared gap. `messages`: how many were lost, at least.
     """
 
     node: str
@@ -91,6 +90,8 @@ class Outcome:
 
 @dataclass(slots=True)
 class _Run:
+    """A promotion or adoption in progress; `say` reports progress to the user."""
+
     verb: str
     info: NodeInfo
     actor: Actor
@@ -99,21 +100,18 @@ class _Run:
     notes: list[str] = field(default_factory=list)
 
     def note(self, text: str) -> None:
+        """Report something that the result keeps as well."""
         self.notes.append(text)
         self.say(text)
 
-    def await_(self, happened: Callable[[], bool]) -> bool:
-        """Wait, and return True if it happened within the time."""
-        end = time.monotonic() + self.patience_s
-        while not happened():
-            if time.monotonic() > end:
+    def wait_until(self, condition: Callable[[], bool]) -> bool:
+        """Wait for a condition. Returns False if it is not met within `patience_s`."""
+        deadline = time.monotonic() + self.patience_s
+        while not condition():
+            if time.monotonic() > deadline:
                 return False
-            time.sleep(_LOOK_EVERY_S)
+            time.sleep(_CHECK_EVERY_S)
         return True
-
-
-def _silent(text: str) -> None:
-    """Say nothing."""
 
 
 def promote(
@@ -126,87 +124,103 @@ def promote(
     tls_ca: str | None = None,
     known_dead: bool = False,
     patience_s: float = PATIENCE_S,
-    say: Callable[[str], None] = _silent,
+    say: Callable[[str], None] = lambda _: None,
 ) -> Outcome:
     """Move a node to its replica, or to host and port, with the same database and account.
-    Needs `admin`.
 
-    `tls`, `tls_ca`: encryption there; None: as it is. `known_dead`: the old primary is
-    certainly off, so nobody is asked. Raises Invalid (node_refused), NotFound,
-    NodeUnavailable before anything is changed; later Unavailable or Conflict, after which
-    the node stays offline and the command is to be repeated.
+    Needs `admin`. `tls` and `tls_ca` change the encryption, None keeps it. `known_dead`:
+    the old primary is certainly off, so no broker has to confirm.
+
+    Raises Invalid (node_refused), NotFound and NodeUnavailable before anything is changed.
+    Later it raises Unavailable or Conflict; the node stays offline then, and the command
+    has to be repeated.
     """
-    info = found(name, actor)
-    target = target_of(info, host=host, port=port, tls=tls, tls_ca=tls_ca)
+    info = find_node(name, actor)
+    target = choose_target(info, host=host, port=port, tls=tls, tls_ca=tls_ca)
     run = _Run("promote", info, actor, patience_s, say)
-    with reached(target) as session:
-        check(session, info=info, target=target)
+    with open_target(target) as session:
+        check_target(session, info=info, target=target)
         promotion_rights.require(session, target=target, verb=run.verb)
-        begun = failovers.begin(name=name, verb=run.verb, actor=actor)
-        say(f"node {name} is offline under epoch {begun.epoch}")
-        old_heads = _fence(run, begun, known_dead=known_dead)
-        _detach(run, session, old_heads, epoch=begun.epoch, known_dead=known_dead)
+        offline_node = failovers.begin(name=name, verb=run.verb, actor=actor)
+        say(f"node {name} is offline under epoch {offline_node.epoch}")
+        # From here on brokers refuse the node: its epoch is new and it is offline.
+        old_heads = _fence(run, offline_node, known_dead=known_dead)
+        _make_primary(
+            run, session, old_heads, epoch=offline_node.epoch, known_dead=known_dead
+        )
         address = {
             "host": target.host,
             "port": target.port,
             "tls": target.tls,
             "tls_ca": target.tls_ca,
         }
+        # The former replica is the primary now; the node has no replica any more.
         if (target.host, target.port) == (info.replica_host, info.replica_port):
             address |= {"replica_host": "", "replica_port": None}
-        inspection = ReplicaInspection.of(session, begun.node_id, old_heads)
-        return _settle(run, session, inspection=inspection, begun=begun, address=address)
+        inspection = ReplicaInspection.of(session, offline_node.node_id, old_heads)
+        return _complete(
+            run, session, inspection=inspection, offline_node=offline_node, address=address
+        )
 
 
 def adopt(
-    *, name: str, actor: Actor, rows: str = "", say: Callable[[str], None] = _silent
+    *, name: str, actor: Actor, rows: str = "", say: Callable[[str], None] = lambda _: None
 ) -> Outcome:
-    """Go on with what is at a node's own address now: a restored backup, a replica that
-    took over the address, or an empty database. Needs `admin`.
+    """Continue with the database that is now at a node's own address. Needs `admin`.
 
+    It is a restored backup, a replica that took over the address, or an empty database.
     `rows`: "keep" or "drop" the messages of queues that were made after the backup (see
     `leftovers`).
-    Raises Invalid (node_refused), NotFound, NodeUnavailable, and Conflict (node_refused) if
-    there are such messages and `rows` is empty; all before anything is changed.
+
+    Raises Invalid (node_refused) and NotFound, and Conflict (node_refused) if there are
+    such messages and `rows` is empty; all before anything is changed.
     """
-    info = found(name, actor)
+    info = find_node(name, actor)
     run = _Run("adopt", info, actor, 0.0, say)
     with session_pool.direct(info) as session:
-        check(session, info=info, target=info)
-        left = leftovers(session, info)
-        if left and rows not in ("keep", "drop"):
-            raise Conflict(leftovers_fault(info.name, left), code=Code.NODE_REFUSED)
-        unknown = promotion_rights.require(session, target=info, verb=run.verb)
-        begun = failovers.begin(name=name, verb=run.verb, actor=actor)
-        if unknown:
-            run.note(unknown)
-        say(f"node {name} is offline under epoch {begun.epoch}")
+        check_target(session, info=info, target=info)
+        messages_left = leftovers(session, info)
+        # Ask before anything changes: neither choice can be undone.
+        if messages_left and rows not in ("keep", "drop"):
+            raise Conflict(
+                leftovers_fault(info.name, messages_left), code=Code.NODE_REFUSED
+            )
+        unchecked = promotion_rights.require(session, target=info, verb=run.verb)
+        offline_node = failovers.begin(name=name, verb=run.verb, actor=actor)
+        if unchecked:
+            run.note(unchecked)
+        say(f"node {name} is offline under epoch {offline_node.epoch}")
         if info.engine == "mysql":
-            _detach(run, session, None, epoch=begun.epoch, known_dead=True)
+            _make_primary(run, session, None, epoch=offline_node.epoch, known_dead=True)
         node_sql.create_node_tables(session)
-        _place_leftovers(run, session, left, epoch=begun.epoch, keep=rows == "keep")
-        inspection = ReplicaInspection.of(session, begun.node_id, None)
-        return _settle(run, session, inspection=inspection, begun=begun, address={})
+        _settle_leftovers(
+            run, session, messages_left, epoch=offline_node.epoch, keep=rows == "keep"
+        )
+        inspection = ReplicaInspection.of(session, offline_node.node_id, None)
+        return _complete(
+            run, session, inspection=inspection, offline_node=offline_node, address={}
+        )
 
 
 def leftovers(session: Session, info: NodeInfo) -> dict[int, tuple[int, int]]:
-    """Return {queue: (lowest offset, end)} of queues that have messages and no head row, or
-    one with head 0.
+    """Return {queue: (lowest offset, end)} of queues that have messages, but no head or
+    head 0.
 
-    A run of the command that ended before it placed the head leaves such a row. Restoring a
-    backup into a database leaves tables alone that the backup does not have: those of
-    queues that were made after it. A head of 0 for such a queue would declare a gap over
-    messages that are there.
+    Restoring a backup keeps tables that the backup does not have: those of queues that were
+    made after it. A head of 0 for them would declare a gap over existing messages. A run
+    that ended before it placed the head leaves such a row as well.
     """
-    # a database without the tables of a node has no messages
+    # A database without a node's tables has no messages.
     with suppress(db_errors.Final):
         heads = queue_sql.read_heads(session, queues=None)
         tables = {*audit_sql.list_message_tables(session)}
-        queues = [one.queue for one in failovers.list_queues(info.id)]
-        missing = [queue for queue in queues if queue in tables and not heads.get(queue)]
+        queues = [node_queue.queue for node_queue in failovers.list_queues(info.id)]
+        headless_queues = [
+            queue for queue in queues if queue in tables and not heads.get(queue)
+        ]
         ends = {
             queue: audit_sql.read_offset_ends(session, queue=queue, first=0)
-            for queue in missing
+            for queue in headless_queues
         }
         return {
             queue: (lowest, highest + 1)
@@ -216,11 +230,11 @@ def leftovers(session: Session, info: NodeInfo) -> dict[int, tuple[int, int]]:
     return {}
 
 
-def leftovers_fault(name: str, left: Mapping[int, tuple[int, int]]) -> str:
-    """Say that the choice between keeping and dropping messages is missing."""
-    count = sum(end - lowest for lowest, end in left.values())
+def leftovers_fault(name: str, messages_left: Mapping[int, tuple[int, int]]) -> str:
+    """Return the error text for the missing choice between keeping and dropping messages."""
+    count = sum(end - lowest for lowest, end in messages_left.values())
     return (
-        f"Queues {', '.join(map(str, sorted(left)))} were made after the backup of node "
+        f"Queues {', '.join(map(str, sorted(messages_left)))} were made after the backup of node "
         f"{name}, and {count} "
         "messages of them are still in its database. To deliver them, run manage.py "
         "adopt_restored_node "
@@ -228,18 +242,16 @@ def leftovers_fault(name: str, left: Mapping[int, tuple[int, int]]) -> str:
     )
 
 
-def _place_leftovers(
+def _settle_leftovers(
     run: _Run,
     session: Session,
-    left: Mapping[int, tuple[int, int]],
+    messages_left: Mapping[int, tuple[int, int]],
     *,
     epoch: int,
     keep: bool,
 ) -> None:
-    """Give queues that have messages and no head row a head after the messages, or drop the
-    messages.
-    """
-    for queue, (lowest, end) in sorted(left.items()):
+    """Place a head after the messages of queues that have none, or drop the messages."""
+    for queue, (lowest, end) in sorted(messages_left.items()):
         if not keep:
             queue_sql.drop_queue(session, queue=queue)
             run.note(
@@ -247,6 +259,7 @@ def _place_leftovers(
             )
             continue
         queue_sql.create_queue(session, queue=queue, node_epoch=epoch)
+        # Closed until `_complete` opens all queues of the node.
         queue_sql.set_queue_state(session, queue=queue, state="ro")
         promotion_sql.place_head(session, queue=queue, low=lowest, head=end)
         run.note(
@@ -254,30 +267,31 @@ def _place_leftovers(
         )
 
 
-def found(name: str, actor: Actor) -> NodeInfo:
-    """The node as metadata has it now. Raises Forbidden, NotFound (node_not_found)."""
+def find_node(name: str, actor: Actor) -> NodeInfo:
+    """Return the node by fresh metadata. Raises Forbidden, NotFound (node_not_found)."""
     access.require_everything(actor, name, what="node")
     snapshot.refresh()
     return snapshot.find_node(name)
 
 
-def target_of(
+def choose_target(
     info: NodeInfo, *, host: str, port: int | None, tls: str | None, tls_ca: str | None
 ) -> NodeInfo:
-    """The node at the address that it is to move to; None: encrypted as it is now. Raises
-    Invalid.
+    """Return the node at the address that it is to move to. Raises Invalid.
+
+    `tls` and `tls_ca` keep the present encryption if both are None.
     """
     if info.engine != "mysql":
         raise Invalid.field(
             "node", f"{info.name} is a file: restore it, then manage.py adopt_restored_node"
         )
-    given = host or info.replica_host
-    if not given:
+    target_host = host or info.replica_host
+    if not target_host:
         raise Invalid.field(
             "to", f"give HOST:PORT: metadata knows no replica of node {info.name}"
         )
     target = replace(
-        info, host=given, port=port or (info.replica_port if not host else 0) or 3306
+        info, host=target_host, port=port or (info.replica_port if not host else 0) or 3306
     )
     if (target.host, target.port) == (info.host, info.port or 3306):
         raise Invalid.field(
@@ -285,55 +299,77 @@ def target_of(
         )
     if tls is None and tls_ca is None:
         return target
-    kept = info.tls_ca if tls is None or tls == "verify" else ""
-    target = replace(target, tls=tls or info.tls, tls_ca=kept if tls_ca is None else tls_ca)
+    default_ca = info.tls_ca if tls is None or tls == "verify" else ""
+    target = replace(
+        target, tls=tls or info.tls, tls_ca=default_ca if tls_ca is None else tls_ca
+    )
     node_rows.check_tls(info.name, target.engine, mode=target.tls, ca=target.tls_ca)
     return target
 
 
 @contextmanager
-def reached(target: NodeInfo) -> Iterator[Session]:
-    """A session on the new database. Raises NodeUnavailable, Invalid (node_refused) if TLS
-    fails.
+def open_target(target: NodeInfo) -> Iterator[Session]:
+    """Return a session on the new database.
+
+    Raises NodeUnavailable, and Invalid (node_refused) if TLS fails.
     """
     try:
         with session_pool.direct(target) as session:
             yield session
     except NodeUnavailable as error:
-        if encryption.failure(error, target) is None:
+        if encryption.explain_failure(error, target) is None:
             raise
-        raise Invalid(refusal(error, target, remedy=""), code=Code.NODE_REFUSED) from error
+        raise Invalid(
+            describe_refusal(error, target, remedy=""), code=Code.NODE_REFUSED
+        ) from error
 
 
-def check(session: Session, *, info: NodeInfo, target: NodeInfo) -> None:
-    """Raise Invalid (node_refused) unless the database may stand for the node."""
+def check_target(session: Session, *, info: NodeInfo, target: NodeInfo) -> None:
+    """Raise Invalid (node_refused) unless the database may replace the node's."""
     if target.engine == "mysql":
-        check_way(session, target, unsafe=False)
+        check_path(session, target, unsafe=False)
+        # A replica is read-only until it is promoted.
         facts = node_sql.read_server_facts(session)._replace(read_only=False)
         check_server(facts, target, unsafe=False)
-    identity = promotion_sql.NodeContents("", {})
-    with suppress(db_errors.Final):  # no such table: perhaps empty
-        identity = promotion_sql.read_contents(session)
-    if info.identity and identity.identity not in ("", info.identity):
-        what = f"The database at {target.host or target.database} has the data of another node."
-        raise Invalid(what, code=Code.NODE_REFUSED)
-    if info.identity and not identity.identity and identity.heads:
-        what = (
+    contents = promotion_sql.NodeContents("", {})
+    with suppress(db_errors.Final):  # no such table: the database may be empty
+        contents = promotion_sql.read_contents(session)
+    if info.identity and contents.identity not in ("", info.identity):
+        text = f"The database at {target.host or target.database} has the data of another node."
+        raise Invalid(text, code=Code.NODE_REFUSED)
+    if info.identity and not contents.identity and contents.heads:
+        text = (
             f"The database at {target.host or target.database} has data, but not that "
             f"of node {info.name}."
         )
-        raise Invalid(what, code=Code.NODE_REFUSED)
+        raise Invalid(text, code=Code.NODE_REFUSED)
 
 
-def _fence(run: _Run, begun: OfflineNode, *, known_dead: bool) -> dict[int, int] | None:
-    """Make sure that nobody writes to the old primary; return its last heads, None if it
-    does not answer.
+def _fence(
+    run: _Run, offline_node: OfflineNode, *, known_dead: bool
+) -> dict[int, int] | None:
+    """Make sure that no broker writes to the old primary.
+
+    Returns its last heads, None if it does not answer. Raises Unavailable if a broker did
+    not confirm in time.
     """
     try:
         with session_pool.direct(run.info) as session:
-            promotion_sql.fence_heads(session, node_epoch=begun.epoch)
+            promotion_sql.fence_heads(session, node_epoch=offline_node.epoch)
             heads = queue_sql.read_heads(session, queues=None)
-            _lock(run, session)
+            # The heads are closed, so no message can follow those that were read here. The
+            # rest is a second fence, as far as the account may set it up.
+            assert isinstance(session, MySqlSession)  # noqa: S101 - only servers are promoted
+            try:
+                promotion_sql.forbid_writes(session)
+            except (db_errors.Final, db_errors.RolledBack) as error:
+                run.note(
+                    "the old primary is not read-only, only its queues are closed: "
+                    f"{error.detail}"
+                )
+            for connection in promotion_sql.list_connections(session):
+                with suppress(CatmqError):  # it has ended already, or the right is missing
+                    promotion_sql.kill_connection(session, connection=connection)
         run.say(
             "the old primary is fenced: closed under the new epoch, its connections ended"
         )
@@ -345,15 +381,16 @@ def _fence(run: _Run, begun: OfflineNode, *, known_dead: bool) -> dict[int, int]
             "nobody was asked whether the old primary is still written to: it is known to be dead"
         )
         return None
-    late: list[str] = []
+    late_workers: list[str] = []
 
-    def nobody_is_behind() -> bool:
-        late[:] = snapshot_acks.find_late_workers(begun.change)
-        return not late
+    # A broker that has seen this change no longer uses the node.
+    def all_confirmed() -> bool:
+        late_workers[:] = snapshot_acks.find_late_workers(offline_node.change)
+        return not late_workers
 
-    if not run.await_(nobody_is_behind):
+    if not run.wait_until(all_confirmed):
         raise Unavailable(
-            f"These brokers may still write to the old primary: {', '.join(late)}. Stop "
+            f"These brokers may still write to the old primary: {', '.join(late_workers)}. Stop "
             "them, or turn "
             f"off the old primary and add --i-know-it-is-dead. Node {run.info.name} stays "
             "offline until then."
@@ -362,23 +399,7 @@ def _fence(run: _Run, begun: OfflineNode, *, known_dead: bool) -> dict[int, int]
     return None
 
 
-def _lock(run: _Run, session: Session) -> None:
-    """Read-only and without connections, as far as the account may; the heads are closed
-    already.
-    """
-    assert isinstance(session, MySqlSession)  # noqa: S101 - only servers are promoted
-    try:
-        promotion_sql.forbid_writes(session)
-    except (db_errors.Final, db_errors.RolledBack) as error:
-        run.note(
-            f"the old primary is not read-only, only its queues are closed: {error.detail}"
-        )
-    for connection in promotion_sql.list_connections(session):
-        with suppress(CatmqError):  # it ended by itself, or is not ours to end
-            promotion_sql.kill_connection(session, connection=connection)
-
-
-def _detach(
+def _make_primary(
     run: _Run,
     session: Session,
     old_heads: Mapping[int, int] | None,
@@ -386,14 +407,13 @@ def _detach(
     epoch: int,
     known_dead: bool,
 ) -> None:
-    """Have a replica apply what it got (all of it, if the old primary answers), then make
-    it a primary.
-    """
+    """Make a replica a primary, after it has applied what it received."""
     try:
         if promotion_sql.read_replication(session).threads:
-            _catch_up(run, session, old_heads, epoch)
+            _wait_for_copies(run, session, old_heads, epoch)
             promotion_sql.stop_replicating(session)
             run.say("the replica has stopped copying")
+        # The old primary still has the missing messages, so losing them needs a decision.
         if old_heads is not None and not known_dead and not holds(session, old_heads):
             raise Conflict(
                 "The old primary answers and has messages that the replica lacks. Repair "
@@ -415,72 +435,83 @@ def _detach(
         ) from error
 
 
-def _catch_up(
+def _wait_for_copies(
     run: _Run, session: Session, old_heads: Mapping[int, int] | None, epoch: int
 ) -> None:
-    """Wait for all that the old primary ever did, its fence last of all; or for what has
-    arrived.
+    """Wait until the replica has applied everything that the old primary did.
+
+    If the old primary does not answer, wait only for the changes that the replica has
+    received.
     """
-    if old_heads is not None and run.await_(
-        lambda: holds(session, old_heads) and _is_fenced(session, [*old_heads], epoch)
-    ):
+
+    def has_everything() -> bool:
+        if old_heads is None or not holds(session, old_heads):
+            return False
+        # The fence was the last write of the old primary, and set all heads in a single
+        # transaction, so any head stands for all.
+        queue = next(iter(old_heads), None)
+        head = queue_sql.read_head(session, queue=queue) if queue is not None else None
+        return queue is None or (head is not None and head.node_epoch == epoch)
+
+    if old_heads is not None and run.wait_until(has_everything):
         run.say("the replica holds everything")
         return
     promotion_sql.stop_receiving(session)
-    if not run.await_(lambda: promotion_sql.read_replication(session).caught_up):
+    if not run.wait_until(lambda: promotion_sql.read_replication(session).caught_up):
         run.note("the replica had not applied all it had received")
 
 
-def _is_fenced(session: Session, queues: Sequence[int], epoch: int) -> bool:
-    """Return True if the heads carry the epoch; they all got it in one transaction."""
-    head = queue_sql.read_head(session, queue=queues[0]) if queues else None
-    return not queues or (head is not None and head.node_epoch == epoch)
-
-
-def _settle(
+def _complete(
     run: _Run,
     session: Session,
     *,
     inspection: ReplicaInspection,
-    begun: OfflineNode,
+    offline_node: OfflineNode,
     address: Mapping[str, object],
 ) -> Outcome:
-    """Give the new database heads, gaps, readers and the epoch; then metadata its address."""
+    """Write heads, gaps, readers and epoch to the new database, then metadata."""
+    # All figures are computed before the heads change.
     raised, lost = inspection.raised(), inspection.lost()
-    missing = sum(inspection.tail(queue) for queue in inspection.queues)
-    promotion_sql.fence_heads(session, node_epoch=begun.epoch)
+    lost_messages = sum(inspection.tail(queue) for queue in inspection.queues)
+    promotion_sql.fence_heads(session, node_epoch=offline_node.epoch)
     for queue in inspection.queues:
         if queue.queue not in inspection.heads:
-            queue_sql.create_queue(session, queue=queue.queue, node_epoch=begun.epoch)
+            queue_sql.create_queue(
+                session, queue=queue.queue, node_epoch=offline_node.epoch
+            )
             queue_sql.set_queue_state(session, queue=queue.queue, state="ro")
-    cause = f"{run.verb}, node epoch {begun.epoch}"
+    cause = f"{run.verb}, node epoch {offline_node.epoch}"
     promotion_sql.raise_heads(session, heads=sorted(raised.items()), cause=cause)
     _place_readers(session, inspection)
+    # Nodes that were registered by early releases have no identity yet.
     identity = run.info.identity or str(uuid.uuid4())
     promotion_sql.write_identity(session, identity=identity)
-    if begun.state_before != "read_only":
-        queue_sql.open_queues(session, queues=node_rows.open_queues(begun.node_id))
-    counts, seen = (
+    # Last on the new database: no write may begin before heads and epoch are right.
+    if offline_node.state_before != "read_only":
+        queue_sql.open_queues(session, queues=node_rows.open_queues(offline_node.node_id))
+    counts, recorded = (
         delayed_sql.read_counts(session),
-        failovers.read_delayed_counts(begun.node_id),
+        failovers.read_delayed_counts(offline_node.node_id),
     )
-    delayed = 0 if inspection.complete else seen.lost(given=counts.given)
+    delayed = 0 if inspection.complete else recorded.lost(given=counts.given)
     if not inspection.complete:
-        # A lost delayed message may still be asked for, or recalled, by its id. No other
-        # one gets it.
-        given = max(seen.given, counts.given) + JUMP
-        delayed_sql.raise_ids(session, above=given)
-        counts = counts._replace(given=given)
+        # A client may still ask for a lost delayed message, or recall it, by its id. So no
+        # other message gets that id.
+        last_id = max(recorded.given, counts.given) + JUMP
+        delayed_sql.raise_ids(session, above=last_id)
+        counts = counts._replace(given=last_id)
     if delayed:
         run.note(delayed_loss(delayed))
     report: dict[str, object] = {
         "gaps": len(raised),
-        "messages_lost": missing,
+        "messages_lost": lost_messages,
         "delayed_lost": delayed,
     }
-    report |= {f"lost {one.group}/{one.topic}/{one.queue}": one.messages for one in lost}
+    report |= {
+        f"lost {loss.group}/{loss.topic}/{loss.queue}": loss.messages for loss in lost
+    }
     state = failovers.finish(
-        begun=begun,
+        begun=offline_node,
         verb=run.verb,
         address=address,
         identity=identity,
@@ -489,26 +520,28 @@ def _settle(
         report=report,
         actor=run.actor,
     )
-    sizes = (len(inspection.queues), len(raised), missing)
-    return Outcome(run.info.name, state, begun.epoch, *sizes, lost, tuple(run.notes))
+    counts_of_queues = (len(inspection.queues), len(raised), lost_messages)
+    return Outcome(
+        run.info.name, state, offline_node.epoch, *counts_of_queues, lost, tuple(run.notes)
+    )
 
 
 def _place_readers(session: Session, inspection: ReplicaInspection) -> None:
-    """Reader rows where they are missing, and none below the epoch that metadata has given."""
-    for topic_id, mine in grouped(
-        (one.topic_id, one.queue) for one in inspection.queues
+    """Create missing reader rows, and raise epochs below those that metadata has given."""
+    for topic_id, queues in grouped(
+        (queue.topic_id, queue.queue) for queue in inspection.queues
     ).items():
-        for reading in subscribers.active_subscriptions(topic_id):
+        for subscription in subscribers.active_subscriptions(topic_id):
             reader_sql.insert_readers(
                 session,
-                group_id=reading.group_id,
-                queues=mine,
-                epoch=reading.base_epoch,
+                group_id=subscription.group_id,
+                queues=queues,
+                epoch=subscription.base_epoch,
                 latest=False,
-                instances=broadcast_instances.reader_names(reading.group_id),
+                instances=broadcast_instances.reader_names(subscription.group_id),
             )
     epochs = [
-        (ReaderKey(one.group_id, one.queue, one.reader), one.epoch)
-        for one in inspection.readers
+        (ReaderKey(reader.group_id, reader.queue, reader.reader), reader.epoch)
+        for reader in inspection.readers
     ]
     promotion_sql.raise_readers(session, epochs=epochs)

@@ -1,14 +1,15 @@
-"""Plans for promoting or adopting a node, made without changing anything (see promotion)."""
+"""Plans of promotions and adoptions, made without changing anything (see promotion.py)."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 
 from messagestore.engine import db_errors
 from messagestore.engine.mysql_session import Session
 from messagestore.nodes import promotion_rights
-from messagestore.nodes.promotion import check, found, reached, target_of
+from messagestore.nodes.promotion import check_target, choose_target, find_node, open_target
 from messagestore.nodes.replica_inspection import Lost, ReplicaInspection
 from messagestore.pool import session_pool
 from messagestore.tables import delayed_sql, queue_sql
@@ -21,16 +22,17 @@ from metadata.nodes import failovers
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Plan for a node, if nothing more was sent and copied until then.
+    """The effects of a promotion or adoption, if nothing more was sent or copied until
+    then.
 
-    `target`: where it would be. `primary_answers`: whether the database that it is in now
-    does; None if that is not asked. `copies`: whether the target still copies another
-    server; None if the account may not know.
-    `brokers`: processes that must let go of the old primary if it cannot be fenced.
-    `queues` of the node,
-    `gaps` of them with a declared loss, `messages` that are known to be missing; `lost`
-    what groups did not read of them. `delayed`: messages that waited for their time and are
-    missing, at most.
+    `target`: the new address. `primary_answers`: whether the present database answers, None
+    if that is not checked. `copies`: whether the target still copies another server, None
+    if unknown. `brokers`: processes that have to let go of the old primary if it cannot be
+    fenced.
+
+    `queues` of the node, `gaps`: how many of them get a declared gap, `messages`: how many
+    are known to be lost, `lost`: those that groups have not read, `delayed`: lost delayed
+    messages, at most.
     """
 
     node: str
@@ -56,66 +58,49 @@ def promote(
 ) -> Plan:
     """Plan what `promotion.promote` would do. Needs `admin`.
 
-    Raises Invalid (node_refused), NotFound, NodeUnavailable when it would be refused.
+    Raises Invalid (node_refused), NotFound and NodeUnavailable if it would be refused.
     """
-    info = found(name, actor)
-    target = target_of(info, host=host, port=port, tls=tls, tls_ca=tls_ca)
-    with reached(target) as session:
-        check(session, info=info, target=target)
+    info = find_node(name, actor)
+    target = choose_target(info, host=host, port=port, tls=tls, tls_ca=tls_ca)
+    with open_target(target) as session:
+        check_target(session, info=info, target=target)
         promotion_rights.require(session, target=target, verb="promote")
-        old_heads = _heads_now(info)
-        inspection = _inspected(session, info.id, old_heads)
-        return _plan(
+        old_heads = None
+        with suppress(NodeUnavailable, db_errors.Final), session_pool.direct(info) as old:
+            old_heads = queue_sql.read_heads(old, queues=None)
+        inspection = _inspect(session, info.id, old_heads)
+        return _make_plan(
+            session,
             info,
             target,
             inspection,
             answers=old_heads is not None,
             copies=promotion_rights.copies(session),
-            delayed=_delayed(session, info, inspection),
         )
 
 
 def adopt(*, name: str, actor: Actor) -> Plan:
     """Plan what `promotion.adopt` would do. Needs `admin`. Raises as `promote` does.
 
-    Messages of queues that were made after the backup count as missing: nobody has said to
-    keep them.
+    Messages of queues that were made after the backup count as lost, because the choice to
+    keep them is made only when it is carried out.
     """
-    info = found(name, actor)
+    info = find_node(name, actor)
     with session_pool.direct(info) as session:
-        check(session, info=info, target=info)
+        check_target(session, info=info, target=info)
         promotion_rights.require(session, target=info, verb="adopt")
         copies = promotion_rights.copies(session) if info.engine == "mysql" else False
-        inspection = _inspected(session, info.id, None)
-        delayed = _delayed(session, info, inspection)
-        return _plan(info, info, inspection, answers=None, copies=copies, delayed=delayed)
+        inspection = _inspect(session, info.id, None)
+        return _make_plan(session, info, info, inspection, answers=None, copies=copies)
 
 
-def _delayed(session: Session, info: NodeInfo, inspection: ReplicaInspection) -> int:
-    """How many messages that waited for their time are missing, at most."""
-    given = delayed_sql.read_counts(session).given
-    return (
-        0
-        if inspection.complete
-        else failovers.read_delayed_counts(info.id).lost(given=given)
-    )
-
-
-def _heads_now(info: NodeInfo) -> dict[int, int] | None:
-    """The heads of the old primary, None if it does not answer."""
-    try:
-        with session_pool.direct(info) as session:
-            return queue_sql.read_heads(session, queues=None)
-    except (NodeUnavailable, db_errors.Final):
-        return None
-
-
-def _inspected(
+def _inspect(
     session: Session, node_id: int, old_heads: Mapping[int, int] | None
 ) -> ReplicaInspection:
+    """Inspect the database; without a node's tables it counts as empty."""
     try:
         return ReplicaInspection.of(session, node_id, old_heads)
-    except db_errors.Final:  # no such table: it is empty
+    except db_errors.Final:  # no such table
         queues, readers = failovers.list_queues(node_id), failovers.list_readers(node_id)
         return ReplicaInspection(
             queues,
@@ -127,15 +112,19 @@ def _inspected(
         )
 
 
-def _plan(
+def _make_plan(
+    session: Session,
     info: NodeInfo,
     target: NodeInfo,
     inspection: ReplicaInspection,
     *,
     answers: bool | None,
     copies: bool | None,
-    delayed: int,
 ) -> Plan:
+    last_delayed_id = delayed_sql.read_counts(session).given
+    delayed = 0
+    if not inspection.complete:
+        delayed = failovers.read_delayed_counts(info.id).lost(given=last_delayed_id)
     return Plan(
         node=info.name,
         target=f"{target.host}:{target.port or 3306}"

@@ -1,4 +1,4 @@
-"""Rights that make a server a primary, asked for before anything is changed."""
+"""Rights that promoting or adopting a server needs, checked before anything is changed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _MANAGED = {
 
 
 def copies(session: Session) -> bool | None:
-    """Return whether a server copies another one; None if the account may not see that."""
+    """Return True if a server copies another server, None if the account may not see that."""
     return (
         promotion_sql.read_replication(session).threads > 0
         if promotion_sql.can_see_all_threads(session)
@@ -32,39 +32,44 @@ def copies(session: Session) -> bool | None:
 
 
 def require(session: Session, *, target: NodeInfo, verb: str) -> str:
-    """Raise Invalid (node_refused) if the account may not make a server a primary that is
-    none yet.
+    """Raise Invalid (node_refused) if the account lacks a right to make the server a
+    primary.
 
-    Returns what could not be found out, '' if nothing. An account that cannot see
-    replication is refused to promote; for `adopt`, the server at the node's own address is
-    taken for a primary.
+    Returns what could not be checked, '' if nothing. An account that cannot see replication
+    may not promote. For `adopt` the server at the node's own address is taken for a
+    primary.
     """
     if not isinstance(session, MySqlSession):
         return ""
-    copying = copies(session)
-    lacking: list[Grant] = []
-    if copying is None and verb == "promote":
-        lacking.append(_SEE)
-    stopping = _STOP.named(session.flavour)
-    if copying and not promotion_sql.may_stop_replicating(session, right=stopping):
-        lacking.append(_STOP)
+    is_copying = copies(session)
+    missing: list[Grant] = []
+    # Promoting a server that still copies would let the old primary overwrite it.
+    if is_copying is None and verb == "promote":
+        missing.append(_SEE)
+    stop_right = _STOP.named(session.flavour)
+    if is_copying and not promotion_sql.may_stop_replicating(session, right=stop_right):
+        missing.append(_STOP)
     if node_sql.read_server_facts(session).read_only and not promotion_sql.may_allow_writes(
         session
     ):
-        lacking.append(_WRITE)
-    if lacking:
-        raise Invalid(_said(session, lacking, target, verb), code=Code.NODE_REFUSED)
+        missing.append(_WRITE)
+    if missing:
+        raise Invalid(
+            _describe_missing(session, missing, target, verb), code=Code.NODE_REFUSED
+        )
     return (
         "the account lacks PROCESS: whether the server copies another one is not known"
-        * (copying is None)
+        * (is_copying is None)
     )
 
 
-def _said(session: MySqlSession, lacking: list[Grant], target: NodeInfo, verb: str) -> str:
+def _describe_missing(
+    session: MySqlSession, missing: list[Grant], target: NodeInfo, verb: str
+) -> str:
     user, host = node_sql.read_account(session)
-    names = ", ".join(one.named(session.flavour) for one in lacking)
+    names = ", ".join(grant.named(session.flavour) for grant in missing)
     grants = grant_statements(
-        lacking, flavour=session.flavour, database=target.database, username=user, host=host
+        missing, flavour=session.flavour, database=target.database, username=user, host=host
     )
     return (
         f"The account may not make {target.host}:{target.port or 3306} a primary: it lacks "

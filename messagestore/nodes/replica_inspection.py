@@ -1,4 +1,4 @@
-"""Contents of a database that is to stand for a node, and what it ought to hold."""
+"""Comparison of a database that shall become a node's primary with the node's own records."""
 
 from __future__ import annotations
 
@@ -10,16 +10,17 @@ from messagestore.tables import promotion_sql, queue_sql
 from metadata.nodes import failovers
 from metadata.nodes.failovers import NodeQueue, ReaderEpoch
 
-JUMP = 10_000_000  # offsets; more than a node stores between two notes of its heads
+# Offsets skipped above the highest known head. A node stores fewer messages than this between
+# two records of its heads in metadata, so no lost message can have had a higher offset.
+JUMP = 10_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """The part of a queue's lost tail that a group did not read, as far as brokers had seen
-    that.
+    """Lost messages at the end of a queue that a group had not read, as far as is known.
 
-    `as_of_ms`: when the group's position was looked at last, by the node's clock; what it
-    committed since is not known here. None: it never was.
+    `as_of_ms`: when the group's position was last recorded, by the node's clock; commits
+    after that are unknown here. None: it never was.
     """
 
     topic: str
@@ -30,7 +31,7 @@ class Lost:
 
 
 def delayed_loss(messages: int) -> str:
-    """Say how many messages were lost that no queue has: they waited for their time."""
+    """Return a sentence about the loss of delayed messages, which are in no queue yet."""
     return (
         f"up to {messages} messages that waited for their time, delayed or for a retry, "
         "are lost as well: "
@@ -39,14 +40,17 @@ def delayed_loss(messages: int) -> str:
 
 
 def holds(session: Session, old_heads: Mapping[int, int]) -> bool:
-    """Return True if a database has every head of another one."""
+    """Return True if a database has reached all heads of another database."""
     heads = queue_sql.read_heads(session, queues=None)
     return all(heads.get(queue) == head for queue, head in old_heads.items())
 
 
 @dataclass(slots=True)
 class ReplicaInspection:
-    """Contents of the new database, and what it ought to hold."""
+    """Contents of the new database, and the contents it ought to have.
+
+    `complete`: it has reached every head of the old primary, so nothing is lost.
+    """
 
     queues: list[NodeQueue]
     readers: list[ReaderEpoch]
@@ -69,7 +73,7 @@ class ReplicaInspection:
         )
 
     def head(self, queue: NodeQueue) -> int:
-        """The head of a queue before anything was lost, as far as it is known."""
+        """Return a queue's head before the loss, as far as it is known."""
         return max(
             queue.highest,
             self.old_heads.get(queue.queue, 0),
@@ -77,34 +81,38 @@ class ReplicaInspection:
         )
 
     def tail(self, queue: NodeQueue) -> int:
-        """Number of a queue's messages that are known to have been stored and are not
-        there.
-        """
+        """Return how many messages of a queue are known to be lost."""
         return 0 if self.complete else self.head(queue) - self.heads.get(queue.queue, 0)
 
     def raised(self) -> dict[int, int]:
-        """{queue: its new head}, above anything that can have been served; empty if nothing
-        is missing.
+        """Return the new head of each queue, above anything that can have been served.
+
+        Empty if nothing is lost.
         """
-        open_ones = [
-            one for one in self.queues if one.state != "retired" and not self.complete
+        # Retired queues get no messages any more, so their heads may stay.
+        open_queues = [
+            queue for queue in self.queues if queue.state != "retired" and not self.complete
         ]
         return {
-            one.queue: max(self.head(one), self.committed.get(one.queue, 0)) + JUMP
-            for one in open_ones
+            # A committed offset proves that messages below it were served, even if no head
+            # does.
+            queue.queue: max(self.head(queue), self.committed.get(queue.queue, 0)) + JUMP
+            for queue in open_queues
         }
 
     def lost(self) -> tuple[Lost, ...]:
-        """Count, for each group, the missing messages that it had not read."""
-        by_id = {one.queue: one for one in self.queues if self.tail(one)}
-        found = []
+        """Return, by group and queue, how many lost messages the group had not read."""
+        losing_queues = {queue.queue: queue for queue in self.queues if self.tail(queue)}
+        losses = []
         for reader in self.readers:
-            queue = by_id.get(reader.queue)
+            queue = losing_queues.get(reader.queue)
             if queue is None:
                 continue
             end = self.head(queue)
+            # Lost are [replica's head, old head); the group had read those below its
+            # position.
             count = end - max(self.heads.get(queue.queue, 0), min(reader.committed, end))
             name = f"{reader.group}/{reader.instance}" if reader.instance else reader.group
             if count:
-                found.append(Lost(queue.topic, queue.queue, name, count, reader.as_of_ms))
-        return tuple(found)
+                losses.append(Lost(queue.topic, queue.queue, name, count, reader.as_of_ms))
+        return tuple(losses)

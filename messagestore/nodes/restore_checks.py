@@ -1,6 +1,4 @@
-"""Comparison of every node and metadata with the mark of a backup: what a restore brought
-back or lost.
-"""
+"""Comparison of metadata and nodes with the mark of a backup: effects of a restore."""
 
 from __future__ import annotations
 
@@ -20,8 +18,8 @@ from metadata.errors import NodeUnavailable
 from metadata.nodes import failovers, id_rows
 from metadata.nodes.id_rows import Counters
 
-MARGIN = 1_000  # ids that may have been given after the mark
-# States of a node, from good to bad; those from BAD on need somebody, `unreachable` may
+MARGIN = 1_000  # ids that may have been assigned after the mark
+# States of a node, from good to bad. Those from BAD on need an operator; `unreachable` may
 # pass by itself.
 STATES = (
     "equal",
@@ -40,10 +38,10 @@ BAD = STATES.index("behind")
 
 @dataclass(frozen=True, slots=True)
 class QueueCheck:
-    """A queue whose end is not what it was: `known` is the highest end of mark and
-    metadata.
+    """A queue whose end differs from before.
 
-    `lost` messages are missing at its end; `declared` of them lie in a gap already.
+    `known` is its highest end by mark and metadata, `found` its present end. `lost`
+    messages are missing at its end; `declared` of them are in a declared gap already.
     """
 
     queue: int
@@ -56,9 +54,11 @@ class QueueCheck:
 
 @dataclass(frozen=True, slots=True)
 class GroupCheck:
-    """A group that gets `lost_tail` in a queue: it had not read `unread` of what is lost,
-    as far as is known, and gets `again` messages a second time, which it had committed
-    before."""
+    """A group that gets `lost_tail` in a queue.
+
+    `unread`: lost messages that it had not read, as far as is known. `again`: messages it
+    had committed and gets a second time.
+    """
 
     group: str
     topic: str
@@ -69,11 +69,9 @@ class GroupCheck:
 
 @dataclass(frozen=True, slots=True)
 class NodeCheck:
-    """A node with its state (see STATES), a reason where there is one, and what is to be
-    done.
+    """A node with its state (see STATES) and a reason.
 
-    `delayed`: messages that waited for their time, delayed or for a retry, and are missing,
-    at most.
+    `delayed`: delayed messages (also those for a retry) that are lost, at most.
     """
 
     name: str
@@ -85,7 +83,7 @@ class NodeCheck:
 
     @property
     def lost(self) -> int:
-        return sum(one.lost for one in self.queues)
+        return sum(queue.lost for queue in self.queues)
 
     @property
     def advice(self) -> str:
@@ -112,10 +110,10 @@ _ADVICE = {
 
 @dataclass(frozen=True, slots=True)
 class MetadataCheck:
-    """Metadata compared with the mark and with the nodes. `state`: equal, ahead, behind or
-    other.
+    """Metadata compared with the mark and with the nodes.
 
-    `ids`: those up to which no id may be given again; empty if none is in danger.
+    `state`: equal, ahead, behind or other. `ids`: the ids up to which none may be assigned
+    again; empty if none is in danger.
     """
 
     state: str
@@ -133,48 +131,53 @@ class RestoreCheck:
 
     @property
     def passed(self) -> bool:
-        bad = any(STATES.index(one.state) >= BAD for one in self.nodes)
-        return not bad and self.metadata.state != "other" and not self.metadata.ids
+        has_bad_node = any(STATES.index(node.state) >= BAD for node in self.nodes)
+        return not has_bad_node and self.metadata.state != "other" and not self.metadata.ids
 
     @property
     def complete(self) -> bool:
-        return all(one.state != "unreachable" for one in self.nodes)
+        return all(node.state != "unreachable" for node in self.nodes)
 
 
 def check(mark: Mark, *, actor: Actor) -> RestoreCheck:
-    """Compare metadata and every node with a mark; nothing is changed. Needs `admin`."""
+    """Compare metadata and every node with a mark, without changes. Needs `admin`."""
     access.require_everything(actor, "all", what="node")
     snapshot.refresh()
     now = id_rows.read_counters()
     infos = {info.name: info for info in snapshot.current().nodes.values()}
-    found: list[NodeCheck] = []
+    node_checks: list[NodeCheck] = []
     highest: list[HighestIds] = []
     for name, info in sorted(infos.items()):
-        checked, ids = _look(info, mark.node(name))
-        found.append(checked)
+        node_check, ids = _check_node(info, mark.node(name))
+        node_checks.append(node_check)
         highest += [ids] if ids is not None else []
-    why = "metadata does not know it: it was registered after the backup of metadata"
-    found += [
-        NodeCheck(one.name, "unknown", why) for one in mark.nodes if one.name not in infos
+    reason = "metadata does not know it: it was registered after the backup of metadata"
+    node_checks += [
+        NodeCheck(node.name, "unknown", reason)
+        for node in mark.nodes
+        if node.name not in infos
     ]
-    return RestoreCheck(_metadata(mark, now, highest), tuple(found))
+    return RestoreCheck(_compare_metadata(mark, now, highest), tuple(node_checks))
 
 
 def raise_ids(checked: RestoreCheck, *, actor: Actor) -> None:
-    """Give no id of metadata again that nodes hold something of. Needs `admin`."""
+    """Raise metadata's id counters above all ids that nodes hold data of. Needs `admin`."""
     if checked.metadata.ids:
         id_rows.raise_ids(ids=checked.metadata.ids, actor=actor)
 
 
-def _look(info: NodeInfo, marked: MarkedNode | None) -> tuple[NodeCheck, HighestIds | None]:
+def _check_node(
+    info: NodeInfo, marked: MarkedNode | None
+) -> tuple[NodeCheck, HighestIds | None]:
+    """Compare a node with its mark; also return the highest ids in its tables."""
     try:
         with session_pool.direct(info) as session:
             try:
-                found, identity = (
+                node_mark, identity = (
                     promotion_sql.read_mark(session),
                     promotion_sql.read_identity(session),
                 )
-                given = delayed_sql.read_counts(session).given
+                last_delayed_id = delayed_sql.read_counts(session).given
             except db_errors.Final:
                 return NodeCheck(
                     info.name, "empty", "its database has no tables of a node"
@@ -182,143 +185,162 @@ def _look(info: NodeInfo, marked: MarkedNode | None) -> tuple[NodeCheck, Highest
     except NodeUnavailable as error:
         return NodeCheck(info.name, "unreachable", error.detail), None
     if info.identity and identity != info.identity:
-        state = "other" if identity or found.heads else "empty"
+        state = "other" if identity or node_mark.heads else "empty"
         return NodeCheck(
             info.name, state, "its database has the data of another node, or none"
         ), None
-    return _compared(info, marked, found, given), found.highest
+    queues = _compare_queues(info, marked, node_mark)
+    losing_queues = {queue.queue: queue for queue in queues if queue.lost}
+    groups = _compare_groups(info, marked, node_mark, losing_queues)
+    delayed = failovers.read_delayed_counts(info.id).lost(given=last_delayed_id)
+    state, why = _judge_node(info, marked, node_mark, queues, delayed=delayed)
+    return (
+        NodeCheck(info.name, state, why, tuple(queues), tuple(groups), delayed),
+        node_mark.highest,
+    )
 
 
-def _compared(
-    info: NodeInfo, marked: MarkedNode | None, found: NodeMark, given: int
-) -> NodeCheck:
-    queues = _queues(info, marked, found)
-    losing = {one.queue: one for one in queues if one.lost}
-    groups = _groups(info, marked, found, losing)
-    delayed = failovers.read_delayed_counts(info.id).lost(given=given)
-    state, why = _state(info, marked, found, queues, delayed=delayed)
-    return NodeCheck(info.name, state, why, tuple(queues), tuple(groups), delayed)
-
-
-def _state(
+def _judge_node(
     info: NodeInfo,
     marked: MarkedNode | None,
-    found: NodeMark,
+    node_mark: NodeMark,
     queues: Sequence[QueueCheck],
     *,
     delayed: int,
 ) -> tuple[str, str]:
-    if any(one.lost > one.declared for one in queues):
-        lost = sum(one.lost - one.declared for one in queues)
+    """Return the state of a node and the reason, the most serious one first."""
+    if any(queue.lost > queue.declared for queue in queues):
+        lost = sum(queue.lost - queue.declared for queue in queues)
         return "behind", f"at least {lost} messages are lost"
     if delayed:
         return "behind", f"up to {delayed} messages that waited for their time are lost"
-    epochs = {epoch for *_, epoch in found.heads}
-    if epochs - {info.epoch} and found.heads:
+    # Losses matter more than a wrong epoch: adopting the node corrects both.
+    epochs = {epoch for *_, epoch in node_mark.heads}
+    if epochs - {info.epoch} and node_mark.heads:
         return (
             "epoch",
             f"its queues have node epoch {max(epochs)}, metadata has {info.epoch}",
         )
-    if any(one.declared for one in queues):
+    if any(queue.declared for queue in queues):
         return "declared", "what was lost is declared as gaps"
     if marked is None:
         return "unmarked", "the mark does not have it"
     return ("ahead", "") if queues else ("equal", "")
 
 
-def _queues(info: NodeInfo, marked: MarkedNode | None, found: NodeMark) -> list[QueueCheck]:
-    """Return the queues whose ends differ from the mark or from metadata, and those that
-    miss messages.
-    """
-    now = {queue: head for queue, head, *_ in found.heads}
-    before = {one.queue: one for one in marked.queues} if marked else {}
-    known = {one.queue: one for one in failovers.list_queues(info.id)}
+def _compare_queues(
+    info: NodeInfo, marked: MarkedNode | None, node_mark: NodeMark
+) -> list[QueueCheck]:
+    """Return queues whose end differs from mark or metadata, or that lack messages."""
+    heads = {queue: head for queue, head, *_ in node_mark.heads}
+    marked_queues = {row.queue: row for row in marked.queues} if marked else {}
+    recorded = {row.queue: row for row in failovers.list_queues(info.id)}
+    # Gaps in the mark are older than the restore, so their messages were not lost by it.
     old_gaps = set(marked.gaps) if marked else set()
-    checked = []
-    for queue in sorted(now.keys() | before.keys() | known.keys()):
-        was = before[queue].head if queue in before else 0
-        end = max(was, known[queue].highest if queue in known else 0)
-        if queue not in known and queue not in now:
+    checks = []
+    for queue in sorted(heads.keys() | marked_queues.keys() | recorded.keys()):
+        marked_head = marked_queues[queue].head if queue in marked_queues else 0
+        end = max(marked_head, recorded[queue].highest if queue in recorded else 0)
+        if queue not in recorded and queue not in heads:
             continue  # deleted since
         topic = (
-            known[queue].topic
-            if queue in known
-            else before[queue].topic
-            if queue in before
+            recorded[queue].topic
+            if queue in recorded
+            else marked_queues[queue].topic
+            if queue in marked_queues
             else ""
         )
-        head = now.get(queue, 0)
+        head = heads.get(queue, 0)
         declared = sum(
-            max(0, min(last, was) - first)
-            for of, first, last in found.gaps
-            if of == queue and (of, first, last) not in old_gaps
+            max(0, min(last, marked_head) - first)
+            for gap_queue, first, last in node_mark.gaps
+            if gap_queue == queue and (gap_queue, first, last) not in old_gaps
         )
         lost = max(0, end - head) + declared
-        if lost or head != was:
-            checked.append(QueueCheck(queue, topic, end, head, lost, declared))
-    return checked
+        if lost or head != marked_head:
+            checks.append(QueueCheck(queue, topic, end, head, lost, declared))
+    return checks
 
 
-def _groups(
+def _compare_groups(
     info: NodeInfo,
     marked: MarkedNode | None,
-    found: NodeMark,
-    losing: Mapping[int, QueueCheck],
+    node_mark: NodeMark,
+    losing_queues: Mapping[int, QueueCheck],
 ) -> list[GroupCheck]:
-    """The groups that read queues with losses: the mark and metadata say how far they were
-    at least.
-    """
-    now = {
+    """Return the groups that read queues with losses."""
+    committed_now = {
         (group, instance, queue): committed
-        for group, instance, queue, _, committed in found.readers
+        for group, instance, queue, _, committed in node_mark.readers
     }
-    names, before = id_rows.group_names(), _positions(info, marked)
-    checked = []
-    for key in sorted({*now, *before}, key=lambda one: (one[2], one[0], one[1])):
+    # Mark and metadata have positions that the restored node has forgotten.
+    names, highest_committed = id_rows.group_names(), _highest_positions(info, marked)
+    checks = []
+    for key in sorted(
+        {*committed_now, *highest_committed},
+        key=lambda reader: (reader[2], reader[0], reader[1]),
+    ):
         group, instance, queue = key
-        at = losing.get(queue)
-        if at is None:
+        queue_check = losing_queues.get(queue)
+        if queue_check is None:
             continue
-        position = max(before.get(key, 0), now.get(key, 0))
-        last = at.known - at.lost  # the first offset that is missing
-        unread = at.known - max(last, min(position, at.known))
-        again = max(0, min(position, last) - now.get(key, 0))
+        position = max(highest_committed.get(key, 0), committed_now.get(key, 0))
+        lost_from = queue_check.known - queue_check.lost  # the first lost offset
+        unread = queue_check.known - max(lost_from, min(position, queue_check.known))
+        # The restored node has an older position, so the group reads from there again.
+        again = max(0, min(position, lost_from) - committed_now.get(key, 0))
         name = names.get(group, f"group {group}")
-        checked.append(
+        checks.append(
             GroupCheck(
-                f"{name}/{instance}" if instance else name, at.topic, queue, unread, again
+                f"{name}/{instance}" if instance else name,
+                queue_check.topic,
+                queue,
+                unread,
+                again,
             )
         )
-    return checked
+    return checks
 
 
-def _positions(
+def _highest_positions(
     info: NodeInfo, marked: MarkedNode | None
 ) -> dict[tuple[int, str, int], int]:
-    """{(group id, instance, queue): the highest committed offset that mark or metadata
-    know}.
+    """Return the highest committed offset by mark and metadata, by (group id, instance,
+    queue).
     """
-    known = {
-        (one.group_id, one.reader, one.queue): one.committed
-        for one in failovers.list_readers(info.id)
+    positions = {
+        (reader.group_id, reader.reader, reader.queue): reader.committed
+        for reader in failovers.list_readers(info.id)
     }
     readers: Sequence[MarkedReader] = marked.readers if marked else ()
-    for one in readers:
-        key = one.group_id, one.instance, one.queue
-        known[key] = max(known.get(key, 0), one.committed)
-    return known
+    for reader in readers:
+        key = reader.group_id, reader.instance, reader.queue
+        positions[key] = max(positions.get(key, 0), reader.committed)
+    return positions
 
 
-def _metadata(mark: Mark, now: Counters, found: Sequence[HighestIds]) -> MetadataCheck:
-    state = "ahead" if now.changes > mark.metadata.changes else "equal"
-    if now.incarnation != mark.metadata.incarnation:
+def _compare_metadata(
+    mark: Mark, counters: Counters, highest_ids: Sequence[HighestIds]
+) -> MetadataCheck:
+    state = "ahead" if counters.changes > mark.metadata.changes else "equal"
+    # Another incarnation is another installation: its counters mean nothing here.
+    if counters.incarnation != mark.metadata.incarnation:
         state = "other"
-    elif now.changes < mark.metadata.changes:
+    elif counters.changes < mark.metadata.changes:
         state = "behind"
-    held = {kind: max((getattr(one, kind) for one in found), default=0) for kind in now.ids}
-    used = {kind: max(held[kind], mark.metadata.ids.get(kind, 0)) for kind in now.ids}
-    endangered = any(used[kind] > now.ids[kind] for kind in now.ids)
-    ids = {kind: max(used[kind], now.ids[kind]) + MARGIN for kind in now.ids}
+    held_ids = {
+        kind: max((getattr(node_ids, kind) for node_ids in highest_ids), default=0)
+        for kind in counters.ids
+    }
+    used_ids = {
+        kind: max(held_ids[kind], mark.metadata.ids.get(kind, 0)) for kind in counters.ids
+    }
+    is_endangered = any(used_ids[kind] > counters.ids[kind] for kind in counters.ids)
+    # Higher than anything that metadata, mark or nodes know, and a margin for ids after the
+    # mark.
+    raised_ids = {
+        kind: max(used_ids[kind], counters.ids[kind]) + MARGIN for kind in counters.ids
+    }
     return MetadataCheck(
-        state, now.changes, mark.metadata.changes, ids if endangered else {}
+        state, counters.changes, mark.metadata.changes, raised_ids if is_endangered else {}
     )

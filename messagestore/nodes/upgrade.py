@@ -1,10 +1,8 @@
-"""Upgrade of the tables of nodes to this release: one table after the other, while brokers
-serve them.
+"""Upgrade of the tables of nodes to this release, while brokers serve them.
 
-Each change is one statement that copies nothing, and waits a second at most for its table
-(`partitions.alter`). What a table lacks is read from the node itself, so a run that was
-killed is repeated: it goes on where the other ended. The version of the node is written
-last.
+Each change is a single statement that copies nothing and waits at most a second for its
+table (`partitions.alter`). The missing changes are read from the node itself, so a run that
+was killed can be repeated and continues where it ended. The node's version is written last.
 """
 
 from __future__ import annotations
@@ -33,15 +31,14 @@ from metadata.nodes import node_rows
 from metadata.release import VERSION, is_older
 
 log = logging.getLogger(__name__)
-PAUSE_MS = 100  # between two tables: whoever sends feels each change
+PAUSE_MS = 100  # between two tables: each change delays sends
 
 
 @dataclass(frozen=True, slots=True)
 class NodeUpgrade:
-    """A node, its schema version before and after, its changes, and why one or all were not
-    made.
+    """A node, its schema version before and after, its changes, and why an upgrade failed.
 
-    After a dry run `after` is what a run would reach, and `changes` are those that it would
+    After a dry run, `after` and `changes` are the version and the changes that a run would
     make.
     """
 
@@ -60,22 +57,32 @@ def upgrade(
     pause_ms: int = PAUSE_MS,
     progress: Callable[[Progress], None] = lambda _: None,
 ) -> list[NodeUpgrade]:
-    """Upgrade the tables of one node, or of all; return what came of each. Needs `admin`.
+    """Upgrade the tables of a node, or of all; return a result for each. Needs `admin`.
 
-    A node that cannot be upgraded stops none of the others. Raises Forbidden, NotFound
+    A node that cannot be upgraded does not stop the others. Raises Forbidden, NotFound
     (node_not_found).
     """
     access.require_everything(actor, node or "list", what="node")
     snapshot.refresh()
-    known = [snapshot.find_node(node)] if node else snapshot.current().nodes.values()
-    found = []
-    for info in sorted(known, key=lambda one: one.name):
-        found.append(
-            upgrade_node(info, dry_run=dry_run, pause_ms=pause_ms, progress=progress)
-        )
-        if not dry_run:
-            _audit(found[-1], actor)
-    return found
+    infos = [snapshot.find_node(node)] if node else snapshot.current().nodes.values()
+    upgrades = []
+    for info in sorted(infos, key=lambda info: info.name):
+        upgraded = upgrade_node(info, dry_run=dry_run, pause_ms=pause_ms, progress=progress)
+        upgrades.append(upgraded)
+        has_changed = bool(upgraded.changes) or upgraded.before != upgraded.after
+        if has_changed and not dry_run:
+            node_rows.audit_schema_change(
+                verb="upgrade",
+                name=upgraded.node,
+                before={"schema_version": upgraded.before},
+                after={
+                    "schema_version": upgraded.after,
+                    "changes": len(upgraded.changes),
+                    **({"problem": upgraded.problem} if upgraded.problem else {}),
+                },
+                actor=actor,
+            )
+    return upgrades
 
 
 def upgrade_node(
@@ -85,81 +92,74 @@ def upgrade_node(
     pause_ms: int = PAUSE_MS,
     progress: Callable[[Progress], None] = lambda _: None,
 ) -> NodeUpgrade:
-    """Upgrade the tables of a node; metadata is not asked."""
+    """Upgrade the tables of a node, without metadata."""
     before: int | None = None
-    made: list[TableChange] = []
+    changes: list[TableChange] = []
     try:
         if info.state == "offline":
             raise NodeUnavailable(f"Node {info.name} is offline: open it first.")
         with session_pool.direct(
             info, any_schema=True, read_timeout_s=MAINTENANCE_TIMEOUT_S
         ) as session:
-            before = _own_schema(session, info).version
+            before = _read_own_schema(session, info).version
             pending = node_sql.pending_changes(session)
             after = max(before, schema_steps.VERSION)
             if dry_run:
                 return NodeUpgrade(info.name, before, after, tuple(pending))
-            for change in _changed(session, info, pause_ms) if pending else ():
-                made.append(change)
-                progress(Progress(f"{info.name}: tables changed", len(made), len(pending)))
+            for change in _make_changes(session, info, pause_ms) if pending else ():
+                changes.append(change)
+                progress(
+                    Progress(f"{info.name}: tables changed", len(changes), len(pending))
+                )
+            # Last: the version promises that all changes are made.
             if before != after:
                 node_sql.write_schema_version(session, version=after)
     except (NodeUnavailable, db_errors.Final) as error:
-        return NodeUpgrade(info.name, before, before, tuple(made), error.detail)
-    return NodeUpgrade(info.name, before, after, tuple(made))
+        return NodeUpgrade(info.name, before, before, tuple(changes), error.detail)
+    return NodeUpgrade(info.name, before, after, tuple(changes))
 
 
-def _audit(done: NodeUpgrade, actor: Actor) -> None:
-    if done.changes or done.before != done.after:
-        node_rows.audit_schema_change(
-            verb="upgrade",
-            name=done.node,
-            before={"schema_version": done.before},
-            after={
-                "schema_version": done.after,
-                "changes": len(done.changes),
-                **({"problem": done.problem} if done.problem else {}),
-            },
-            actor=actor,
-        )
+def _read_own_schema(session: Session, info: NodeInfo) -> Schema:
+    """Return the version of the node's tables.
 
-
-def _own_schema(session: Session, info: NodeInfo) -> Schema:
-    """Read the version of the node's tables. Raises NodeUnavailable if this release may not
-    change them.
+    Raises NodeUnavailable if they are another node's, or this release may not change them.
     """
     try:
-        standing = promotion_sql.read_contents(session)
+        contents = promotion_sql.read_contents(session)
     except db_errors.Final:
-        standing = promotion_sql.NodeContents("", {})
-    if not info.identity or standing.identity != info.identity:
+        contents = promotion_sql.NodeContents("", {})
+    if not info.identity or contents.identity != info.identity:
         raise NodeUnavailable(
             f"The database at the address of node {info.name} has no data, or that of "
             "another node: repair "
             f"that, then run manage.py adopt_restored_node {info.name}."
         )
-    if is_older(VERSION, standing.schema.min_release):
-        node_guard.check_schema(info, standing.schema)
-    return standing.schema
+    if is_older(VERSION, contents.schema.min_release):
+        node_guard.check_schema(info, contents.schema)
+    return contents.schema
 
 
-def _changed(session: Session, info: NodeInfo, pause_ms: int) -> Iterator[TableChange]:
-    """Make the changes that are pending, and yield each. Raises NodeUnavailable,
-    `db_errors.Final`.
+def _make_changes(session: Session, info: NodeInfo, pause_ms: int) -> Iterator[TableChange]:
+    """Make the pending changes and yield each.
+
+    Raises NodeUnavailable, `db_errors.Final`.
     """
     if not node_sql.take_upgrade_lock(session):
         raise NodeUnavailable(
             f"Another run upgrades node {info.name} now: wait for its end, then repeat."
         )
-    pending = node_sql.pending_changes(session)  # again: now no other run makes one of them
+    # Read again under the lock: another run may have made some of the changes.
+    pending = node_sql.pending_changes(session)
     for number, change in enumerate(pending):
         if number:
             time.sleep(pause_ms / 1000)
-        make = partial(node_sql.make_change, session, change)
+        make_change = partial(node_sql.make_change, session, change)
         if session.engine == "sqlite":
-            make()
+            make_change()
         else:
-            partitions.alter(session, table=change.table, change=make)
+            # Waits only a moment for the table's lock, because sends queue up behind the
+            # wait.
+            partitions.alter(session, table=change.table, change=make_change)
         log.info(
             "Node %s: table %s has schema version %d",
             info.name,
@@ -170,36 +170,38 @@ def _changed(session: Session, info: NodeInfo, pause_ms: int) -> Iterator[TableC
 
 
 def require_release(*, node: str, release: str, actor: Actor) -> None:
-    """Keep releases before `release` from a node, for a feature whose data they would
+    """Bar releases before `release` from a node, for a feature whose data they would
     misread.
 
-    It comes before the first use of the feature, and is not taken back: from then on there
-    is no downgrade. Brokers of older releases refuse the node within a pass of
-    `registry.probe`. Needs
-    `admin`. Raises
-    Conflict while one of them lives, NodeUnavailable, NotFound(node_not_found).
+    It is called before the first use of the feature and never undone: after that a
+    downgrade is impossible. Brokers of older releases refuse the node within a pass of
+    `registry.probe`.
+
+    Needs `admin`. Raises Conflict while such a broker is alive, NodeUnavailable,
+    NotFound(node_not_found).
     """
     access.require_everything(actor, node, what="node")
-    older = [
-        one
-        for one in discovery.list_brokers(actor=actor)
-        if one.alive and is_older(one.version, release)
+    older_brokers = [
+        broker
+        for broker in discovery.list_brokers(actor=actor)
+        if broker.alive and is_older(broker.version, release)
     ]
-    if older:
-        names = ", ".join(f"{one.name} ({one.version})" for one in older)
+    if older_brokers:
+        names = ", ".join(f"{broker.name} ({broker.version})" for broker in older_brokers)
         raise Conflict(
             f"These brokers are older than CatMQ {release}: {names}. Upgrade them first."
         )
     info = snapshot.find_node(node)
     with session_pool.direct(info) as session:
-        found = _own_schema(session, info)
-        if found.version < schema_steps.VERSION:
+        schema = _read_own_schema(session, info)
+        if schema.version < schema_steps.VERSION:
             raise Conflict(
-                f"Node {node} has schema version {found.version}: run manage.py upgrade_nodes."
+                f"Node {node} has schema version {schema.version}: run manage.py upgrade_nodes."
             )
-        if is_older(found.min_release, release):
+        # Written only if it rises: a node may have been barred for a later release already.
+        if is_older(schema.min_release, release):
             node_sql.write_min_release(session, release=release)
-            before, after = {"min_release": found.min_release}, {"min_release": release}
+            before, after = {"min_release": schema.min_release}, {"min_release": release}
             node_rows.audit_schema_change(
                 verb="require", name=node, before=before, after=after, actor=actor
             )

@@ -21,7 +21,7 @@ def is_full(node: str) -> bool:
 def fill(broker: Broker, monkeypatch: pytest.MonkeyPatch, node: str) -> None:
     """Gives a node a capacity that its files exceed, and measures it as the loop does."""
     monkeypatch.setattr(disks, "GB", 1000)
-    monkeypatch.setattr(disks, "PACE", 0)
+    monkeypatch.setattr(disks, "PAUSE_FACTOR", 0)
     broker.ok("PATCH", f"/nodes/{node}", {"capacity_gb": 1})
     until(lambda: snapshot.find_node(node).capacity_gb == 1)
     disks.DiskWatch().run_once()

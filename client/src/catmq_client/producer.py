@@ -291,9 +291,7 @@ class Producer(AbstractContextManager["Producer"]):
         key: str | None = None,
         tag: str | None = None,
     ) -> None:
-        """Send without a receipt. Messages that are not stored are logged and counted in
-        `lost`.
-        """
+        """Send without a receipt. Unstored messages are logged and counted in `lost`."""
         message, state = (
             build_message(body, json=json, key=key, tag=tag),
             self._process_state(),

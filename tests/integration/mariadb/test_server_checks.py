@@ -12,7 +12,7 @@ import pytest
 
 from messagestore.nodes import preflight, registry
 from messagestore.nodes.preflight import Preflight
-from messagestore.nodes.server_checks import of_limits
+from messagestore.nodes.server_checks import check_limits
 from messagestore.pool import session_pool
 from messagestore.tables import node_sql
 from messagestore.tables.shapes import ServerFacts
@@ -142,7 +142,7 @@ def facts(given: dict[str, Any], version: str) -> tuple[ServerFacts, list[str]]:
     """The facts of the server as if it had a version, and the texts of its warnings."""
     with session(given) as made:
         told = node_sql.read_server_facts(made)._replace(version=version)
-        return told, [text for _, _, text, _ in of_limits(made, told)]
+        return told, [text for _, _, text, _ in check_limits(made, told)]
 
 
 @pytest.mark.parametrize(
@@ -166,7 +166,7 @@ def test_versions_are_too_old_out_of_support_or_neither(
     given: dict[str, Any], version: str, verdict: str, warned: bool
 ) -> None:
     told, warnings = facts(given, version)
-    one = next(iter(preflight.of_server(told, database="d", unsafe=False)))
+    one = next(iter(preflight.check_settings(told, database="d", unsafe=False)))
     assert (one.about, one.verdict) == ("version", verdict)
     if verdict == "bad":
         assert "MariaDB 10.6 or MySQL 8.0.29 is required" in one.detail

@@ -42,9 +42,7 @@ class SlowHandler(TypedDict):
 
 
 class ProcessReport(TypedDict):
-    """Threads of a member's process, busy ones, messages in memory, and counts since its
-    start.
-    """
+    """Threads of a member's process, its messages in memory, and counts since its start."""
 
     threads: int
     busy: int

@@ -48,7 +48,7 @@ IMPORT_TIMEOUT_S = 600.0
 
 
 class Admin(Calls):
-    """Calls of the management API over a transport. A failed call raises; it is not
+    """Calls of the management API over a transport. Failed calls raise and are not
     repeated.
     """
 
@@ -92,9 +92,7 @@ class Admin(Calls):
         count: int | None = None,
         dry_run: bool = False,
     ) -> LayoutChange:
-        """Close queues, by ids or by a count. They are retired when all groups have read
-        them.
-        """
+        """Close queues, by ids or by a count. They are retired when all groups read them."""
         body = {"dry_run": dry_run, **drop_none({"queues": queues, "count": count})}
         return cast(
             LayoutChange,
@@ -140,9 +138,7 @@ class Admin(Calls):
         return cast(list[SendToken], self._call("GET", path)["tokens"])
 
     def create_send_token(self, topic: str) -> NewSendToken:
-        """Create a send token, at most two per topic. The token is shown in this answer
-        only.
-        """
+        """Create a send token, at most two per topic. Only this answer has the token."""
         return cast(
             NewSendToken,
             self._call("POST", path_of("topics", topic=topic) + "/send-tokens"),
@@ -156,11 +152,10 @@ class Admin(Calls):
     def messages(
         self, topic: str, *, queue: int, offset: int, limit: int, wait_ms: int = 0
     ) -> list[dict[str, Any]]:
-        """Return up to `limit` (≤ 1,000) messages of a queue from an offset, with
-        `body_bytes`.
+        """Return up to `limit` (≤ 1,000) messages of a queue from an offset.
 
-        `wait_ms` (≤ 30,000) is the time to wait for a first message at the end of the
-        queue.
+        They have `body_bytes`. `wait_ms` (≤ 30,000) is the time to wait for a first message
+        at the end of the queue.
         """
         params = {"queue": queue, "offset": offset, "limit": limit}
         timeout_s = BASE_TIMEOUT_S + wait_ms / 1000
@@ -217,12 +212,12 @@ class Admin(Calls):
     def find(
         self, topic: str, *, after: str | None = None, **wanted: object
     ) -> FoundMessages:
-        """Search a topic for up to 2 s. Repeat with the answer's `next` as `after` until it
-        is None.
+        """Search a topic for up to 2 s.
 
-        All conditions in `wanted` must match: key, tag, trace_id, header ("name:value"), contains
-        (text of the body), from_ms and to_ms (stored at or after, and before), queue.
-        `limit` (≤ 1,000) is the maximum number of messages.
+        Repeat with `next` of the answer as `after` until it is None. All conditions in
+        `wanted` must match: key, tag, trace_id, header ("name:value"), contains (text of
+        the body), from_ms and to_ms (stored at or after, and before), queue. `limit` (≤
+        1,000) is the maximum number of messages.
         """
         params = drop_none({**wanted, "after": after})
         answer = self._call(
@@ -285,9 +280,7 @@ class Admin(Calls):
     def change_subscription(
         self, group: str, topic: str, **settings: object
     ) -> Subscription:
-        """Change stopped, stopped_queues (ids, which replace the former), retries, threads,
-        …
-        """
+        """Change stopped, stopped_queues (ids, replacing the former), retries, threads, …"""
         path = path_of("groups", group=group, subscriptions=topic)
         return cast(Subscription, self._call("PATCH", path, body=settings))
 
@@ -333,8 +326,9 @@ class Admin(Calls):
         )
 
     def offset_moves(self, group: str, *, page: int = 100) -> Iterator[dict[str, Any]]:
-        """Return the offset resets of a group, newest first. `page` rows are fetched at a
-        time.
+        """Return the offset resets of a group, newest first.
+
+        `page` rows are fetched at a time.
         """
         return self._pages(
             path_of("groups", group=group) + "/offsets/moves", "moves", limit=page
@@ -361,15 +355,17 @@ class Admin(Calls):
         return cast(Plan, self._call("POST", path, body={"dry_run": dry_run}))
 
     def rebalances(self, group: str, *, page: int = 100) -> Iterator[Rebalance]:
-        """Return a group's rebalances, newest first. `page` (≤ 1,000) are fetched at a
-        time.
+        """Return a group's rebalances, newest first.
+
+        `page` (≤ 1,000) rows are fetched at a time.
         """
         path = path_of("groups", group=group) + "/rebalances"
         return self._pages(path, "rebalances", limit=page)
 
     def export(self, *, topic: str | None = None) -> Definitions:
-        """Return the topics that match a pattern such as `orders*`, with subscriptions and
-        groups.
+        """Return the topics that match a pattern such as `orders*`, for an import.
+
+        Their subscriptions and groups are included.
         """
         return cast(
             Definitions,
@@ -383,11 +379,10 @@ class Admin(Calls):
         existing: Literal["refuse", "keep", "change"] = "refuse",
         dry_run: bool = False,
     ) -> Imported:
-        """Create what a document of `export` defines and does not exist. It may be
-        repeated.
+        """Create what a document of `export` defines and does not exist.
 
-        `existing` says whether a resource with other settings is an error, kept, or
-        changed.
+        The call may be repeated. `existing` says whether a resource with other settings is
+        an error, kept, or changed.
         """
         body = {"document": document, "existing": existing, "dry_run": dry_run}
         answer = self._call("POST", "/api/v1/import", body=body, timeout_s=IMPORT_TIMEOUT_S)
@@ -407,9 +402,7 @@ class Admin(Calls):
         return cast(list[Broker], self._call("GET", "/api/v1/brokers")["brokers"])
 
     def change_broker(self, name: str, *, state: Literal["in", "out"]) -> Broker:
-        """Drain a broker ("out") or enable it ("in"). The last broker in service stays
-        enabled.
-        """
+        """Drain a broker ("out") or enable it ("in"). The last in service stays enabled."""
         return cast(
             Broker,
             self._call("PATCH", path_of("brokers", broker=name), body={"state": state}),

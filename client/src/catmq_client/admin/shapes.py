@@ -11,33 +11,30 @@ from catmq_client.admin.activity_shapes import ProcessReport
 
 
 class QueueRow(TypedDict):
-    """A queue of a topic: `low` is the first offset still stored, `head` the next to be
-    assigned.
-
-    Both are None if the node does not answer.
-    """
+    """A queue of a topic. Without an answer of its node, `low` and `head` are None."""
 
     queue: int
     number: int
     node: str
     state: str
+    # first offset that is still stored
     low: int | None
+    # offset that the next message gets
     head: int | None
 
 
 class Unread(TypedDict):
-    """The number of messages that a group has not read, None if the node does not answer.
-
-    For a broadcasting group it is that of the slowest instance.
-    """
+    """The number of messages that a group has not read."""
 
     group: str
+    # None if the node does not answer; of the slowest instance of a broadcasting group
     messages: int | None
 
 
 class ChangedQueue(TypedDict):
-    """A queue that a topic got, or that drains. `queue` is None if it is only planned."""
+    """A queue that was added to a topic, or that drains."""
 
+    # None if it is only planned
     queue: int | None
     number: int
     node: str
@@ -45,36 +42,34 @@ class ChangedQueue(TypedDict):
 
 
 class LayoutChange(TypedDict):
-    """Changes that expanding or shrinking made, or with `dry_run` would make.
-
-    `moved_share` is the share of all keys (0 to 1) that move to another queue; `unread`
-    counts messages in the queues that they leave.
-    """
+    """Changes that expanding or shrinking made, or with `dry_run` would make."""
 
     topic: str
     dry_run: bool
     layout_version: int
     queues: list[ChangedQueue]
     moved_slots: int
+    # share of all keys that move to another queue, 0 to 1
     moved_share: float
+    # messages in the queues that keys leave
     unread: list[Unread]
 
 
 class TagMatches(TypedDict):
-    """A filter tried on the last `looked_at` messages. Nodes in `away` did not answer."""
+    """The number of a topic's last messages that match a filter."""
 
     looked_at: int
     matching: int
+    # nodes that did not answer
     away: list[str]
 
 
 class QueueState(QueueRow):
-    """A queue with its share of the 1,024 slots.
+    """A queue with its share of the key slots."""
 
-    A `draining` queue is retired when all groups have read it.
-    """
-
+    # of 1,024
     slots: int
+    # True until all groups have read it; then the queue is retired
     draining: bool
     unread: list[Unread]
 
@@ -121,23 +116,24 @@ class Topic(TopicSettings):
 
 
 class DelayedPage(TypedDict):
-    """Delayed messages (message_id, due_at_ms, queue, key, body_bytes, …) and their number.
-
-    Nodes in `away` did not answer and are not counted.
-    """
+    """Delayed messages (message_id, due_at_ms, queue, key, body_bytes, …) and their number."""
 
     messages: list[dict[str, Any]]
+    # `after` of the next page
     next: str | None
     count: int
+    # nodes that did not answer, and whose messages are not counted
     away: list[str]
 
 
 class Broker(TypedDict):
-    """A broker. It is `alive` if it was heard within 10 s and did not announce its end."""
+    """A broker, in service or drained."""
 
     name: str
     url: str
+    # in service, or drained
     state: Literal["in", "out"]
+    # heard within 10 s, and did not announce its end
     alive: bool
     version: str
     started_at_ms: int
@@ -163,18 +159,20 @@ class Node(TypedDict):
 
 
 class FoundMessages(TypedDict):
-    """Messages found by a search, with `body_bytes`, and the number of messages scanned."""
+    """Messages found by a search, with `body_bytes`."""
 
     messages: list[dict[str, Any]]
     scanned: int
+    # `after` of the next search, None at the end of the topic
     next: str | None
 
 
 class Key(TypedDict):
-    """An API key without its secret, and its quota per second (None: no limit)."""
+    """An API key without its secret, and its quota."""
 
     name: str
     rights: dict[str, list[str]]
+    # None: no limit
     max_messages_per_s: int | None
     max_bytes_per_s: int | None
     created_at_ms: int
@@ -209,11 +207,7 @@ class Subscription(TypedDict):
 
 
 class Member(TypedDict):
-    """A consumer in a group, and the queues that it owns. An inactive one stands by.
-
-    `process` is its report of `process_age_ms` ago, None if it sent none. Brokers of an
-    earlier release omit both.
-    """
+    """A consumer in a group, and the queues that it owns."""
 
     name: str
     instance_id: str | None
@@ -222,7 +216,10 @@ class Member(TypedDict):
     joined_at_ms: int
     heartbeat_age_ms: int | None
     queues: list[int]
+    # False for a member that stands by, beyond the group's max_active_members
     active: bool
+    # Its last report and the report's age; None if it sent none. Brokers of an earlier
+    # release omit both.
     process: NotRequired[ProcessReport | None]
     process_age_ms: NotRequired[int | None]
 
@@ -237,6 +234,7 @@ class Group(TypedDict):
     allow_addresses: str
     deny_addresses: str
     max_active_members: int | None
+    # of share groups only
     lease_ms: NotRequired[int]
     run_messages: NotRequired[int]
     max_deliveries: NotRequired[int]
@@ -250,71 +248,67 @@ class Group(TypedDict):
 
 
 class QueueLag(TypedDict):
-    """Lag of a group in a queue.
-
-    `lag_ms` is the age of the first unread message, None if the node does not answer.
-    `instance` is set in a broadcasting group only. In a share group `in_flight` messages
-    are leased, `redelivered` of them not for the first time, and the oldest lease began
-    `oldest_lease_ms` ago.
-    """
+    """Lag of a group in a queue."""
 
     topic: str
     queue: int
     number: int
+    # set in a broadcasting group only
     instance: str | None
     committed: int | None
     head: int | None
     low: int | None
     lag: int | None
+    # age of the oldest unread message; None if the node does not answer
     lag_ms: int | None
     owner: str | None
     epoch: int
+    # In a share group: leased messages, those leased not for the first time, and the time
+    # since the oldest lease began.
     in_flight: NotRequired[int | None]
     redelivered: NotRequired[int | None]
     oldest_lease_ms: NotRequired[int | None]
 
 
 class LeasedRun(TypedDict):
-    """Offsets from `first` to before `end` that a member has leased, or that wait for a
-    member.
-
-    `messages` of them are not finished. `owner` is None if nobody has leased them;
-    `lease_left_ms` is negative if the lease is over.
-    """
+    """Offsets that a member of a share group has leased, or that wait for a member."""
 
     topic: str
     queue: int
     number: int
+    # from `first` to before `end`
     first: int
     end: int
+    # None if no member has leased it
     owner: str | None
     deliveries: int
+    # not finished yet
     messages: int
     finished: int
+    # negative if the lease is over
     lease_left_ms: int
 
 
 class Leases(TypedDict):
-    """Runs of a share group by queue and offset. Nodes in `away` did not answer."""
+    """Runs of a share group by queue and offset."""
 
     runs: list[LeasedRun]
+    # nodes that did not answer
     away: list[str]
 
 
 class Progress(TypedDict):
-    """The trend of a group's lag. Rates are messages per second.
-
-    `per_s` is the rate at which the lag grows or shrinks, where it does; the lag was
-    `lag_before` messages `between_s` seconds ago.
-    """
+    """The trend of a group's lag. Rates are messages per second."""
 
     state: str
+    # rate at which the lag grows or shrinks
     per_s: float | None
     catches_up_in_s: float | None
     sent_per_s: float
     pulled_per_s: float
     handled_per_s: float | None
     lag: int | None
+    # the lag `between_s` seconds ago
     lag_before: int | None
     between_s: float
 
@@ -339,19 +333,19 @@ Move = TypedDict(
         "to": int,
         "skipped": int,
         "repeated": int,
+        # the requested offset, if only the nearest one (`to`) was possible
         "asked": int | None,
+        # True if the other group has no offset, so that this one stays
         "kept": bool,
     },
 )
 
 
 class Moves(TypedDict):
-    """Offsets that a reset moved, or with `dry_run` would move.
-
-    `reset` is the id by which it can be undone.
-    """
+    """Offsets that a reset moved, or with `dry_run` would move."""
 
     dry_run: bool
+    # id by which the reset can be undone
     reset: str | None
     moves: list[Move]
 
@@ -384,34 +378,33 @@ class Plan(TypedDict):
 
 
 class Rebalance(TypedDict):
-    """A rebalance in the past. `assignment` has the queues meant for each member."""
+    """A rebalance in the past."""
 
     id: int
     generation: int
     cause: str
     at_ms: int
+    # queues by member
     assignment: dict[str, list[int]]
     moves: list[PastMove]
 
 
 class PlannedQueue(TypedDict):
-    """Location of a queue: offsets from `low` to before `head` of its table, without
-    `gaps`.
-
-    A gap is a pair of offsets, of which the second is not part of it.
-    """
+    """Table of a queue, and the offsets that are stored in it."""
 
     queue: int
     number: int
     node: str
     table: str
+    # from `low` to before `head`
     low: int
     head: int
+    # pairs of offsets without messages: from, and before
     gaps: list[list[int]]
 
 
 class PlannedNode(TypedDict):
-    """A node as jobs reach it. User name and password are empty without a reader account."""
+    """A node as jobs reach it."""
 
     name: str
     engine: str
@@ -420,6 +413,7 @@ class PlannedNode(TypedDict):
     database: str
     identity: str
     min_release: str
+    # empty if the node has no reader account
     username: str
     password: str
     tls: str

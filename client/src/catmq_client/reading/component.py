@@ -141,7 +141,7 @@ class LongPoll(Component):
             is_current = ticket == self._ticket
             if is_current:
                 self._in_pull = False
-            pokes = self._wake_count
+            wake_count = self._wake_count
         # An error of an abandoned pull does not concern the current pull, but it may end
         # the membership.
         if self._handle_error(error, consumer_id) or not is_current:
@@ -153,5 +153,5 @@ class LongPoll(Component):
             error,
         )
         state.wait(
-            backoff.next_s(error), lambda: state.stopping or self._wake_count != pokes
+            backoff.next_s(error), lambda: state.stopping or self._wake_count != wake_count
         )

@@ -198,6 +198,7 @@ class Accumulator:
         """Add messages as one batch. Return None unless they name the same queue and fit."""
         # Adding messages together costs a third of adding them one by one.
         options, size = self._options, sum(map(size_of, messages))
+        # `queue_strict` is a field of a message only if it is False.
         queues = {
             message.get("queue") if "queue_strict" not in message else None
             for message in messages
@@ -228,7 +229,7 @@ class Accumulator:
         previous: tuple[SendFuture, QueueBuffer] | None,
         block_s: float,
     ) -> tuple[SendFuture, QueueBuffer]:
-        """Add a message of many. It mostly belongs to the buffer of the message before."""
+        """Add a message of many, mostly to the buffer of the previous message."""
         size = size_of(message)
         if self._closed or self._is_full(size):
             self._make_room(size, block_s)
@@ -267,6 +268,7 @@ class Accumulator:
     def _add(
         self, buffer: QueueBuffer, message: dict[str, Any], size: int
     ) -> tuple[SendFuture, Batch]:
+        """Add a message to the open batch of its buffer."""
         batch = buffer.open_batch(size)
         self._messages += 1
         self._bytes += size
@@ -282,6 +284,7 @@ class Accumulator:
         if not self._is_full(size):
             return
         self._recount()
+        # Room is released only by senders, so wake them, or start one, before waiting.
         self._batch_ready.notify_all()
         self.on_full()
         if not self._room_released.wait_for(
@@ -294,9 +297,7 @@ class Accumulator:
             raise Closed("the producer was closed while a send waited for room")
 
     def _recount(self) -> None:
-        """Count buffered messages and bytes again: an interrupted thread may leave wrong
-        counts.
-        """
+        """Count messages and bytes again. An interrupted thread may have left wrong counts."""
         self._messages = sum(len(batch.futures) for batch in self._batches())
         self._bytes = sum(batch.size_bytes for batch in self._batches())
 
@@ -520,9 +521,7 @@ class Accumulator:
     def await_callbacks(
         self, futures: Collection[SendFuture], timeout_s: float | None
     ) -> bool:
-        """Wait until these sends have ended and their callbacks returned. Return True if
-        so.
-        """
+        """Wait until these sends and their callbacks have ended. Return True if they have."""
         return self.callbacks.await_returned(
             futures, timeout_s, under_way=self._unfinished_futures
         )

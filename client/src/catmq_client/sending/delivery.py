@@ -61,8 +61,8 @@ class Delivery:
         self._warned_at: dict[int | None, float] = {}
 
     def step(self, buffer: QueueBuffer, batch: Batch) -> Batch | None:
-        """Try a batch once in a sender thread. Return it, to run its callbacks, if it
-        ended.
+        """Try a batch once in a sender thread. Return it if it ended, so that its callbacks
+        run.
 
         Otherwise the batch is back in its buffer. An internal error ends the batch and is
         raised by its futures.

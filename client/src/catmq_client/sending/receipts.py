@@ -306,8 +306,7 @@ class Callbacks:
         *,
         under_way: Callable[[], Iterable[SendFuture]],
     ) -> bool:
-        """Wait until these sends have ended and their callbacks returned. Return True if
-        so.
+        """Wait until these sends and their callbacks have ended. Return True if they have.
 
         `under_way` returns the sends that have not ended. Inside a callback this returns
         True at once, because the callback would wait for itself or for another one that

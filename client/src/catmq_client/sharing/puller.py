@@ -176,8 +176,8 @@ class Puller(LongPoll):
         if closing:
             self._return_runs(plan.consumer_id, runs)
         elif pause_s:
-            pokes = self._wake_count
-            book.wait(pause_s, lambda: book.stopping or self._wake_count != pokes)
+            wake_count = self._wake_count
+            book.wait(pause_s, lambda: book.stopping or self._wake_count != wake_count)
 
     def _after_error(
         self, error: CatmqError, plan: Plan, *, ticket: int, backoff: Backoff

@@ -51,8 +51,9 @@ class ProcessReports:
         self._next_at = 0.0
 
     def add_to(self, body: dict[str, Any]) -> None:
-        """Add the report to the body of a heartbeat if it is due. Caller holds the
-        consumer's lock.
+        """Add the report to the body of a heartbeat if it is due.
+
+        The caller holds the consumer's lock.
         """
         now = time.monotonic()
         if self._every_s is not None and now >= self._next_at:

@@ -28,12 +28,14 @@ MAX_WAITING = 200
 
 
 def is_traced(queue: int, offset: int, percent: int) -> bool:
-    """Return True if a message is in a sample of `percent` percent. Brokers use the same
-    rule.
+    """Return True if a message is in a sample of `percent` percent.
+
+    Brokers apply the same rule.
 
     >>> [offset for offset in range(60) if is_traced(7, offset, 5)]
     [1, 14, 23, 29, 37]
     """
+    # A hash of the location, so that all attempts and all processes decide alike.
     return crc32(b"%d-%d" % (queue, offset)) % 100 < percent
 
 

@@ -234,8 +234,9 @@ def switch_command(*, stopped: bool) -> Command:
 
 
 def queues_by_topic(args: argparse.Namespace, admin: Admin) -> dict[str, set[int]]:
-    """Return the queues of `--queue` by topic. Raises NotFound if the group reads no such
-    queue.
+    """Return the queues of `--queue` by topic.
+
+    Raises NotFound if the group does not read a queue.
     """
     if args.topic:
         return {args.topic: set(args.queue)}

@@ -142,9 +142,7 @@ class Watch:
 
     @property
     def urls(self) -> tuple[str, ...]:
-        """See HttpTransport. The consumer reads it to see whether all brokers lost
-        metadata.
-        """
+        """See HttpTransport. With it the consumer sees whether all brokers lost metadata."""
         return getattr(self._transport, "urls", ())
 
     def request(

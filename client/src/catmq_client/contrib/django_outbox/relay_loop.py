@@ -111,8 +111,15 @@ class RelayLoop:
         """
         close_old_connections()
         try:
-            if self._is_standby():
-                return STANDBY_S
+            # The lease is renewed at a third of its time; each pass renews it, too.
+            if time.monotonic() - self._renewed_at >= self._relay.claims.lease_s / 3:
+                holder = self._relay.claims.acquire()
+                if holder != self._holder:
+                    self._holder = holder
+                    self._say(f"standing by: relay {holder} works" if holder else "working")
+                if holder:
+                    return STANDBY_S
+                self._renewed_at = time.monotonic()
             if self._relay.claims.is_idle():
                 return self._poll_interval_s()
             result = self._relay.run_once()
@@ -137,18 +144,6 @@ class RelayLoop:
             return 0.0
         retry_s, poll_s = self._relay.wait_s(), self._poll_interval_s()
         return poll_s if retry_s is None else min(retry_s, poll_s)
-
-    def _is_standby(self) -> bool:
-        """Acquire or renew the lease if needed. Return True if another relay has it."""
-        if time.monotonic() - self._renewed_at < self._relay.claims.lease_s / 3:
-            return False
-        holder = self._relay.claims.acquire()
-        if holder != self._holder:
-            self._holder = holder
-            self._say(f"standing by: relay {holder} works" if holder else "working")
-        if not holder:
-            self._renewed_at = time.monotonic()
-        return bool(holder)
 
     def _count(self, result: PassResult) -> None:
         if result.sent and self._listener is not None:

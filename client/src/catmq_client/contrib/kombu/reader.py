@@ -75,7 +75,6 @@ class DemandBook(LeaseBook):
 class DemandPuller(Puller):
     """Pulls as many messages as the book has room for, from topics that can be changed."""
 
-    topics: list[str]
     _book: DemandBook
 
     def select_topics(self, topics: Sequence[str]) -> bool:
@@ -125,10 +124,9 @@ class QueueReader(ShareConsumer):
             "auto_accept": False,
             "auto_commit_interval_ms": 1,
             "max_in_flight": 10_000,
-            **options,
+            "fetch_max_wait_ms": PULL_WAIT_MS,
         }
-        defaults = {"fetch_max_wait_ms": PULL_WAIT_MS, **defaults}
-        self.options = check_options(ShareConsumerOptions, defaults)
+        self.options = check_options(ShareConsumerOptions, {**defaults, **options})
         self._state = DemandBook(self.options)
         self._is_woken = False
 

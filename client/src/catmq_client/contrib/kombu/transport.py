@@ -221,18 +221,23 @@ class Transport(virtual.Transport):
     def _deliver_transient(self) -> bool:
         # Cleared before the look-up: a message that arrives meanwhile sets it again.
         self._arrived.clear()
-        transients = self.cluster.transients
         for channel in [*self.channels]:
             for queue in channel.consumed_queues() if channel.prefetch_room() != 0 else ():
-                queued = transients.get(queue)
-                if queued is not None:
-                    tag = self._new_tag(queued.message.message_id)
-                    payload = messages.set_delivery_info(
-                        queued.message, queued.payload, tag=tag, redelivered=False
-                    )
+                payload = self._take_transient(queue)
+                if payload is not None:
                     self._deliver(payload, queue)
                     return True
         return False
+
+    def _take_transient(self, queue: str) -> messages.Payload | None:
+        """Remove the next message from a transient queue and return its payload."""
+        queued = self.cluster.transients.get(queue)
+        if queued is None:
+            return None
+        tag = self._new_tag(queued.message.message_id)
+        return messages.set_delivery_info(
+            queued.message, queued.payload, tag=tag, redelivered=False
+        )
 
     def _deliver_leased(self) -> bool:
         while self._leased:
@@ -333,15 +338,11 @@ class Transport(virtual.Transport):
             raise Closed(
                 "this connection belongs to the parent process: open one after the fork"
             )
-        transients = self.cluster.transients
-        if transients.has(queue):
-            queued = transients.get(queue)
-            if queued is None:
+        if self.cluster.transients.has(queue):
+            payload = self._take_transient(queue)
+            if payload is None:
                 raise Empty
-            tag = self._new_tag(queued.message.message_id)
-            return messages.set_delivery_info(
-                queued.message, queued.payload, tag=tag, redelivered=False
-            ), None
+            return payload, None
         while True:
             lease = self._lease_one(queue)
             payload = self._prepare_payload(queue, lease)
@@ -402,13 +403,10 @@ class Transport(virtual.Transport):
             ]
             if durable and channel_room != 0:
                 queues += durable
-                room = (
-                    room
-                    if channel_room is None
-                    else min(room, channel_room)
-                    if room != DEFAULT_PREFETCH
-                    else channel_room
-                )
+                if channel_room is not None:
+                    # The default does not limit a channel that has a larger limit.
+                    is_default = room == DEFAULT_PREFETCH
+                    room = channel_room if is_default else min(room, channel_room)
         return queues, room
 
     def _select_queues(self, queues: list[str]) -> None:

@@ -13,7 +13,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from enum import Enum
 from traceback import format_exception
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from django.conf import settings
 from django.db import transaction
@@ -70,30 +70,16 @@ class Claimant(NamedTuple):
     worker: str
 
 
-class Records(Protocol):
-    """Storage of the states of tasks. Each change returns False if another delivery has the
-    task by now.
-    """
-
-    def claim(self, job: Job, claimant: Claimant) -> Claim: ...
-    def claim_all(self, items: Sequence[tuple[Job, Claimant]]) -> list[Claim]: ...
-    def succeed(self, claim: Claim, value: Any) -> bool: ...
-    def succeed_all(self, items: Sequence[tuple[Claim, Any]]) -> list[bool]: ...
-    def fail(self, claim: Claim, error: BaseException) -> bool: ...
-    def retry(self, claim: Claim, error: BaseException, *, delay_s: float) -> bool: ...
-    def postpone(self, job: Job, token: int, *, delay_s: float) -> bool: ...
-
-
-def make_records(task_settings: TaskSettings) -> Records:
-    return (
-        DatabaseRecords(task_settings)
-        if task_settings.results == "database"
-        else NoRecords(task_settings)
-    )
+def make_records(task_settings: TaskSettings) -> DatabaseRecords | NoRecords:
+    """Return the storage that RESULTS selects. Both classes have the same methods."""
+    has_rows = task_settings.results == "database"
+    return DatabaseRecords(task_settings) if has_rows else NoRecords(task_settings)
 
 
 class DatabaseRecords:
-    """Rows of catmq_task."""
+    """Storage in rows of catmq_task. Each change returns False if another delivery has the
+    task by now.
+    """
 
     def __init__(self, task_settings: TaskSettings) -> None:
         self._settings = task_settings

@@ -142,14 +142,10 @@ class Schedules:
         return (due_at - datetime.now(UTC)).total_seconds()
 
     def _enqueue(self, key: str, schedule: Mapping[str, Any], due_at: datetime) -> None:
-        # The id is unique to the schedule and its time, so the time is enqueued only once even
-        # if the row of the schedule was deleted or its rule changed back.
+        # The id is made from the schedule and its time: a time is enqueued at most once.
         task_id = uuid.uuid5(NAMESPACE, f"{key} {due_at.isoformat()}").hex
-        if (
-            TaskRecord.objects.using(database_alias(self._settings))
-            .filter(pk=task_id)
-            .exists()
-        ):
+        records = TaskRecord.objects.using(database_alias(self._settings))
+        if records.filter(pk=task_id).exists():
             return
         task = find_task(schedule["task"]).using(
             backend=self._settings.alias,

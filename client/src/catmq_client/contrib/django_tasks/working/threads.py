@@ -169,8 +169,10 @@ class Threads:
         finally:
             with self._changed:
                 self._at_work.pop(thread_id, None)
+                # _abandon() has settled the delivery of a lost thread and replaced the thread.
                 if thread_id not in self._lost:
                     self._idle += 1
+                    # _settle() removes the delivery of a relieved thread.
                     if thread_id not in self._relieved:
                         self._unsettled.remove(delivery)
                     self._relieved.discard(thread_id)
