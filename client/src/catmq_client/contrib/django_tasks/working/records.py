@@ -179,9 +179,9 @@ class DatabaseRecords:
         )
         written = set(guards)
         if number < len(items):
-            # Some were lost to later deliveries, or this call repeats one whose response was
-            # lost. No other delivery has this token, so a row that ended with it was written
-            # by this worker.
+            # Some were lost to later deliveries, or this call repeats a statement whose
+            # response was lost. No other delivery has this token, so a row that ended with it
+            # was written by this worker.
             ended = self._rows.filter(
                 pk__in=[guard.id for guard in guards], status=Status.SUCCESSFUL
             )
@@ -219,6 +219,8 @@ class DatabaseRecords:
 
         def change() -> bool:
             is_updated = unclaimed.update(token=next_job.token)
+            # A row that is not committed yet has no token to raise; the message is sent all
+            # the same.
             return bool(is_updated) or not self._rows.filter(pk=job.id).exists()
 
         return self._send_next(job, next_job, due_ms, change)
