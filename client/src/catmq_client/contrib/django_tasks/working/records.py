@@ -209,10 +209,8 @@ class DatabaseRecords:
 
     def postpone(self, job: Job, token: int, *, delay_s: float) -> bool:
         """Send a task again that was not called. Its row may not exist yet."""
-        due_ms, next_job = (
-            now_ms() + round(delay_s * 1000),
-            job.next_job(above=token, waits=job.waits + 1),
-        )
+        due_ms = now_ms() + round(delay_s * 1000)
+        next_job = job.next_job(above=token, waits=job.waits + 1)
         unclaimed = self._rows.filter(
             pk=job.id, status__in=(Status.READY, Status.RUNNING), token__lt=token
         )
