@@ -167,8 +167,7 @@ def _positions(
             ):
                 look = PositionSample(row.committed, row.asked_ms, row.told_ms)
                 # In a broadcasting group a queue has a row for each instance: the slowest
-                # one
-                # counts.
+                # one counts.
                 looks[row.queue] = min(looks.get(row.queue, look), look)
         if looks:
             topic_positions.append(
@@ -187,8 +186,7 @@ def _of_node(node_id: int, rows: Sequence[QueueOwner]) -> dict[QueueOwner, Queue
     lags: dict[QueueOwner, QueueLag] = {}
     with node_pools.node(node_id).reading() as session:
         # The first clock reading precedes every offset, and `told_ms` follows them: so both
-        # bound
-        # the moment at which a committed offset was read.
+        # bound the moment at which a committed offset was read.
         clock = _Clock(session)
         gaps = promotion_sql.read_all_gaps(
             session, queues=sorted({row.queue for row in rows})
@@ -206,8 +204,7 @@ def _of_node(node_id: int, rows: Sequence[QueueOwner]) -> dict[QueueOwner, Queue
         lags = _leased(session, lags, gaps)
     heads = {row.queue: lag.head for row, lag in lags.items() if lag.head is not None}
     # The heads must be durable before they are shown, as for a pull. The session was
-    # returned
-    # before, because the barrier borrows one of its own.
+    # returned before, because the barrier borrows one of its own.
     durability.confirm(node_id=node_id, heads=heads)
     return {row: replace(queue_lag, told_ms=told_ms) for row, queue_lag in lags.items()}
 

@@ -23,8 +23,7 @@ log = logging.getLogger(__name__)
 
 EVERY_S = 10.0
 # Longer than a client needs to learn of a change, and longer than java_pulls.FLUSH_S takes
-# to
-# record a pull.
+# to record a pull.
 WATCHED_S = 25.0
 
 
@@ -39,12 +38,16 @@ class JavaStarts:
     def run_once(self) -> int:
         """Restart clients that stopped pulling; return the number of restarted clients."""
         now = time.monotonic()
+        current = snapshot.current()
+        # A queue of a paused group is silent on purpose.
         silent_queues = [
-            queue for queue in java_pulls.find_silent_queues() if not _is_stopped(queue)
+            silent
+            for silent in java_pulls.find_silent_queues()
+            if (info := current.queues.get(silent.queue)) is not None
+            and not current.is_stopped(silent.consumer.group_id, info)
         ]
         # Rebuilt at each pass, so a queue that was pulled meanwhile is watched from the
-        # start
-        # again.
+        # start again.
         self.since = {queue: self.since.get(queue, now) for queue in silent_queues}
         dead_queues = [
             queue for queue in silent_queues if now - self.since[queue] >= WATCHED_S
@@ -53,7 +56,7 @@ class JavaStarts:
         for consumer, silent in grouped(
             (queue.consumer, queue) for queue in dead_queues
         ).items():
-            handled_queues = _handled(silent)
+            handled_queues = _find_handled_queues(silent)
             if handled_queues and java_pulls.order_restart(
                 consumer=consumer, queues=handled_queues
             ):
@@ -66,13 +69,7 @@ class JavaStarts:
         return restarted_clients
 
 
-def _is_stopped(silent: SilentQueue) -> bool:
-    current = snapshot.current()
-    info = current.queues.get(silent.queue)
-    return info is None or current.is_stopped(silent.consumer.group_id, info)
-
-
-def _handled(silent_queues: list[SilentQueue]) -> list[int]:
+def _find_handled_queues(silent_queues: list[SilentQueue]) -> list[int]:
     """Return the queues that the consumer owns on the nodes and has read and committed to
     the end.
 

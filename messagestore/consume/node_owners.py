@@ -29,8 +29,7 @@ log = logging.getLogger(__name__)
 WITHIN_S = 0.5  # longest time that one node may take to answer
 SERVE_S = 0.25  # longest wait for grants in one pass of the loop
 # Lifetime of the remembered rows of a group. When metadata fails, all members of a group
-# ask at
-# once.
+# ask at once.
 BELIEVED_S = 0.5
 MOST_GROUPS = 1_000  # groups that are remembered before all are forgotten
 

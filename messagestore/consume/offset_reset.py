@@ -4,14 +4,12 @@ The target is the earliest or latest offset, a given offset, a point in time, or
 of another group. A reset is a change of epoch, so it needs no stop of the group:
 
 1. One UPDATE on the node sets the position, clears the owner and raises the epoch. From
-then on the
-   former owner can no longer commit.
+   then on the former owner can no longer commit.
 2. Metadata follows with an epoch above that, and the generation of the group rises. A
-waiting pull
-   returns because of that, and the member sends a heartbeat.
+   waiting pull returns because of that, and the member sends a heartbeat.
 3. The answer grants the queue under the new epoch. The member drops the messages that it
-fetched,
-   acquires the queue, and gets the new position. Handlers that still run commit nothing.
+   fetched, acquires the queue, and gets the new position. Handlers that still run commit
+   nothing.
 
 Queues are moved one by one. Each move is stored (metadata/groups/offset_resets.py).
 """
@@ -63,10 +61,9 @@ class Move:
     """Move of one queue. A move forward skips messages, a move backward repeats them.
 
     `asked` is the requested offset if it is outside the queue's messages, so that
-    `to_offset` is
-    the nearest offset inside; else None. `reset` is the id under which the move can be
-    undone, '' while the move is only planned. `kept` is True if the queue stays where it
-    is, because the source group has no committed offset there.
+    `to_offset` is the nearest offset inside; else None. `reset` is the id under which the
+    move can be undone, '' while the move is only planned. `kept` is True if the queue stays
+    where it is, because the source group has no committed offset there.
     """
 
     queue: int
@@ -86,8 +83,8 @@ def check(target: Target) -> Target:
     it.
     """
     values = {"offset": target.offset, "at_ms": target.at_ms, "ago_ms": target.ago_ms}
-    given_fields = {name for name, value in values.items() if value is not None}
-    given_fields |= {"source_group"} if target.source_group else set()
+    present_fields = {name for name, value in values.items() if value is not None}
+    present_fields |= {"source_group"} if target.source_group else set()
     allowed: dict[str, list[set[str]]] = {
         "earliest": [set()],
         "latest": [set()],
@@ -97,7 +94,7 @@ def check(target: Target) -> Target:
     }
     if target.to not in allowed:
         raise Invalid.field("to", f"{target.to!r} is not one of {', '.join(allowed)}")
-    if given_fields not in allowed[target.to]:
+    if present_fields not in allowed[target.to]:
         expected_fields = " or ".join(
             ", ".join(sorted(names)) or "no further field" for names in allowed[target.to]
         )
@@ -138,17 +135,17 @@ def reset(
         for row in ownership.list_queues(group=group, actor=actor)
         if row.instance == instance
     ]
-    queue_rows = _chosen(queue_rows, group, topic, queues)
+    queue_rows = _choose_rows(queue_rows, group, topic, queues)
     targets = (
-        _cloned(queue_rows, target, topic, actor)
+        _clone_targets(queue_rows, target, topic, actor)
         if target.to == "group"
         else [target] * len(queue_rows)
     )
     moves = [
-        _planned(row, queue_target)
+        _plan_move(row, queue_target)
         for row, queue_target in zip(queue_rows, targets, strict=True)
     ]
-    return moves if dry_run else _made(queue_rows, moves, actor)
+    return moves if dry_run else _make_moves(queue_rows, moves, actor)
 
 
 def undo(
@@ -158,8 +155,7 @@ def undo(
 
     Without `reset`, the last reset that is no undo itself and was not undone. An undo is a
     reset, too, and can be undone by its id. Queues that the group no longer reads are left
-    out. Needs
-    `manage` on the group. Raises NotFound(reset_not_found), NodeUnavailable.
+    out. Needs `manage` on the group. Raises NotFound(reset_not_found), NodeUnavailable.
     """
     access.require(actor, "manage", group, what="group")
     former_moves = offset_resets.moves_of_reset(group=group, reset=reset)
@@ -174,12 +170,15 @@ def undo(
     ]
     rows = [row for row, _ in pairs]
     moves = [
-        _planned(row, Target("offset", offset=former.from_offset)) for row, former in pairs
+        _plan_move(row, Target("offset", offset=former.from_offset))
+        for row, former in pairs
     ]
-    return moves if dry_run else _made(rows, moves, actor, undoes=former_moves[0].reset)
+    return (
+        moves if dry_run else _make_moves(rows, moves, actor, undoes=former_moves[0].reset)
+    )
 
 
-def _made(
+def _make_moves(
     queue_rows: Sequence[QueueOwner],
     moves: Sequence[Move],
     actor: Actor,
@@ -189,7 +188,9 @@ def _made(
     """Make the planned moves under one new reset id. Return them as they were made."""
     reset_id = str(uuid.uuid4())
     return [
-        move if move.kept else _move(row, replace(move, reset=reset_id), actor, undoes)
+        move
+        if move.kept
+        else _move_queue(row, replace(move, reset=reset_id), actor, undoes)
         for row, move in zip(queue_rows, moves, strict=True)
     ]
 
@@ -220,7 +221,7 @@ def _check_instance(group: GroupView, instance: str | None) -> None:
         )
 
 
-def _chosen(
+def _choose_rows(
     queue_rows: Sequence[QueueOwner],
     group: str,
     topic: str | None,
@@ -245,7 +246,7 @@ def _chosen(
     return [row for row in topic_rows if queues is None or row.queue in queues]
 
 
-def _cloned(
+def _clone_targets(
     queue_rows: Sequence[QueueOwner], target: Target, topic: str | None, actor: Actor
 ) -> list[Target | None]:
     """Return the source group's committed offset as the target of each queue, None if it
@@ -274,7 +275,7 @@ def _cloned(
     ]
 
 
-def _planned(row: QueueOwner, target: Target | None) -> Move:
+def _plan_move(row: QueueOwner, target: Target | None) -> Move:
     """Plan the move of a queue. Without a target it stays where it is.
 
     Raises NotFound if the queue has no committed offset.
@@ -293,7 +294,7 @@ def _planned(row: QueueOwner, target: Target | None) -> Move:
             return Move(
                 row.queue, row.number, committed, committed, topic=row.topic, kept=True
             )
-        to_offset = _offset(session, position, target)
+        to_offset = _resolve_offset(session, position, target)
         requested_offset = (
             target.offset
             if target.offset is not None and target.offset != to_offset
@@ -307,10 +308,10 @@ def _planned(row: QueueOwner, target: Target | None) -> Move:
             topic=row.topic,
             asked=requested_offset,
         )
-        return _counted(session, move, position.low)
+        return _count_moved(session, move, position.low)
 
 
-def _counted(session: Session, move: Move, low: int) -> Move:
+def _count_moved(session: Session, move: Move, low: int) -> Move:
     """Return the move with the number of messages that it skips or repeats.
 
     Messages that retention deleted, and offsets of declared gaps, do not count.
@@ -324,7 +325,7 @@ def _counted(session: Session, move: Move, low: int) -> Move:
     )
 
 
-def _offset(session: Session, position: Position, target: Target) -> int:
+def _resolve_offset(session: Session, position: Position, target: Target) -> int:
     """Return the offset in a queue, within low … head, that the target stands for."""
     if target.to == "earliest":
         return position.low
@@ -343,7 +344,7 @@ def _offset(session: Session, position: Position, target: Target) -> int:
     return first_at(session, queue=position.queue, bounds=bounds, at_ms=at_ms)
 
 
-def _move(row: QueueOwner, move: Move, actor: Actor, undoes: str) -> Move:
+def _move_queue(row: QueueOwner, move: Move, actor: Actor, undoes: str) -> Move:
     """Move one queue. Return the move as it was made.
 
     It differs from the planned move if members committed meanwhile.
@@ -364,8 +365,7 @@ def _move(row: QueueOwner, move: Move, actor: Actor, undoes: str) -> Move:
     with node_pools.node(row.node_id).writing() as session:
         rewound = reader_sql.reset_reader(session, reader=reader, offset=move.to_offset)
     # From here on no earlier owner can commit. If the process ends before metadata follows,
-    # the
-    # next acquire meets the node's epoch, and metadata adopts it (positions._adopt).
+    # the next acquire meets the node's epoch, and metadata adopts it (positions._adopt_node_epoch).
     if rewound is None:
         raise NotFound(
             f"Queue {row.queue} lost its reader row meanwhile.", code=Code.QUEUE_NOT_FOUND
@@ -382,6 +382,6 @@ def _move(row: QueueOwner, move: Move, actor: Actor, undoes: str) -> Move:
         return move
     with node_pools.node(row.node_id).reading() as session:
         head = queue_sql.read_head(session, queue=row.queue)
-        return _counted(
+        return _count_moved(
             session, replace(move, from_offset=rewound.former), head.low if head else 0
         )

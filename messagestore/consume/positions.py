@@ -18,7 +18,7 @@ from messagestore.heads.gap_check import count_messages
 from messagestore.nodes.replica_inspection import JUMP
 from messagestore.pool import node_pools
 from messagestore.tables import queue_sql, reader_sql
-from messagestore.tables.shapes import Position, ReaderKey
+from messagestore.tables.shapes import ReaderKey
 from metadata.cache import snapshot
 from metadata.db.consumer_ids import ConsumerId
 from metadata.errors import (
@@ -73,8 +73,7 @@ class CommitOffset(NamedTuple):
 
 
 # Longest time that a node may take if the call needs other nodes, too. A commit waits for
-# the
-# node's disk.
+# the node's disk.
 SLOW_S = 0.5
 
 Row = TypeVar("Row", Claim, CommitOffset)
@@ -116,8 +115,7 @@ def acquire(*, consumer: ConsumerId, queues: Sequence[Claim]) -> list[Acquired]:
         )
     except MetadataUnavailable:
         # The node cannot be told a new owner now: only metadata grants queues. But an owner
-        # that
-        # the row names already (node_owners.claim_granted) needs no grant.
+        # that the row names already (node_owners.claim_granted) needs no grant.
         offsets = node_owners.positions(consumer=consumer, claims=queues)
         if not offsets:
             raise
@@ -134,7 +132,7 @@ def acquire(*, consumer: ConsumerId, queues: Sequence[Claim]) -> list[Acquired]:
         results |= {claim.queue: Acquired(claim.queue, "unavailable") for claim in claims}
         node = _NodeCall(node_id, SLOW_S if len(nodes) > 1 else None)
         try:
-            _acquire(node, consumer, claims, results)
+            _acquire_on_node(node, consumer, claims, results)
         except (NodeUnavailable, MetadataUnavailable) as error:
             log.warning("Queues on node %d cannot be acquired: %s", node_id, error.detail)
     acquired_queues = [
@@ -156,12 +154,11 @@ class _NodeCall(NamedTuple):
     def session(self) -> AbstractContextManager[Session]:
         """Borrow a session for statements that may be repeated."""
         # Acquire and commit may be repeated, so a lost answer needs no unknown outcome:
-        # hence
-        # reading().
+        # hence reading().
         return node_pools.node(self.node_id).reading(within_s=self.within_s)
 
 
-def _acquire(
+def _acquire_on_node(
     node: _NodeCall,
     consumer: ConsumerId,
     claims: Sequence[Claim],
@@ -171,16 +168,15 @@ def _acquire(
 
     Raises NodeUnavailable at the first queue without an answer, MetadataUnavailable.
     """
-    missing, outdated = _claim(node, consumer, claims, results)
+    missing, outdated = _claim_on_node(node, consumer, claims, results)
     if missing and consumer.instance_id:
         # A broadcasting instance without a reader row joined while the subscription was
-        # created, or
-        # while the node was unavailable. Its row is inserted now, and the claim is
-        # repeated.
+        # created, or while the node was unavailable. Its row is inserted now, and the claim
+        # is repeated.
         broadcast_positions.place(
             consumer=consumer, queues=[claim.queue for claim in missing]
         )
-        missing, more_outdated = _claim(node, consumer, missing, results)
+        missing, more_outdated = _claim_on_node(node, consumer, missing, results)
         outdated += more_outdated
     for claim in missing:
         log.error(
@@ -192,10 +188,10 @@ def _acquire(
         # If the subscription ended meanwhile, the claim stays fenced. Other queues are
         # acquired.
         with suppress(NotFound):
-            _adopt(consumer, claim, epoch)
+            _adopt_node_epoch(consumer, claim, epoch)
 
 
-def _claim(
+def _claim_on_node(
     node: _NodeCall,
     consumer: ConsumerId,
     claims: Sequence[Claim],
@@ -217,8 +213,7 @@ def _claim(
                 missing.append(claim)
                 continue
             # The row as read after the UPDATE decides. Owner and epoch must both be those
-            # of the
-            # claim: the row may name another owner under the same epoch.
+            # of the claim: the row may name another owner under the same epoch.
             epoch, owner, committed = row
             if epoch == claim.epoch and owner == consumer.text:
                 results[claim.queue] = Acquired(claim.queue, "ok", committed)
@@ -228,17 +223,15 @@ def _claim(
     return missing, outdated
 
 
-def _adopt(consumer: ConsumerId, claim: Claim, epoch: int) -> None:
+def _adopt_node_epoch(consumer: ConsumerId, claim: Claim, epoch: int) -> None:
     """Raise metadata's epoch above the node's, if metadata still confirms the refused
     claim.
 
     Raises MetadataUnavailable, Gone, NotFound(subscription_not_found).
     """
     # Both can only be true if a reset ended between node and metadata, or metadata lost its
-    # latest
-    # changes. Asked again, because a claim may also be refused to an owner that has just
-    # lost the
-    # queue.
+    # latest changes. Asked again, because a claim may also be refused to an owner that has
+    # just lost the queue.
     if (
         ownership.check_owned(consumer=consumer, queues=[claim.queue]).get(claim.queue)
         == claim.epoch
@@ -272,9 +265,8 @@ def commit(*, consumer: ConsumerId, offsets: Sequence[CommitOffset]) -> list[Com
         node = _NodeCall(node_id, SLOW_S if len(nodes) > 1 else None)
         try:
             # In rising order of queues, so that two commits of a group lock reader rows in
-            # one
-            # order.
-            results |= _commit(node, consumer, sorted(node_offsets))
+            # one order.
+            results |= _commit_on_node(node, consumer, sorted(node_offsets))
         except NodeUnavailable as error:
             failure = error
             results |= {
@@ -291,7 +283,7 @@ def _by_node(rows: Iterable[Row]) -> dict[int, list[Row]]:
     return grouped((snapshot.find_queue(row.queue).node_id, row) for row in rows)
 
 
-def _commit(
+def _commit_on_node(
     node: _NodeCall, consumer: ConsumerId, offsets: list[CommitOffset]
 ) -> dict[int, Committed]:
     """Commit offsets on one node in one transaction, and read why some were refused.
@@ -307,20 +299,20 @@ def _commit(
             owner=consumer.text,
             offsets=offsets,
         )
-        refused = [
-            offset
-            for offset, distance in zip(offsets, distances, strict=True)
-            if distance is None
-        ]
-        # Only a distance of a jump or more can contain a declared gap, so only then gaps
-        # are read.
-        handled = {
-            offset.queue: distance
-            if distance < JUMP
-            else _without_gaps(session, offset, distance)
-            for offset, distance in zip(offsets, distances, strict=True)
-            if distance is not None
-        }
+        results = {}
+        refused = []
+        for offset, distance in zip(offsets, distances, strict=True):
+            if distance is None:
+                refused.append(offset)
+                continue
+            handled = distance
+            # Only a distance of a jump or more can contain a declared gap, so only then gaps
+            # are read.
+            if distance >= JUMP:
+                before = offset.offset - distance
+                gaps = queue_sql.read_gaps(session, queue=offset.queue, position=before)
+                handled = count_messages(before, offset.offset, gaps=gaps)
+            results[offset.queue] = Committed(offset.queue, "ok", handled)
         queues = [offset.queue for offset in refused]
         positions = (
             reader_sql.read_positions(
@@ -329,28 +321,12 @@ def _commit(
             if queues
             else {}
         )
-    results = {queue: Committed(queue, "ok", count) for queue, count in handled.items()}
-    return results | {
-        o.queue: Committed(o.queue, _why_refused(o, positions.get(o.queue), consumer))
-        for o in refused
-    }
-
-
-def _without_gaps(session: Session, offset: CommitOffset, distance: int) -> int:
-    """Count the messages that a commit moved past, without offsets of declared gaps."""
-    before = offset.offset - distance
-    gaps = queue_sql.read_gaps(session, queue=offset.queue, position=before)
-    return count_messages(before, offset.offset, gaps=gaps)
-
-
-def _why_refused(
-    offset: CommitOffset, position: Position | None, consumer: ConsumerId
-) -> str:
-    """Return `out_of_range` if the row still names owner and epoch of the commit, else
-    `fenced`.
-    """
-    is_owner = position is not None and (position.epoch, position.owner) == (
-        offset.epoch,
-        consumer.text,
-    )
-    return "out_of_range" if is_owner else "fenced"
+    for offset in refused:
+        position = positions.get(offset.queue)
+        is_owner = position is not None and (position.epoch, position.owner) == (
+            offset.epoch,
+            consumer.text,
+        )
+        state = "out_of_range" if is_owner else "fenced"
+        results[offset.queue] = Committed(offset.queue, state)
+    return results

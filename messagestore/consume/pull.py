@@ -18,8 +18,7 @@ messages and without a head.
 
 For a group with a filter on tags or headers, a pull passes over messages that do not match:
 the position moves past up to `scan_limit` of them. So an answer without messages may have a
-higher
-`next_offset`.
+higher `next_offset`.
 
 Only durable messages are delivered (durability.py), and the `head` of an answer is the
 durable head. Consumer ids are signed and everything else is on the node. So metadata is
@@ -89,8 +88,7 @@ def pull(
             unanswered = [ask for ask in node_queues if ask.queue not in pulled]
             pulled |= _not_served(unanswered, error)
             # A slow node is asked again by the next pull. Only a failed one is replaced by
-            # its
-            # replica.
+            # its replica.
             if isinstance(error, NodeUnavailable) and not isinstance(
                 error, db_errors.SlowNode
             ):
@@ -114,8 +112,7 @@ def _by_node(
     current = snapshot.current()
     unknown_state = "fenced" if certain else "unavailable"
     # Each pull starts at another queue. Else the first ones would use up the budget of
-    # every pull,
-    # and the last ones would never be read.
+    # every pull, and the last ones would never be read.
     start = next(_turn) % len(queues) if queues else 0
     nodes: dict[int, list[PullQueue]] = {}
     answers: dict[int, PulledQueue] = {}
@@ -208,10 +205,8 @@ class _NodePull:
     def others(self) -> Iterator[PulledQueue]:
         """Read the remaining queues while the answer has room. The rest gets no messages."""
         # A barrier is needed only if nothing above the offset is known to be durable. Other
-        # queues
-        # do not wait for one: messages that are not known to be durable yet come with the
-        # next
-        # pull.
+        # queues do not wait for one: messages that are not known to be durable yet come
+        # with the next pull.
         risen = [ask.queue for ask in self._left if board.known(ask.queue) <= ask.offset]
         durability.confirm(
             node_id=self._node_id,
@@ -235,8 +230,7 @@ class _NodePull:
         `beside`.
 
         For a group with a filter, read further parts until the answer is full or
-        `scan_limit`
-        offsets were scanned.
+        `scan_limit` offsets were scanned.
         """
         durable, group_id = board.known(ask.queue), self._consumer.group_id
         only = snapshot.current().message_filter(group_id, ask.queue)
@@ -255,8 +249,7 @@ class _NodePull:
                 youngest_ms=youngest_ms,
             )
             # Retention may have raised `low` between the reads of position and rows, so a
-            # hole is
-            # explained by a fresh `low` before it is called corrupt.
+            # hole is explained by a fresh `low` before it is called corrupt.
             if part.state == _HOLE:
                 part = _explained(session, ask, part.head)
             if not only:
@@ -267,8 +260,7 @@ class _NodePull:
                 break
             ask = ask._replace(offset=part.next_offset)
         # A state that ended the loop early (fenced, cleaned, corrupt) is not returned
-        # together with
-        # rows. The next pull begins at that offset and returns the state.
+        # together with rows. The next pull begins at that offset and returns the state.
         if part.state == "ok" or not rows:
             return part._replace(rows=rows), other_positions
         return PulledQueue(ask.queue, "ok", rows, ask.offset, part.head), other_positions
@@ -307,8 +299,7 @@ class _NodePull:
             )
         except db_errors.Final as fault:
             # The table of this queue is missing or was altered. Other queues of the node
-            # are still
-            # read.
+            # are still read.
             corruption.report(ask.queue, offset=ask.offset, why=fault.detail)
             return PulledQueue(ask.queue, "corrupt", [], ask.offset), {}
         position = positions.pop(ask.queue, None)
@@ -342,8 +333,7 @@ def _without_rows(
 ) -> PulledQueue | None:
     """Return the answer that the position alone gives, None if there are messages to read."""
     # The fence: a former owner, or one of an earlier epoch, gets nothing, however old its
-    # broker's
-    # snapshot is.
+    # broker's snapshot is.
     if position is None or position.epoch != ask.epoch or position.owner != consumer.text:
         return PulledQueue(ask.queue, "fenced", [], ask.offset)
     if ask.offset < position.low:

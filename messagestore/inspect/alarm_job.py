@@ -107,25 +107,21 @@ def find_nodes_filling(away: Mapping[str, str]) -> AlarmFindings:
         growth = growing.get(node_id)
         if info.name in away or info.state == "offline":
             findings.unclear.add(info.name)
-        elif growth and growth.per_day and growth.per_day > 0:
-            _check_disk_space(findings, node_id, info, growth.per_day)
+            continue
+        if not growth or not growth.per_day or growth.per_day <= 0:
+            continue
+        try:
+            with node_pools.node(node_id).reading() as session:
+                space = disks.measure(session, info)
+        except (CatmqError, OSError) as error:
+            log.warning("Disk usage of node %s is not known: %s", info.name, error)
+            findings.unclear.add(info.name)
+            continue
+        days = days_left(space.usable, growth.per_day) if space else None
+        if days is not None:
+            near = alarm_rules.is_passed(config.alarm_full_days, max(days, 0.001))
+            findings.add(info.name, alarm_text("filling", days=f"{days:,.1f}"), is_so=near)
     return findings
-
-
-def _check_disk_space(
-    findings: AlarmFindings, node_id: int, info: NodeInfo, per_day: float
-) -> None:
-    try:
-        with node_pools.node(node_id).reading() as session:
-            space = disks.measure(session, info)
-    except (CatmqError, OSError) as error:
-        log.warning("Disk usage of node %s is not known: %s", info.name, error)
-        findings.unclear.add(info.name)
-        return
-    days = days_left(space.usable, per_day) if space else None
-    if days is not None:
-        near = alarm_rules.is_passed(config.alarm_full_days, max(days, 0.001))
-        findings.add(info.name, alarm_text("filling", days=f"{days:,.1f}"), is_so=near)
 
 
 def find_dying_groups() -> AlarmFindings:

@@ -43,25 +43,51 @@ def explain_lag(
     """
     if found is None or not any(queue.lag != 0 for queue in offsets):
         return []
-    facts = _facts(view, offsets, found)
+    facts = _collect_facts(view, offsets, found)
     hottest_queue = find_hot_queue(facts) if facts.trend in BEHIND else None
     # Keys cost a read of bodies, so only for a queue that has a reader and still falls
     # behind.
     if hottest_queue is not None and hottest_queue.owner is not None:
-        facts = replace(facts, keys=_oldest_keys(hottest_queue, offsets, actor))
+        committed = (q.committed for q in offsets if q.queue == hottest_queue.id)
+        # Without the right to look, or with a node away, the other causes are still shown.
+        with suppress(CatmqError):
+            keys = browse.read_keys(
+                topic=hottest_queue.topic,
+                queue=hottest_queue.id,
+                offset=next(committed, None) or 0,
+                limit=SAMPLED,
+                actor=actor,
+            )
+            facts = replace(facts, keys=keys)
     return find_causes(facts)
 
 
-def _facts(
+def _collect_facts(
     view: GroupView, offsets: Sequence[QueueLag], found: GroupProgress
 ) -> GroupFacts:
     behind = {queue.topic for queue in offsets if queue.lag}
     settings = [s.delivery for s in view.subscriptions if s.topic in behind]
     lately = lag_trends.read_recent_events(group_id=view.id)
+    stopped = {queue for s in view.subscriptions for queue in s.stopped_queues}
+    # A retry topic is shown under the name of the topic it belongs to.
+    retries = {failure_name(view.name, s.topic): s.topic for s in view.subscriptions}
+    corrupt = set(corruption.current())
     return GroupFacts(
         trend=found.trend.state,
-        queues=_queues(view, offsets),
-        members=[_reader(member) for member in view.members],
+        queues=[
+            ReadQueue(
+                retries.get(queue.topic, queue.topic),
+                queue.queue,
+                None if queue.head is None else queue.lag,
+                queue.owner,
+                stopped=queue.queue in stopped,
+                corrupt=queue.queue in corrupt,
+                is_full=(queue.runs or 0) >= MAX_RUNS,
+                is_retry=queue.topic in retries,
+            )
+            for queue in offsets
+        ],
+        members=[_describe_member(member) for member in view.members],
         mode=view.mode,
         stopped=view.stopped,
         paused=[s.topic for s in view.subscriptions if s.stopped],
@@ -77,7 +103,7 @@ def _facts(
     )
 
 
-def _reader(member: MemberView) -> Reader:
+def _describe_member(member: MemberView) -> Reader:
     slowest = member.process.slowest if member.process else None
     if slowest is not None:
         # The report is some seconds old, and the handler has probably run on since.
@@ -85,38 +111,3 @@ def _reader(member: MemberView) -> Reader:
             slowest, running_ms=slowest.running_ms + (member.process_age_ms or 0)
         )
     return Reader(member.name, member.heartbeat_age_ms, member.active, slowest)
-
-
-def _queues(view: GroupView, offsets: Sequence[QueueLag]) -> list[ReadQueue]:
-    stopped = {queue for s in view.subscriptions for queue in s.stopped_queues}
-    # A retry topic is shown under the name of the topic it belongs to.
-    retries = {failure_name(view.name, s.topic): s.topic for s in view.subscriptions}
-    corrupt = set(corruption.current())
-    return [
-        ReadQueue(
-            retries.get(queue.topic, queue.topic),
-            queue.queue,
-            None if queue.head is None else queue.lag,
-            queue.owner,
-            stopped=queue.queue in stopped,
-            corrupt=queue.queue in corrupt,
-            is_full=(queue.runs or 0) >= MAX_RUNS,
-            is_retry=queue.topic in retries,
-        )
-        for queue in offsets
-    ]
-
-
-def _oldest_keys(
-    hot: ReadQueue, offsets: Sequence[QueueLag], actor: Actor
-) -> list[str | None]:
-    """Return the keys of the oldest unread messages of a queue, none if the actor may not
-    look at them.
-    """
-    first = next((queue.committed for queue in offsets if queue.queue == hot.id), None) or 0
-    # The other causes can be shown without the keys.
-    with suppress(CatmqError):
-        return browse.read_keys(
-            topic=hot.topic, queue=hot.id, offset=first, limit=SAMPLED, actor=actor
-        )
-    return []

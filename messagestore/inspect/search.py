@@ -163,18 +163,21 @@ class _Search:
             for first, end in self._chunks(
                 session, queue, (max(start, head.low), head.head)
             ):
-                if self._is_over():
+                is_full = (
+                    len(self._messages) >= self._limit
+                    or self._bytes >= config.max_pull_bytes
+                )
+                if (
+                    is_full
+                    or self._scanned >= MAX_SCANNED
+                    or time.monotonic() > self._ends_at
+                ):
                     self._next = message_id(queue, first)
                     return False
                 self._read(session, queue, first, end)
                 if self._next is not None:
                     return False
         return True
-
-    def _is_over(self) -> bool:
-        """Return True if the result is full, or the limit of offsets or time is reached."""
-        full = len(self._messages) >= self._limit or self._bytes >= config.max_pull_bytes
-        return full or self._scanned >= MAX_SCANNED or time.monotonic() > self._ends_at
 
     def _chunks(
         self, session: Session, queue: int, bounds: tuple[int, int]

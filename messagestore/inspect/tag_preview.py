@@ -54,7 +54,10 @@ def tag_matches(
         SUBSCRIPTION, {"tags": tags, "headers": {} if headers is None else headers}
     )
     only = MessageFilter(parse_tags(settings["tags"]), header_filter(settings["headers"]))
-    shares = _shares(sorted(snapshot.find_topic(topic).queues))
+    queues = sorted(snapshot.find_topic(topic).queues)
+    # With more queues than messages to look at, the last queues are left out.
+    each, rest = divmod(MAX_SAMPLED, len(queues) or 1)
+    shares = {q: share for n, q in enumerate(queues) if (share := each + (n < rest))}
     counts: list[tuple[int, int]] = []
 
     def count(session: Session, queues: list[int]) -> None:
@@ -66,12 +69,3 @@ def tag_matches(
     )
     looked_at, matching = (sum(column) for column in zip((0, 0), *counts, strict=True))
     return TagMatches(looked_at, matching, tuple(sorted(away)))
-
-
-def _shares(queues: list[int]) -> dict[int, int]:
-    """Return the number of messages to look at in each queue.
-
-    With more queues than messages, the last queues are left out.
-    """
-    each, rest = divmod(MAX_SAMPLED, len(queues) or 1)
-    return {queue: share for n, queue in enumerate(queues) if (share := each + (n < rest))}

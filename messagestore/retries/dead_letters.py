@@ -2,8 +2,7 @@
 
 Dead letters are rows of `dead_message` on the retry nodes. Every list has the newest first.
 A list leaves out a node that does not answer, and names it in `away`. A user with the right
-`manage` on a
-group may see and delete its dead letters; `redrives` sends them again.
+`manage` on a group may see and delete its dead letters; `redrives` sends them again.
 """
 
 from __future__ import annotations
@@ -223,8 +222,7 @@ def page(
     entries.sort(key=_sort_key, reverse=True)
     # The list is merged from all nodes. Below the latest end of a scan, that node may have
     # matches that were not read yet. So the page ends there, and the older entries of other
-    # nodes
-    # wait for the next.
+    # nodes wait for the next.
     end = max(scan_ends, default=None)
     complete = (
         entries if end is None else [entry for entry in entries if _sort_key(entry) >= end]

@@ -165,8 +165,7 @@ def store(*, group_id: int, owner: str, failures: Sequence[Failure]) -> Report:
     queues, is_certain = snapshot.find_queues([failure.queue for failure in failures])
     work = _Work(group_id, owner, time.monotonic() + DEADLINE_S)
     # A missing queue may only be unknown to this process. While metadata cannot confirm
-    # that it
-    # is gone, the member must keep the message and report it again.
+    # that it is gone, the member must keep the message and report it again.
     without_queue = [failure for failure in failures if failure.queue not in queues]
     work.done.refuse(without_queue, "fenced" if is_certain else "unavailable")
     with_queue = [failure for failure in failures if failure.queue in queues]
@@ -220,8 +219,7 @@ class _Work:
         try:
             with node_pools.node(node_id).reading() as session:
                 # The node decides who owns a queue. A former owner could otherwise store a
-                # copy
-                # of a message that its new owner handles successfully.
+                # copy of a message that its new owner handles successfully.
                 fences = failure_sql.read_fences(
                     session, group_id=self._group_id, queues=list(by_queue)
                 )
@@ -245,8 +243,7 @@ class _Work:
     def _pair(self, queue: int) -> _Pair | None:
         view = snapshot.current()
         # A message of a retry topic keeps the pair of its original topic, so a retry that
-        # fails
-        # goes to the same retry topic again.
+        # fails goes to the same retry topic again.
         topic_id = view.origin_topic(snapshot.find_queue(queue).topic_id)
         if topic_id not in self._pairs:
             self._pairs[topic_id] = _pair(self._group_id, topic_id)
@@ -320,9 +317,8 @@ class _Work:
                 self.done.refuse(unread.values(), "unavailable")
                 return
             # The query stops after CHUNK_BYTES of bodies, so offsets above its last row
-            # were not
-            # reached. Offsets up to there without a row do not exist. Without any row, none
-            # exists.
+            # were not reached. Offsets up to there without a row do not exist. Without any
+            # row, none exists.
             last_offset = rows[-1].offset if rows else max(unread)
             existing = {row.offset for row in rows}
             handled = [
@@ -353,8 +349,7 @@ class _Work:
             stored = _find_stored(node_id, [copy.id for copy in copies])
             # A copy stays in `unstored` until its outcome is recorded, so that an error in
             # between refuses it. The member reports it again, and the copy is then found by
-            # its
-            # id.
+            # its id.
             while unstored and time.monotonic() < self._end:
                 self._answer(
                     unstored[0], stored.get(unstored[0].id) or self._store_copy(unstored[0])
@@ -399,8 +394,7 @@ def _make_copy(fence: Fence, pair: _Pair, failure: Failure, row: FailingRow) -> 
     """Return the copy of a failed message, with its id, its retry queue and its origin."""
     attempt = row.attempt + 1
     # The time of the failure is not part of the id: another member that gets the message
-    # after a
-    # crash fails at another time, and must find this copy.
+    # after a crash fails at another time, and must find this copy.
     copy_id = failure_rules.copy_id(
         stored_at_ms=row.stored_at_ms,
         subscription=pair.subscription.id,
@@ -434,8 +428,7 @@ def _find_stored(node_id: int, ids: Sequence[bytes]) -> Mapping[bytes, StoredCop
     with delayed_store.prepared(node_id).reading() as session:
         stored = failure_sql.find_copies(session, batches=ids)
     # Copies may be visible before they are on disk. The client commits the offset after
-    # this
-    # answer, so a copy that a killed server loses would be lost for good.
+    # this answer, so a copy that a killed server loses would be lost for good.
     if stored:
         durability.confirm(node_id=node_id)
     return stored
@@ -453,8 +446,7 @@ def _store_copy(copy: _Copy, end: float) -> StoredCopy:
         if error.code != Code.BATCH_CONFLICT:
             raise  # the retry queue is closed for a moment
     # Another member has stored the same copy first, with another error. The first stored
-    # copy
-    # counts.
+    # copy counts.
     return _find_stored(snapshot.find_queue(copy.queue).node_id, [copy.id])[copy.id]
 
 

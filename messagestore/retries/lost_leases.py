@@ -18,7 +18,6 @@ from messagestore.retries import failures
 from messagestore.retries.failures import Failure
 from messagestore.shares import known_queues, taking, upkeep
 from messagestore.tables.shares import run_sql
-from messagestore.tables.shares.run_sql import Run
 from metadata.cache import snapshot
 from metadata.cache.snapshot_types import GroupInfo, QueueInfo
 from metadata.rules.groups import sharing
@@ -55,7 +54,7 @@ def _sweep_node(group: GroupInfo, node_id: int, queues: list[QueueInfo]) -> int:
         )
         for queue, state in states.items():
             if state.view.runs:
-                upkeep.drop_missing(node_id=node_id, group_id=group.id, one=state)
+                upkeep.drop_missing(node_id=node_id, group_id=group.id, known=state)
                 died += _bury_exhausted(group, node_id, queue, state.view.epoch)
         uncommitted = [
             queue
@@ -88,14 +87,23 @@ def _bury_exhausted(group: GroupInfo, node_id: int, queue: int, epoch: int) -> i
         )
     if not exhausted:
         return 0
-    lost_messages = [_lost_lease_failure(run) for run in exhausted]
+    lost_messages = [
+        Failure(
+            run.queue,
+            run.epoch,
+            run.first,
+            sharing.lease_lost_error(run.deliveries),
+            None,
+            last=True,
+            grant=run.grant,
+        )
+        for run in exhausted
+    ]
     # No member reports these failures, so there is no owner: the grants of the runs prove
-    # that no
-    # member has leased them again meanwhile.
+    # that no member has leased them again meanwhile.
     report = failures.store(group_id=group.id, owner="", failures=lost_messages)
     # A run ends only after its dead letter is stored: a crash in between stores it again,
-    # under
-    # the same id. A missing message has nothing to store, so its run ends, too.
+    # under the same id. A missing message has nothing to store, so its run ends, too.
     not_stored = {(r.queue, r.offset) for r in report.refused if r.state != "missing"}
     ended_runs = [run for run in exhausted if (run.queue, run.first) not in not_stored]
     with node_pools.node(node_id).reading() as session:
@@ -114,9 +122,3 @@ def _bury_exhausted(group: GroupInfo, node_id: int, queue: int, epoch: int) -> i
         queue,
     )
     return len(ended_runs)
-
-
-def _lost_lease_failure(run: Run) -> Failure:
-    """Return the failure of a run's message, which has no retry left."""
-    error = sharing.lease_lost_error(run.deliveries)
-    return Failure(run.queue, run.epoch, run.first, error, None, last=True, grant=run.grant)

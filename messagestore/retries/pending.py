@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from messagestore import sweeping
@@ -13,7 +12,6 @@ from messagestore.retries.dead_letters import FailedMessage
 from messagestore.tables import failure_sql, promotion_sql, reader_sql
 from metadata.actors import Actor
 from metadata.cache import snapshot
-from metadata.cache.snapshot_types import TopicInfo
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,11 +63,8 @@ def waiting(
         for (owner, origin), failures in view.failure_topics.items()
         if owner == selection.group_id and selection.topic_id in (None, origin)
     ]
-    return _read(selection.group_id, sorted(retry_topics, key=lambda t: t.name), limit)
-
-
-def _read(group_id: int, topics: Sequence[TopicInfo], limit: int) -> PendingRetries:
-    queues = [queue for topic in topics for queue in topic.queues]
+    retry_topics.sort(key=lambda t: t.name)
+    queues = [queue for retry_topic in retry_topics for queue in retry_topic.queues]
     counts: dict[int, int] = {}
     unread: dict[int, int] = {}
     rows: list[failure_sql.WaitingRow] = []
@@ -79,7 +74,7 @@ def _read(group_id: int, topics: Sequence[TopicInfo], limit: int) -> PendingRetr
         rows.extend(failure_sql.list_waiting(session, queues=node_queues, most=limit))
         gaps = promotion_sql.read_all_gaps(session, queues=node_queues)
         for queue, position in reader_sql.read_positions(
-            session, group_id=group_id, queues=node_queues
+            session, group_id=selection.group_id, queues=node_queues
         ).items():
             # Messages below the log start offset are deleted: they will never be read.
             first = max(position.committed or 0, position.low)
@@ -87,8 +82,19 @@ def _read(group_id: int, topics: Sequence[TopicInfo], limit: int) -> PendingRetr
 
     nodes_away = dead_letters.ask(sweeping.queues_by_node(queues), read)
     rows.sort(key=lambda row: (row.due_at_ms, row.queue, row.id))
+    retry_counts = []
+    for retry_topic in retry_topics:
+        origin = view.topics.get(retry_topic.failure_of or 0)
+        retry_counts.append(
+            RetryCount(
+                origin.name if origin is not None else "",
+                retry_topic.name,
+                sum(counts.get(queue, 0) for queue in retry_topic.queues),
+                sum(unread.get(queue, 0) for queue in retry_topic.queues),
+            )
+        )
     return PendingRetries(
-        tuple(_count_topic(topic, counts, unread) for topic in topics),
+        tuple(retry_counts),
         tuple(
             PendingRetry(
                 attempt=row.attempt, due_at_ms=row.due_at_ms, **dead_letters.of_failed(row)
@@ -96,16 +102,4 @@ def _read(group_id: int, topics: Sequence[TopicInfo], limit: int) -> PendingRetr
             for row in rows[:limit]
         ),
         nodes_away,
-    )
-
-
-def _count_topic(
-    topic: TopicInfo, counts: dict[int, int], unread: dict[int, int]
-) -> RetryCount:
-    origin = snapshot.current().topics.get(topic.failure_of or 0)
-    return RetryCount(
-        origin.name if origin is not None else "",
-        topic.name,
-        sum(counts.get(queue, 0) for queue in topic.queues),
-        sum(unread.get(queue, 0) for queue in topic.queues),
     )

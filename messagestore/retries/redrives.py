@@ -76,8 +76,7 @@ def request(
     rows = None if ids is None else dead_letters.by_node(ids)
     bounds, total, topics = _measure(selection, rows)
     # Checked before the redrive begins, so that the user gets the error and not a redrive
-    # that
-    # never ends.
+    # that never ends.
     for topic_id in topics:
         _check_target(selection.group_id, topic_id, to, actor)
     chosen = RedriveSelection(rows, selection.topic_id, topic or "", error)
@@ -202,8 +201,7 @@ class Redriver:
                 step = _Step(redrive, node_id, min(CHUNK, allowed - count))
                 handled = step.run()
                 # An error stops the redrive for this pass; the next pass tries the same
-                # message
-                # again.
+                # message again.
                 if handled is None:
                     return count
                 if handled == 0:
@@ -362,8 +360,7 @@ class _Step:
     def _record_progress(self) -> None:
         """Delete the redriven dead letters, and record the progress."""
         # The rows are recorded before they are deleted. If this process dies after the
-        # delete,
-        # the next step counts the rows that no longer exist as redriven.
+        # delete, the next step counts the rows that no longer exist as redriven.
         if self._stored:
             redrive_rows.begin_deleting(
                 self._redrive.id, node=self._node_id, rows=self._stored

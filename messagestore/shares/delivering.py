@@ -106,8 +106,7 @@ class Delivery:
             else:
                 rows = message_sql.select_rows(session, **span, only=only)
         # At `most_bytes` the SELECT was cut off. Offsets behind the last row were not read
-        # then, so
-        # they are not missing.
+        # then, so they are not missing.
         total_bytes = sum(len(row[ROW_BODY] or b"") for row in rows)
         upto = rows[-1][ROW_OFFSET] + 1 if total_bytes >= most_bytes else end
         rows_and_origins = zip(rows, origins or [None] * len(rows), strict=True)
@@ -140,10 +139,8 @@ class Delivery:
         surplus = [row[ROW_OFFSET] for row, _ in pairs[len(fitting) :]] + unread
         if surplus:
             # The member counts skipped offsets as finished. So messages that did not fit
-            # must have
-            # left the row of the run first. If they could not, the run is not delivered:
-            # its lease
-            # runs out.
+            # must have left the row of the run first. If they could not, the run is not
+            # delivered: its lease runs out.
             remaining_run = self._put_back(run, surplus)
             if remaining_run is None:
                 return None
@@ -209,8 +206,7 @@ class Delivery:
         if run.left:
             with self._node.reading() as session:
                 # The grant guards the change: a run that was finished or leased to another
-                # member
-                # meanwhile stays as it is.
+                # member meanwhile stays as it is.
                 run_sql.finish_runs(
                     session, group_id=self._group.id, grants=[(run.queue, run.grant)]
                 )

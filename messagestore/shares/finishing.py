@@ -153,10 +153,9 @@ class _Recorder:
         try:
             whole = [entry for entry in entries if entry.done.whole]
             # Whole runs first: the usual case, and one transaction for all of them. Counts
-            # come
-            # before offsets leave, because the row of a run goes with its last offset and
-            # cannot be
-            # counted then. Renewals come last, for runs whose other changes were recorded.
+            # come before offsets leave, because the row of a run goes with its last offset
+            # and cannot be counted then. Renewals come last, for runs whose other changes
+            # were recorded.
             self._finish(whole)
             self._count(
                 [
@@ -310,9 +309,8 @@ class _Recorder:
             bits & run.left for bits in (entry.finished, entry.released, entry.unseen)
         )
         # Three transactions at most. Each is guarded by the row as the one before left it,
-        # so a
-        # repeat after a failure between them finds only the offsets that are still in the
-        # run.
+        # so a repeat after a failure between them finds only the offsets that are still in
+        # the run.
         try:
             if (
                 finished

@@ -30,8 +30,7 @@ OVERDUE_S = 0.1
 KEPT_S = 600.0  # after this time without a read an entry is forgotten
 READABLE = ("read_write", "read_only")  # states of queues that share groups lease from
 # Runs of a group in a queue at which no new message is leased. Not exact: runs are counted
-# once a
-# second.
+# once a second.
 MAX_RUNS = 2_000
 Pair = tuple[int, int]  # group, queue
 
@@ -88,8 +87,7 @@ _missing: dict[Pair, float] = {}
 # queues in which messages were finished, so `committed` may rise
 _touched: set[Pair] = set()
 # Guards `_touched` and `_turns`. `_known` and `_missing` need no lock: each change is one
-# operation
-# on a dict.
+# operation on a dict.
 _guard = threading.Lock()
 _turns: dict[Pair, threading.Lock] = {}  # (group, node) → lock of the thread that reads
 
@@ -141,8 +139,7 @@ def look_for_due(session: Session, *, group_id: int, one: Known) -> None:
     views = position_sql.read_views(session, group_id=group_id, queues=[queue])
     due_in_ms = views[queue].due_in_ms if queue in views else None
     # A lease that is over already is tried again after a pause. Without it each call would
-    # read in
-    # vain.
+    # read in vain.
     one.due_at = (
         None if due_in_ms is None else time.monotonic() + max(due_in_ms / 1000, OVERDUE_S)
     )

@@ -192,8 +192,8 @@ class _LeaseCall:
     def of_topic(self, queues: Sequence[QueueInfo]) -> list[Leased]:
         """Lease runs from the first queue that has any, in rotating order."""
         # The owner's hash lets members begin at different queues, and the counter lets each
-        # call
-        # begin at the next one. So no queue starves while another one always has messages.
+        # call begin at the next one. So no queue starves while another one always has
+        # messages.
         start = (crc32(self._owner.encode()) + next(_turn)) % max(1, len(queues))
         running = [
             info
@@ -269,8 +269,7 @@ class _LeaseCall:
         node = node_pools.node(info.node_id)
         delivery = Delivery(node=node, group=self._group, budget=self._budget)
         # Bounded, so that a group whose filter leaves out nearly all messages does not keep
-        # the
-        # thread.
+        # the thread.
         for _ in range(EMPTY_RUNS):
             runs = [] if entry.corrupt else self._lease_runs(node, info.id, entry)
             if not runs:
@@ -280,8 +279,7 @@ class _LeaseCall:
             entry.corrupt = bool(delivery.corrupt)
         else:
             # Runs were leased, but all their messages were filtered out, deleted or in a
-            # gap. More
-            # may follow, so the next call continues at once.
+            # gap. More may follow, so the next call continues at once.
             self._again_at = 0.0
         self._wait_for(info.id, entry)
         return []
@@ -292,8 +290,7 @@ class _LeaseCall:
             return delivery.of(runs)
         except CatmqError:
             # The member never hears of these runs. If they cannot be put back either, other
-            # members
-            # get them when the lease ends.
+            # members get them when the lease ends.
             with suppress(CatmqError):
                 for run in runs:
                     offsets = range(run.first, run.end)

@@ -15,7 +15,6 @@ from messagestore.tables.shares import run_sql
 from messagestore.tables.shares.run_sql import ListedRun
 from metadata.actors import Actor
 from metadata.cache import snapshot
-from metadata.cache.snapshot_types import QueueInfo
 from metadata.db import access, audit
 from metadata.db.transactions import reachable
 from metadata.errors import Code, Conflict, NotFound
@@ -28,9 +27,8 @@ class LeasedRun:
     """A run of a queue.
 
     `owner` is the member's name, None if the run is free or its member left the group.
-    `messages`
-    counts the unfinished messages, `finished` the others. `lease_left_ms` is negative if
-    the lease is over.
+    `messages` counts the unfinished messages, `finished` the others. `lease_left_ms` is
+    negative if the lease is over.
     """
 
     topic: str
@@ -124,7 +122,11 @@ def release(*, group: str, queue: int, first: int, actor: Actor) -> int:
     """
     access.require(actor, "manage", group, what="group")
     view = _share_group(group, actor)
-    info = _queue(view, queue)
+    info = snapshot.find_queue(queue)
+    if snapshot.current().subscription(view.id, info.topic_id) is None:
+        raise NotFound(
+            f"Group {group} does not read queue {queue}.", code=Code.QUEUE_NOT_FOUND
+        )
     # Audited before the node changes, so that no lease ends without an audit row.
     with reachable():
         after = {"queue": queue, "first": first}
@@ -134,17 +136,6 @@ def release(*, group: str, queue: int, first: int, actor: Actor) -> int:
     if count:
         known_queues.freed(view.id, queue, runs=count)
     return count
-
-
-def _queue(view: GroupView, queue: int) -> QueueInfo:
-    """Return a queue that the group reads. Raises NotFound if it reads no such queue."""
-    info = snapshot.find_queue(queue)
-    subscription = snapshot.current().subscription(view.id, info.topic_id)
-    if subscription is None:
-        raise NotFound(
-            f"Group {view.name} does not read queue {queue}.", code=Code.QUEUE_NOT_FOUND
-        )
-    return info
 
 
 def _share_group(group: str, actor: Actor) -> GroupView:

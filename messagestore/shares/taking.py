@@ -110,8 +110,7 @@ def due(*, node: Node, queue: int, one: Known, asked: Asked) -> list[Run]:
         taken_runs: list[Run] = []
         for run in due_runs:
             # A message that ends its workers must not take others along: they would become
-            # dead
-            # letters, too.
+            # dead letters, too.
             alone = sharing.must_lease_alone(run.deliveries + 1, max_deliveries=limit)
             if taken_runs and (
                 alone or sum(r.left.bit_count() for r in taken_runs) >= asked.messages
@@ -169,10 +168,8 @@ def new(*, node: Node, queue: int, one: Known, asked: Asked) -> list[Run]:
         1 if sharing.must_lease_alone(1, max_deliveries=limit) else asked.group.run_messages
     )
     # The first lease counts at once, so that most messages need no further request before
-    # they
-    # begin. If it is also the last one (`max_deliveries` is 1), it must not: else a message
-    # that no
-    # member began would be a dead letter.
+    # they begin. If it is also the last one (`max_deliveries` is 1), it must not: else a
+    # message that no member began would be a dead letter.
     counted = not (asked.counts_begun and sharing.is_exhausted(1, max_deliveries=limit))
     lease_ms, lengths = (
         asked.group.lease_ms,
@@ -185,8 +182,7 @@ def new(*, node: Node, queue: int, one: Known, asked: Asked) -> list[Run]:
     for repeat in range(REPEATS + 1):
         try:
             # A repeat has a transaction of its own, so that another call's part cannot
-            # spoil it
-            # again.
+            # spoil it again.
             return _together(part, alone=repeat > 0)
         except db_errors.RolledBack:
             if repeat == REPEATS:
@@ -199,8 +195,7 @@ def _together(part: _Part, *, alone: bool) -> list[Run]:
     """Lease the runs of a part, in a shared transaction unless `alone`."""
     runs: list[Run] | None = None
     # No result: the shared transaction failed. Another part may be the cause, so this one
-    # is tried
-    # alone.
+    # is tried alone.
     while runs is None:
         with _coalescer_of(part.place).turn(part, alone=alone) as turn:
             if parts := turn.items:
@@ -225,8 +220,7 @@ def _lease_parts(parts: Sequence[_Part]) -> list[list[Run]]:
             queue=place.queue,
             epoch=place.epoch,
             # The parts may have read the queue at different moments: the latest bounds are
-            # valid
-            # for all.
+            # valid for all.
             start=max(part.place.start for part in current_parts),
             end=max(part.place.end for part in current_parts),
             requests=wishes,
@@ -274,8 +268,7 @@ def held(
             else []
         )
     # The member never received these runs, so it reported no delivery of them. Only a first
-    # lease
-    # was counted when it was given.
+    # lease was counted when it was given.
     return [
         run._replace(uncounted=counts_begun and (run.grant_no > 1 or not run.deliveries))
         for run, is_renewed in zip(runs, renewed, strict=True)
@@ -301,8 +294,7 @@ def put_back(
                 known_queues.freed(group_id, run.queue, runs=1)
                 return run._replace(done=run.done | bits)
             # Another call of the same member may have cut the run since it was read: a
-            # member that
-            # lost an answer calls again while the first call still runs.
+            # member that lost an answer calls again while the first call still runs.
             firsts = {run.queue: [run.first]}
             row = run_sql.read_runs(session, group_id=group_id, firsts=firsts).get(run.key)
             if row is None or row.grant != run.grant:

@@ -8,7 +8,7 @@ promotion and resets go by.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 from messagestore import sweeping
 from messagestore.pool import node_pools
@@ -65,15 +65,14 @@ def commit(node_id: int, pairs: Iterable[Pair]) -> None:
         for group_id, queue in pairs:
             floor = position_sql.read_floor(session, group_id=group_id, queue=queue)
             # Never lowers `committed`, and changes nothing if the offsets were reset since
-            # the
-            # read.
+            # the read.
             if floor is not None:
                 position_sql.raise_committed(
                     session, group_id=group_id, queue=queue, to=floor
                 )
 
 
-def drop_missing(*, node_id: int, group_id: int, one: Known) -> int:
+def drop_missing(*, node_id: int, group_id: int, known: Known) -> int:
     """Remove messages from runs that can no longer be delivered. Return the number of
     messages.
 
@@ -82,9 +81,9 @@ def drop_missing(*, node_id: int, group_id: int, one: Known) -> int:
     as nobody asks. Runs whose lease lasts are left alone: their member has the messages,
     and may still report on them.
     """
-    view = one.view
+    view = known.view
     next_offset = view.next_offset or 0
-    spans = [(0, view.low), *(gap for gap in one.gaps if gap[0] < next_offset)]
+    spans = [(0, view.low), *(gap for gap in known.gaps if gap[0] < next_offset)]
     missing_end = max(end for _, end in spans)
     if not view.runs or view.committed >= missing_end:
         return 0
@@ -123,28 +122,24 @@ def free_departed() -> int:
     count.
     """
     current = snapshot.current()
-    return sum(
-        _free_runs(current.groups[group_id], owner)
-        for group_id, owner in ended_share_members.take_ended()
-        if group_id in current.groups
-    )
-
-
-def _free_runs(group: GroupInfo, owner: str) -> int:
-    """End the leases of a member on all nodes of its group. On a node that fails they run
-    out.
-    """
     count = 0
-    for node_id, queues in places(group).items():
-        with sweeping.log_failure(
-            f"Release of what a member of group {group.name} leased on node {node_id}"
-        ):
-            with node_pools.node(node_id).reading() as session:
-                runs = run_sql.end_leases_of_owner(session, group_id=group.id, owner=owner)
-            if runs:
-                for info in queues:
-                    known_queues.freed(group.id, info.id, runs=runs)
-            count += runs
+    for group_id, owner in ended_share_members.take_ended():
+        group = current.groups.get(group_id)
+        if group is None:
+            continue
+        for node_id, queues in places(group).items():
+            # On a node that fails, the leases run out by themselves.
+            with sweeping.log_failure(
+                f"Release of what a member of group {group.name} leased on node {node_id}"
+            ):
+                with node_pools.node(node_id).reading() as session:
+                    runs = run_sql.end_leases_of_owner(
+                        session, group_id=group_id, owner=owner
+                    )
+                if runs:
+                    for info in queues:
+                        known_queues.freed(group_id, info.id, runs=runs)
+                count += runs
     return count
 
 
@@ -152,15 +147,14 @@ def places(group: GroupInfo) -> dict[int, list[QueueInfo]]:
     """Return the readable queues of a group, including those of its retry topics, by node
     id.
     """
-    return grouped((info.node_id, info) for info in _readable_queues(group))
-
-
-def _readable_queues(group: GroupInfo) -> Iterator[QueueInfo]:
     current = snapshot.current()
+    queues_by_node: dict[int, list[QueueInfo]] = {}
     for subscription in current.subscriptions_of(group.id):
         topic = current.topics.get(subscription.topic_id)
-        if topic is not None and subscription.state == "ready":
-            infos = (
-                current.queues[queue] for queue in topic.queues if queue in current.queues
-            )
-            yield from (info for info in infos if info.state in known_queues.READABLE)
+        if topic is None or subscription.state != "ready":
+            continue
+        for queue in topic.queues:
+            info = current.queues.get(queue)
+            if info is not None and info.state in known_queues.READABLE:
+                queues_by_node.setdefault(info.node_id, []).append(info)
+    return queues_by_node

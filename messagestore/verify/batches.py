@@ -1,15 +1,15 @@
-"""Batches of sends against the stored messages.
+"""Compares the batches of sends with the stored messages.
 
-`sent_batch` is walked in pages by id, once per node for all queues, up to the highest id
-there was at the start. A send writes its row in the transaction that writes head and
-messages, so a head that is read after a batch is not below its end, and a row below a head
-that was read before the walk has a batch, unless that has expired. The oldest expire first:
-what is younger than a batch that was met in the same queue, and than the oldest that is
-left, has not expired.
+`sent_batch` is read in pages by batch id, once per node for all queues, up to the highest
+id that existed at the start. A send writes its row in the transaction that writes head and
+messages. So a head that is read after a batch is not below its end. And a row below a head
+that was read before the walk has a batch, unless the batch has expired. The oldest expire
+first: rows younger than a batch of the same queue, and than the oldest batch that is left,
+have batches that have not expired.
 
-Each page is counted before it is listed, by a statement of its own: a list that is shorter
-again and again means that batches were not looked at, and the queues are reported as such,
-never as clean.
+Each page is counted before it is listed, by a statement of its own. If lists are repeatedly
+shorter than counts, some batches were not checked, and the queues are reported as
+unchecked, never as clean.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ _ALL_BYTES = 2**62
 
 
 class _Page(NamedTuple):
-    """A piece of `sent_batch`: how many `ids` it has, the highest of them, and the rows of
-    some queues.
+    """A page of `sent_batch`: number of `ids`, the highest of them, and the rows of some
+    queues.
 
-    `counted`: how many such rows the node had counted before it listed them.
+    `counted` is the number of such rows that the node counted before it listed them.
     """
 
     ids: int
@@ -51,42 +51,45 @@ class _Page(NamedTuple):
 
 
 class BatchWalk:
-    """The batches of some queues, whose openings were read before."""
+    """Walk over the batches of some queues, whose openings were read before."""
 
     def __init__(
         self, visit: Visit, queues: Iterable[QueueReport], *, digests: bool
     ) -> None:
         self._visit = visit
-        self._queues = {one.id: one for one in queues if one.opening is not None}
+        self._queues = {queue.id: queue for queue in queues if queue.opening is not None}
         self._openings = {
-            one.id: one.opening for one in self._queues.values() if one.opening is not None
+            queue.id: queue.opening
+            for queue in self._queues.values()
+            if queue.opening is not None
         }
         self._digests = digests
         self._claims = {queue: Ranges() for queue in self._queues}
         self._heads = {queue: opening.head for queue, opening in self._openings.items()}
 
     def run(self) -> None:
-        """Walk all nodes side by side; the reports have what was found."""
+        """Walk all nodes side by side, and add findings to the reports."""
         nodes = sweeping.group_by_node(self._queues.values())
         walks = [
-            self._node(node_id, [one.id for one in mine]) for node_id, mine in nodes.items()
+            self._walk_node(node_id, [queue.id for queue in node_queues])
+            for node_id, node_queues in nodes.items()
         ]
-        before: BatchRow | None = None
-        for row in heapq.merge(*walks, key=lambda one: one.batch_id):
-            if before is not None and before.batch_id == row.batch_id:
-                self._twice(before, row)
-            before = row
-        for one in self._queues.values():
-            if one.unseen is None:
-                self._settle(one)
+        previous: BatchRow | None = None
+        for row in heapq.merge(*walks, key=lambda batch: batch.batch_id):
+            if previous is not None and previous.batch_id == row.batch_id:
+                self._report_duplicate(previous, row)
+            previous = row
+        for queue in self._queues.values():
+            if queue.unseen is None:
+                self._check_claims(queue)
 
-    def _node(self, node_id: int, queues: list[int]) -> Iterator[BatchRow]:
-        """The batches of a node by id, each judged by itself. A node that goes away ends
-        it.
+    def _walk_node(self, node_id: int, queues: list[int]) -> Iterator[BatchRow]:
+        """Yield the batches of a node by id, after checking each by itself. Ends if the
+        node fails.
         """
         try:
             last, _ = self._visit.ask(node_id, audit_sql.read_batch_ends)
-            yield from self._pages(node_id, queues, last) if last is not None else ()
+            yield from self._walk_pages(node_id, queues, last) if last is not None else ()
         except NodeUnavailable as error:
             for queue in queues:
                 self._queues[queue].unseen = error.detail
@@ -96,35 +99,42 @@ class BatchWalk:
                     Finding("unreadable", "table sent_batch", fault.detail)
                 )
 
-    def _pages(self, node_id: int, queues: list[int], last: bytes) -> Iterator[BatchRow]:
+    def _walk_pages(
+        self, node_id: int, queues: list[int], last: bytes
+    ) -> Iterator[BatchRow]:
+        """Read page after page, and yield the batches that are valid and of kept messages."""
         after, done, since_ms = (
             b"",
             0,
             min(self._openings[queue].since_ms for queue in queues),
         )
         while True:
-            page = self._page(node_id, queues, after, last)
+            page = self._read_page(node_id, queues, after, last)
             rows = [row for row in page.rows if row.stored_at_ms >= since_ms]
-            self._know_heads(node_id, rows)
+            self._refresh_heads(node_id, rows)
             for row in rows:
-                if self._claim(row):
+                if self._check_batch(row):
                     yield row
             done += page.ids
-            self._visit.say(
+            self._visit.report_progress(
                 f"batches on node {self._queues[queues[0]].expected.node}:", done, 0
             )
-            self._visit.spent(max(page.ids, 1))
+            self._visit.throttle(max(page.ids, 1))
             if page.end is None or page.ids < PAGE:
-                self._must_be_last(node_id, page.end or after, last)
+                self._require_last(node_id, page.end or after, last)
                 return
             after = page.end
 
-    def _page(self, node_id: int, queues: list[int], after: bytes, last: bytes) -> _Page:
-        """The next page. Raises ReadShort; what expires between count and list is no
-        reason.
+    def _read_page(
+        self, node_id: int, queues: list[int], after: bytes, last: bytes
+    ) -> _Page:
+        """Return the next page. Raises ReadShort if the list stays shorter than the count.
+
+        A batch that expires between count and list makes it shorter once, so the page is
+        read again.
         """
         for _ in range(TRIES):
-            page = self._visit.ask(node_id, _page(queues, after, last))
+            page = self._visit.ask(node_id, _page_reader(queues, after, last))
             if len(page.rows) >= page.counted:
                 return page
         start, listed = after.hex() or "0", len(page.rows)
@@ -132,27 +142,29 @@ class BatchWalk:
             f"The node counts {page.counted} batches from id {start} on and lists {listed}."
         )
 
-    def _must_be_last(self, node_id: int, end: bytes, last: bytes) -> None:
-        """Raise ReadShort if the walk ended before the batch that was the last when it
-        began.
+    def _require_last(self, node_id: int, end: bytes, last: bytes) -> None:
+        """Raise ReadShort if the walk ended before the batch that was the last at its
+        start.
         """
-        if end != last and self._is_kept(node_id, last):
+        if end != last and self._is_recorded(node_id, last):
             raise ReadShort(f"The batches above id {end.hex() or '0'} were not listed.")
 
-    def _is_kept(self, node_id: int, batch_id: bytes) -> bool:
-        found = self._visit.ask(
+    def _is_recorded(self, node_id: int, batch_id: bytes) -> bool:
+        """Return True if a batch is still recorded."""
+        batch = self._visit.ask(
             node_id, lambda session: message_sql.find_batch(session, batch_id=batch_id)
         )
-        return found is not None
+        return batch is not None
 
-    def _head(self, queue: QueueReport) -> Head | None:
+    def _read_head(self, queue: QueueReport) -> Head | None:
         return self._visit.ask(
             queue.node_id, lambda session: queue_sql.read_head(session, queue=queue.id)
         )
 
-    def _know_heads(self, node_id: int, rows: list[BatchRow]) -> None:
-        """Read the heads anew that batches reach beyond: after them, so they cannot be too
-        low.
+    def _refresh_heads(self, node_id: int, rows: list[BatchRow]) -> None:
+        """Read the heads again of queues in which batches end above them.
+
+        They are read after the batches, so they cannot be too low.
         """
         beyond = sorted({row.queue for row in rows if _end(row) > self._heads[row.queue]})
         if beyond:
@@ -161,60 +173,68 @@ class BatchWalk:
             )
             self._heads.update(heads)
 
-    def _claim(self, row: BatchRow) -> bool:
-        """Judge a batch by itself; return True if it is one at all, of messages that are
-        kept.
-        """
+    def _check_batch(self, row: BatchRow) -> bool:
+        """Check a batch by itself. Return True if it is valid and its messages are kept."""
         queue = self._queues[row.queue]
         low = self._openings[row.queue].low
         first, end, name = row.first_offset, _end(row), f"batch {UUID(bytes=row.batch_id)}"
         if row.message_count < 1 or first < 0 or len(row.digest) != DIGEST_BYTES:
-            what = (
+            detail = (
                 f"{row.message_count} messages from offset {first} and a digest of "
                 f"{len(row.digest)} bytes"
             )
-            self._add(queue, row, Finding("batch_malformed", name, what))
+            self._add_finding(queue, row, Finding("batch_malformed", name, detail))
             return False
+        # Retention has deleted its messages.
         if end <= low:
             return False
         queue.batches += 1
         if end > self._heads[row.queue]:
-            self._beyond(queue, row, name)
+            self._check_above_head(queue, row, name)
         overlap = self._claims[row.queue].add(max(first, low), end)
         if overlap is not None:
-            what = (
+            detail = (
                 f"{name} claims {shown(first, end)}, other batches claim {shown(*overlap)}"
             )
-            self._add(queue, row, Finding("batch_overlap", shown(*overlap), what, *overlap))
+            self._add_finding(
+                queue, row, Finding("batch_overlap", shown(*overlap), detail, *overlap)
+            )
         if self._digests:
-            self._compare(queue, row, name)
+            self._check_digest(queue, row, name)
         return True
 
-    def _add(self, queue: QueueReport, row: BatchRow, finding: Finding) -> None:
-        """Take in a finding about a batch that is still kept."""
+    def _add_finding(self, queue: QueueReport, row: BatchRow, finding: Finding) -> None:
+        """Add a finding about a batch, if the batch is still recorded."""
         try:
-            if self._is_kept(queue.node_id, row.batch_id):
+            if self._is_recorded(queue.node_id, row.batch_id):
                 queue.add(finding)
         except NodeUnavailable as error:
             queue.unseen = error.detail
 
-    def _beyond(self, queue: QueueReport, row: BatchRow, name: str) -> None:
-        head = self._head(queue)
+    def _check_above_head(self, queue: QueueReport, row: BatchRow, name: str) -> None:
+        """Report a batch that ends above the head."""
+        head = self._read_head(queue)
         if head is not None and _end(row) > head.head:
-            what = (
+            detail = (
                 f"{name} claims {shown(row.first_offset, _end(row))}, the log end "
                 f"offset is {head.head}"
             )
-            self._add(
+            self._add_finding(
                 queue,
                 row,
                 Finding(
-                    "batch_outside", name, what, max(row.first_offset, head.head), _end(row)
+                    "batch_outside",
+                    name,
+                    detail,
+                    max(row.first_offset, head.head),
+                    _end(row),
                 ),
             )
 
-    def _compare(self, queue: QueueReport, row: BatchRow, name: str) -> None:
-        """Take the digest of the stored messages anew; missing ones are found by others."""
+    def _check_digest(self, queue: QueueReport, row: BatchRow, name: str) -> None:
+        """Compare the digest of a batch with its stored messages. Missing ones are found
+        elsewhere.
+        """
         first, end = row.first_offset, _end(row)
         select = functools.partial(
             message_sql.select_messages,
@@ -226,67 +246,70 @@ class BatchWalk:
         try:
             stored = self._visit.ask(queue.node_id, select)
         except db_errors.Final as fault:
-            # unless the table cannot be read at all: then that is a finding
+            # A table that cannot be read at all becomes a finding later (positions.py).
             queue.unseen = fault.detail
             return
-        self._visit.spent(len(stored))
+        self._visit.throttle(len(stored))
         if len(stored) != row.message_count:
             return
         messages = [
             NewMessage(
-                body=one.body,
-                key=one.key,
-                tag=one.tag,
-                headers=one.headers,
-                trace_id=one.trace_id,
+                body=message.body,
+                key=message.key,
+                tag=message.tag,
+                headers=message.headers,
+                trace_id=message.trace_id,
             )
-            for one in stored
+            for message in stored
         ]
         differs = ["digest"] if digest(messages) != row.digest else []
-        if {one.stored_at_ms for one in stored} != {row.stored_at_ms}:
+        if {message.stored_at_ms for message in stored} != {row.stored_at_ms}:
             differs.append("stored_at")
         if differs:
-            what = f"{name} and its messages differ in {' and '.join(differs)}"
-            self._add(
-                queue, row, Finding("batch_differs", shown(first, end), what, first, end)
+            detail = f"{name} and its messages differ in {' and '.join(differs)}"
+            self._add_finding(
+                queue, row, Finding("batch_differs", shown(first, end), detail, first, end)
             )
 
-    def _twice(self, one: BatchRow, other: BatchRow) -> None:
-        """The same id on two nodes."""
-        for row, elsewhere in ((one, other), (other, one)):
-            there = shown(elsewhere.first_offset, _end(elsewhere))
-            what = (
+    def _report_duplicate(self, first_row: BatchRow, second_row: BatchRow) -> None:
+        """Report an id that is stored on two nodes."""
+        for row, elsewhere in ((first_row, second_row), (second_row, first_row)):
+            other_offsets = shown(elsewhere.first_offset, _end(elsewhere))
+            detail = (
                 f"batch {UUID(bytes=row.batch_id)} is also stored in queue "
-                f"{elsewhere.queue}: {there}"
+                f"{elsewhere.queue}: {other_offsets}"
             )
-            here = row.first_offset, _end(row)
-            self._add(
+            claim = row.first_offset, _end(row)
+            self._add_finding(
                 self._queues[row.queue],
                 row,
-                Finding("batch_twice", shown(*here), what, *here),
+                Finding("batch_twice", shown(*claim), detail, *claim),
             )
 
-    def _settle(self, queue: QueueReport) -> None:
-        """Judge what all batches of a queue claim together."""
+    def _check_claims(self, queue: QueueReport) -> None:
+        """Check what the batches of a queue claim together: gaps, and rows without a batch."""
         start, _, head, gaps, _ = self._openings[queue.id]
         claims = list(self._claims[queue.id])
         try:
-            for piece in self._kept(queue, within(claims, gaps)):
-                what = "a batch claims these offsets, but they lie in a declared gap"
-                queue.add(Finding("batch_in_gap", shown(*piece), what, *piece))
+            for piece in self._without_deleted(queue, within(claims, gaps)):
+                detail = "a batch claims these offsets, but they lie in a declared gap"
+                queue.add(Finding("batch_in_gap", shown(*piece), detail, *piece))
             if claims:
                 for hole in without([(max(start, claims[0][0]), head)], [*claims, *gaps]):
-                    self._hole(queue, hole, claims[0][0])
+                    self._check_unclaimed(queue, hole, claims[0][0])
         except (NodeUnavailable, db_errors.Final) as error:
-            # unless the table cannot be read at all: then that is a finding
+            # A table that cannot be read at all becomes a finding later (positions.py).
             queue.unseen = error.detail
 
-    def _kept(self, queue: QueueReport, ranges: list[Range]) -> list[Range]:
-        head = self._head(queue)
+    def _without_deleted(self, queue: QueueReport, ranges: list[Range]) -> list[Range]:
+        """Return the ranges without what retention has deleted."""
+        head = self._read_head(queue)
         return [] if head is None else without(ranges, [(-1, head.low)])
 
-    def _hole(self, queue: QueueReport, hole: Range, oldest_claim: int) -> None:
-        """Rows that no batch claims, too young for theirs to have expired."""
+    def _check_unclaimed(self, queue: QueueReport, hole: Range, oldest_claim: int) -> None:
+        """Report rows that no batch claims although they are too young for it to have
+        expired.
+        """
 
         def question(session: Session) -> Range | None:
             oldest_here = message_sql.read_stored_at_ms(
@@ -295,6 +318,8 @@ class BatchWalk:
             _, oldest_left = audit_sql.read_batch_ends(session)
             if oldest_here is None or oldest_left is None:
                 return None
+            # Batches expire by age. One of this queue still exists, and so do all younger
+            # ones.
             younger_ms = max(oldest_here, oldest_left) + 1
             first = first_at(session, queue=queue.id, bounds=hole, at_ms=younger_ms)
             lowest, _ = audit_sql.read_offset_ends(session, queue=queue.id, first=first)
@@ -303,29 +328,31 @@ class BatchWalk:
                 return None
             return (max(lowest, head.low), hole[1]) if head.low < hole[1] else None
 
-        found = (
+        unclaimed = (
             None if queue.full("unclaimed") else self._visit.ask(queue.node_id, question)
         )
-        if found is None or self._claimed_after_all(queue, found):
+        # A repair may have restored the batch since the walk passed its id.
+        if unclaimed is None or self._claimed_after_all(queue, unclaimed):
             return
-        what = (
+        detail = (
             "these messages belong to no batch, but are newer than the oldest stored batch"
         )
-        queue.add(Finding("unclaimed", shown(*found), what, *found))
+        queue.add(Finding("unclaimed", shown(*unclaimed), detail, *unclaimed))
 
-    def _claimed_after_all(self, queue: QueueReport, found: Range) -> bool:
-        """Look for their batch once more, through the node's whole list."""
+    def _claimed_after_all(self, queue: QueueReport, unclaimed: Range) -> bool:
+        """Search the node's whole list again for a batch of some rows."""
         end, after = (
             self._visit.ask(queue.node_id, audit_sql.read_batch_ends)[0] or b"",
             b"",
         )
         while True:
-            page = self._page(queue.node_id, [queue.id], after, end)
+            page = self._read_page(queue.node_id, [queue.id], after, end)
             if any(
-                row.first_offset < found[1] and _end(row) > found[0] for row in page.rows
+                row.first_offset < unclaimed[1] and _end(row) > unclaimed[0]
+                for row in page.rows
             ):
                 return True
-            self._visit.spent(max(page.ids, 1))
+            self._visit.throttle(max(page.ids, 1))
             if page.end is None or page.ids < PAGE:
                 return False
             after = page.end
@@ -335,8 +362,10 @@ def _end(row: BatchRow) -> int:
     return row.first_offset + row.message_count
 
 
-def _page(queues: list[int], after: bytes, last: bytes) -> Callable[[Session], _Page]:
-    """Ask for the next page, counted and then listed."""
+def _page_reader(
+    queues: list[int], after: bytes, last: bytes
+) -> Callable[[Session], _Page]:
+    """Return a function that counts the next page and then lists it."""
 
     def question(session: Session) -> _Page:
         count, end, counted = audit_sql.count_batch_page(

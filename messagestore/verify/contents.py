@@ -1,5 +1,5 @@
-"""Contents of nodes against metadata as a whole: tables, head rows, positions; and metadata
-by itself.
+"""Compares the contents of nodes with metadata as a whole (tables, head rows, positions),
+and checks metadata itself.
 """
 
 from __future__ import annotations
@@ -23,8 +23,9 @@ from metadata.monitoring.health_checks import list_ids
 
 @dataclass(slots=True)
 class Contents:
-    """Contents of a node; `identity` as it stands in its database, `empty`: those of the
-    tables that belong to no queue and hold no message.
+    """Contents of a node. `identity` is the one in its database.
+
+    `empty` has the tables that belong to no queue and hold no message.
     """
 
     info: NodeInfo
@@ -35,141 +36,148 @@ class Contents:
     readers: list[ReaderRow] = field(default_factory=list)
 
 
-def read(info: NodeInfo) -> Contents:
-    """Read what is on a node, whether it may be served or not. Raises NodeUnavailable,
+def read_contents(info: NodeInfo) -> Contents:
+    """Read a node's contents, even if brokers do not serve it. Raises NodeUnavailable,
     db_errors.Final.
     """
     with session_pool.direct(info) as session:
-        seen = Contents(info)
+        node_contents = Contents(info)
         try:
-            seen.identity = promotion_sql.read_identity(session)
+            node_contents.identity = promotion_sql.read_identity(session)
         except db_errors.Final:
-            seen.identity = ""  # nobody wrote one
-        if info.identity and seen.identity != info.identity:
-            return seen
-        seen.readers = audit_sql.list_all_readers(session)
-        seen.heads = queue_sql.read_heads(session, queues=None)
-        seen.tables = frozenset(audit_sql.list_message_tables(session))
-        unknown = sorted(seen.tables - snapshot.current().queues.keys())
-        seen.empty = frozenset(queue for queue in unknown if is_empty(session, queue))
-        return seen
+            node_contents.identity = ""  # the table of identities is missing
+        if info.identity and node_contents.identity != info.identity:
+            return node_contents
+        node_contents.readers = audit_sql.list_all_readers(session)
+        node_contents.heads = queue_sql.read_heads(session, queues=None)
+        node_contents.tables = frozenset(audit_sql.list_message_tables(session))
+        unknown = sorted(node_contents.tables - snapshot.current().queues.keys())
+        node_contents.empty = frozenset(
+            queue for queue in unknown if is_empty(session, queue)
+        )
+        return node_contents
 
 
 def is_empty(session: Session, queue: int) -> bool:
     return audit_sql.read_offset_ends(session, queue=queue, first=0) == (None, None)
 
 
-def of_node(seen: Contents, known: ExpectedState) -> Iterator[Finding]:
-    """Yield what is wrong on a node."""
-    info = seen.info
-    if info.identity and seen.identity != info.identity:
-        found = f"its identity is {seen.identity or '(none)'}, not {info.identity}"
-        yield Finding("identity_differs", f"node {info.name}", found, node=info.id)
+def check_node(node_contents: Contents, expected: ExpectedState) -> Iterator[Finding]:
+    """Yield the findings on a node."""
+    info = node_contents.info
+    if info.identity and node_contents.identity != info.identity:
+        detail = (
+            f"its identity is {node_contents.identity or '(none)'}, not {info.identity}"
+        )
+        yield Finding("identity_differs", f"node {info.name}", detail, node=info.id)
         return
-    for queue in known.queues.values():
+    for queue in expected.queues.values():
         if queue.node_id == info.id and not queue.gone:
-            yield from _of_queue(queue, seen)
-    yield from _of_leftovers(seen, known)
-    yield from _of_readers(seen, known)
+            yield from _check_queue(queue, node_contents)
+    yield from _check_leftovers(node_contents, expected)
+    yield from _check_readers(node_contents, expected)
 
 
-def _of_queue(queue: ExpectedQueue, seen: Contents) -> Iterator[Finding]:
-    head, highest = seen.heads.get(queue.queue), queue.head_seen
+def _check_queue(queue: ExpectedQueue, node_contents: Contents) -> Iterator[Finding]:
+    """Yield the findings on a queue that metadata expects on a node."""
+    # Metadata has the highest head that was seen, so a node that lost messages is noticed.
+    head, highest = node_contents.heads.get(queue.queue), queue.head_seen
     where = f"queue {queue.queue} of topic {queue.topic} on node {queue.node}"
     node, ids = queue.node_id, (queue.queue,)
-    if queue.queue not in seen.tables:
-        never = not head and not highest
-        what = (
+    if queue.queue not in node_contents.tables:
+        never_used = not head and not highest
+        detail = (
             "no message was ever stored"
-            if never
+            if never_used
             else f"its log end offset was {max(head or 0, highest)}"
         )
-        yield Finding("table_missing", where, what, safe=never, node=node, ids=ids)
+        yield Finding("table_missing", where, detail, safe=never_used, node=node, ids=ids)
     elif head is None:
         yield Finding(
             "head_missing", where, f"its log end offset was {highest}", node=node, ids=ids
         )
     if head is not None and head < highest:
-        what = f"the log end offset is {head}; it was {highest}"
-        yield Finding("head_fell", where, what, node=node, ids=ids)
+        detail = f"the log end offset is {head}; it was {highest}"
+        yield Finding("head_fell", where, detail, node=node, ids=ids)
 
 
-def _of_leftovers(seen: Contents, known: ExpectedState) -> Iterator[Finding]:
-    node = seen.info
-    # 0 is what a registration tries a node with
-    there = known.queues.keys() | known.creating | {0}
-    for queue in sorted(seen.tables - there):
-        head = seen.heads.get(queue, 0)
-        what = "it is empty" if queue in seen.empty else "it holds messages"
-        what += "" if head == 0 else f"; its log end offset was {head}"
+def _check_leftovers(node_contents: Contents, expected: ExpectedState) -> Iterator[Finding]:
+    """Yield tables and head rows that belong to no queue."""
+    node = node_contents.info
+    # Registration tries a node's rights with queue 0.
+    expected_ids = expected.queues.keys() | expected.creating | {0}
+    for queue in sorted(node_contents.tables - expected_ids):
+        head = node_contents.heads.get(queue, 0)
+        detail = "it is empty" if queue in node_contents.empty else "it holds messages"
+        detail += "" if head == 0 else f"; its log end offset was {head}"
         where = f"table message_{queue} on node {node.name}"
-        safe = queue in seen.empty and head == 0
-        yield Finding("table_unknown", where, what, safe=safe, node=node.id, ids=(queue,))
-    for queue in sorted(seen.heads.keys() - seen.tables - there):
-        head = seen.heads[queue]
-        where, what = (
+        safe = queue in node_contents.empty and head == 0
+        yield Finding("table_unknown", where, detail, safe=safe, node=node.id, ids=(queue,))
+    for queue in sorted(node_contents.heads.keys() - node_contents.tables - expected_ids):
+        head = node_contents.heads[queue]
+        where, detail = (
             f"queue_head row {queue} on node {node.name}",
             f"its log end offset is {head}",
         )
         yield Finding(
-            "head_unknown", where, what, safe=head == 0, node=node.id, ids=(queue,)
+            "head_unknown", where, detail, safe=head == 0, node=node.id, ids=(queue,)
         )
 
 
-def _of_readers(seen: Contents, known: ExpectedState) -> Iterator[Finding]:
-    lone: dict[int, set[int]] = {}
-    for row in seen.readers:
-        if is_lone(row, known):
-            lone.setdefault(row.group_id, set()).add(row.queue)
-    for group, queues in sorted(lone.items()):
-        where = (
-            f"group {known.groups.get(group, f'with id {group}')} on node {seen.info.name}"
-        )
-        what, node, ids = (
+def _check_readers(node_contents: Contents, expected: ExpectedState) -> Iterator[Finding]:
+    """Yield reader rows that belong to no subscription or instance, by group."""
+    unused_queues: dict[int, set[int]] = {}
+    for row in node_contents.readers:
+        if is_unused(row, expected):
+            unused_queues.setdefault(row.group_id, set()).add(row.queue)
+    for group, queues in sorted(unused_queues.items()):
+        name = expected.groups.get(group, f"with id {group}")
+        where = f"group {name} on node {node_contents.info.name}"
+        detail, node, ids = (
             f"in queues {list_ids(queues)}",
-            seen.info.id,
+            node_contents.info.id,
             tuple(sorted(queues)),
         )
         yield Finding(
-            "readers_unknown", where, what, safe=True, node=node, group=group, ids=ids
+            "readers_unknown", where, detail, safe=True, node=node, group=group, ids=ids
         )
 
 
-def is_lone(row: ReaderRow, known: ExpectedState) -> bool:
-    """Return True if nobody reads by a position: its subscription, or its instance, is
-    gone.
-    """
-    if row.queue in known.creating:
+def is_unused(row: ReaderRow, expected: ExpectedState) -> bool:
+    """Return True if the subscription or the instance of a reader row was removed."""
+    if row.queue in expected.creating:
         return False
-    queue = known.queues.get(row.queue)
-    if queue is None or (row.group_id, queue.topic_id) not in known.subscriptions:
+    queue = expected.queues.get(row.queue)
+    if queue is None or (row.group_id, queue.topic_id) not in expected.subscriptions:
         return True
     return (
-        row.group_id in known.broadcasting
-        and (row.group_id, row.instance) not in known.instances
+        row.group_id in expected.broadcasting
+        and (row.group_id, row.instance) not in expected.instances
     )
 
 
-def of_metadata(known: ExpectedState) -> Iterator[Finding]:
-    """Yield what is wrong in metadata alone."""
-    for kind, found in expected_state.find_contradictions():
-        word = "in queues" if kind.startswith("position") else "members"
-        for group, ids in sorted(found.items()):
-            where, what = (
-                f"group {known.groups.get(group, group)}",
-                f"{word} {list_ids(ids)}",
+def check_metadata(expected: ExpectedState) -> Iterator[Finding]:
+    """Yield the findings in metadata alone."""
+    for kind, ids_by_group in expected_state.find_contradictions():
+        label = "in queues" if kind.startswith("position") else "members"
+        for group, ids in sorted(ids_by_group.items()):
+            where, detail = (
+                f"group {expected.groups.get(group, group)}",
+                f"{label} {list_ids(ids)}",
             )
             yield Finding(
                 kind,
                 where,
-                what,
+                detail,
                 safe=bool(KINDS[kind].repair),
                 group=group,
                 ids=tuple(ids),
             )
-    names = {queue.topic_id: queue.topic for queue in known.queues.values()}
+    names = {queue.topic_id: queue.topic for queue in expected.queues.values()}
     for group, topic in retry_topic_rows.find_missing():
-        where = f"group {known.groups.get(group, group)}, topic {names.get(topic, topic)}"
+        where = (
+            f"group {expected.groups.get(group, group)}, topic {names.get(topic, topic)}"
+        )
         yield Finding(
             "failure_topic_missing",
             where,
@@ -187,8 +195,8 @@ def of_metadata(known: ExpectedState) -> Iterator[Finding]:
         )
 
 
-def of_workers(change: int) -> Iterator[Finding]:
-    """Yield workers that have not followed metadata to a change."""
+def check_workers(change: int) -> Iterator[Finding]:
+    """Yield workers that have not loaded a change of metadata."""
     late = snapshot_acks.find_late_workers(change)
     if late:
         yield Finding("worker_behind", ", ".join(late), f"metadata was at change {change}")

@@ -1,4 +1,4 @@
-"""Kinds of faults, what each means and what to do about it; and the report of a run."""
+"""The kinds of findings with their meaning and advice, and the report of a run."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import NamedTuple, TypeVar
 from messagestore.verify.ranges import Range, shown
 from metadata.groups.expected_state import ExpectedQueue
 
-Judged = TypeVar("Judged", "Finding | str", "Finding")
-MOST = 100  # findings of one kind in one queue
+Judgement = TypeVar("Judgement", "Finding | str", "Finding")
+MOST = 100  # findings of a kind that are listed for a queue
 
 
 class Kind(NamedTuple):
-    """A kind of finding; `repair` says what the repair does where it is safe, '' where
-    there is none.
+    """A kind of finding. `repair` says what the repair does if it is safe, '' if there is
+    none.
     """
 
     means: str
@@ -154,7 +154,7 @@ QUEUE_KINDS = {  # found in the messages and offsets of a topic
         "adopt_restored_node.",
     ),
 }
-# found where metadata and nodes are compared as a whole, beside some of the above
+# found by comparing metadata with nodes, in addition to some of the above
 INSTALLATION_KINDS = {
     "identity_differs": Kind(
         "The database at the node's address has the data of another node, or none. Brokers do "
@@ -218,20 +218,18 @@ INSTALLATION_KINDS = {
     ),
 }
 KINDS = QUEUE_KINDS | INSTALLATION_KINDS
-# One for each queue, named in the key; what moves between two looks is not part of the
-# subject.
+# Findings of the first kinds have a queue in their key. Figures of the second kinds change
+# between two looks, so they do not identify a finding.
 ONE_QUEUE = ("table_missing", "table_unknown", "head_missing", "head_fell", "head_unknown")
 MOVING = ("head_behind", "gap_above_head", "worker_behind")
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something wrong: where (`offsets 5 … 9`, `group billing`), and what it is, in
-    figures.
+    """Something wrong: where (`offsets 5 … 9`, `group billing`), and `what`, with figures.
 
-    `first` and `end` are the offsets concerned, where there are any. `safe`: the repair may
-    be done; then
-    `node`, `group` and `topic` are ids, 0 where it is about none, and `ids` are queues, or
+    `first` and `end` are the offsets concerned, if any. `safe`: `repair` may mend it. Then
+    `node`, `group` and `topic` are ids, 0 if it concerns none, and `ids` are queues or
     members.
     """
 
@@ -249,14 +247,16 @@ class Finding:
 
     @property
     def key(self) -> str:
-        """Key of a finding, by which a later check knows it, and a repair is asked for."""
-        about = (
+        """A key by which a later check recognizes the finding, and by which its repair is
+        requested.
+        """
+        subject = (
             self.node,
             self.group,
             self.topic,
             self.ids[0] if self.kind in ONE_QUEUE else 0,
         )
-        return "-".join([self.kind, *map(str, about)])
+        return "-".join([self.kind, *map(str, subject)])
 
     @property
     def means(self) -> str:
@@ -264,21 +264,22 @@ class Finding:
 
     @property
     def advice(self) -> str:
-        """Remedy for it: the repair if it is safe."""
+        """The remedy: the repair if it is safe."""
         return KINDS[self.kind].repair if self.safe else KINDS[self.kind].advice
 
 
-def seen_twice(first: Iterable[Judged], second: Iterable[Judged]) -> list[Judged]:
-    """Return what two looks a moment apart have in common, as the second saw it: the rest
-    was under way.
+def seen_twice(first: Iterable[Judgement], second: Iterable[Judgement]) -> list[Judgement]:
+    """Return the judgements of a second look that the first look had, too.
+
+    The others were changes in progress.
     """
-    known = {_subject(one) for one in first}
-    return [one for one in second if _subject(one) in known]
+    first_subjects = {_subject(judgement) for judgement in first}
+    return [judgement for judgement in second if _subject(judgement) in first_subjects]
 
 
 def _subject(judged: Finding | str) -> tuple[str, ...]:
-    """Return the subject of a finding, without figures that move; of a note, the reader
-    before its colon.
+    """Return what identifies a judgement: a finding without figures that move, a note by
+    its reader.
     """
     if isinstance(judged, str):
         return ("note", judged.partition(":")[0])
@@ -286,9 +287,10 @@ def _subject(judged: Finding | str) -> tuple[str, ...]:
 
 
 class Opening(NamedTuple):
-    """A queue's bounds when the run began; its rows are looked at from `start` to `head`.
+    """A queue's bounds at the beginning of the run. Rows from `start` to `head` are
+    checked.
 
-    `since_ms` is the time that `start` stands for, 0 if all that is kept is of interest.
+    `since_ms` is the time of `start`, 0 if everything kept is checked.
     """
 
     start: int
@@ -300,10 +302,11 @@ class Opening(NamedTuple):
 
 @dataclass(slots=True)
 class QueueReport:
-    """A queue: how far it was looked at (`reached`, an offset), what was counted and found.
+    """A queue: how far it was checked (`reached`, an offset), what was counted, and
+    findings.
 
-    `unseen` says why it could not be looked at whole, None if it was. Notes are odd, but
-    explained.
+    `unseen` is the reason why it was not checked completely, None if it was. Notes are
+    unusual but explained.
     """
 
     expected: ExpectedQueue
@@ -325,7 +328,9 @@ class QueueReport:
         return self.expected.node_id
 
     def add(self, finding: Finding) -> None:
-        """Take a finding in, up to MOST of its kind; holes that touch become one."""
+        """Add a finding, up to MOST of its kind. Adjacent ranges of missing messages become
+        one.
+        """
         last = self.findings[-1] if self.findings else None
         if (
             last is not None
@@ -337,25 +342,26 @@ class QueueReport:
             self.findings.append(finding)
 
     def full(self, kind: str) -> bool:
-        """Return True if no more findings of a kind are taken in; the notes say so then."""
-        is_full = sum(one.kind == kind for one in self.findings) >= MOST
+        """Return True if the limit of findings of a kind is reached. A note says so."""
+        is_full = sum(finding.kind == kind for finding in self.findings) >= MOST
         text = f"{MOST} findings of kind {kind}: further ones are not listed"
         if is_full and text not in self.notes:
             self.notes.append(text)
         return is_full
 
     def discard(self) -> None:
-        """Drop what was found: the queue was deleted while it was looked at."""
+        """Remove the findings, because the topic was deleted during the run."""
         self.findings.clear()
         self.unseen = None
         self.notes = ["the topic was deleted meanwhile"]
 
 
 def missing(first: int, end: int) -> Finding:
-    """Rows that nothing explains the absence of."""
+    """Return the finding for missing messages that nothing explains."""
     count = end - first
-    what = f"{count} message{'s are' if count > 1 else ' is'} missing, and no gap is declared there"
-    return Finding("missing", shown(first, end), what, first, end)
+    messages = f"{count} message{'s are' if count > 1 else ' is'} missing"
+    detail = f"{messages}, and no gap is declared there"
+    return Finding("missing", shown(first, end), detail, first, end)
 
 
 @dataclass(slots=True)
@@ -374,8 +380,11 @@ class Report:
 
     @property
     def findings(self) -> tuple[Finding, ...]:
-        return (*(finding for one in self.queues for finding in one.findings), *self.others)
+        return (
+            *(finding for queue in self.queues for finding in queue.findings),
+            *self.others,
+        )
 
     @property
     def unseen(self) -> list[QueueReport]:
-        return [one for one in self.queues if one.unseen is not None]
+        return [queue for queue in self.queues if queue.unseen is not None]

@@ -1,6 +1,6 @@
-"""Leases of share groups in a queue, as its node holds them.
+"""Checks the leases of share groups in a queue, as its node has them.
 
-The reader rows were read before and the head is read after: so no lease may be below a
+Reader rows are read before the leases and the head after them. So no lease may be below a
 committed offset, and no position above the head.
 """
 
@@ -22,20 +22,22 @@ def judge(
     head: int | None,
     names: Mapping[int, str],
 ) -> Iterator[Finding]:
-    """Yield what is wrong with the leases of each group; `names`: of groups, by id."""
+    """Yield the findings on the leases of each group. `names` is {group id: name}."""
     rows = {row.group_id: row for row in readers if not row.instance}
     for share in shares:
         row = rows.get(share.group_id)
         where = f"group {names.get(share.group_id, f'with id {share.group_id}')}"
         if row is None or row.epoch != share.epoch:
-            continue  # it starts again at the committed offset
-        for what, span in _wrong(share, row.committed, head):
-            yield Finding("leases_wrong", where, what, *span)
+            # The group starts again at the committed offset, and these leases do not count.
+            continue
+        for detail, span in _find_contradictions(share, row.committed, head):
+            yield Finding("leases_wrong", where, detail, *span)
 
 
-def _wrong(
+def _find_contradictions(
     share: QueueShare, committed: int, head: int | None
 ) -> Iterator[tuple[str, tuple[int, int]]]:
+    """Yield (detail, range of offsets) for each contradiction in the leases of a group."""
     if head is not None and share.next_offset > head:
         yield (
             f"leased up to {share.next_offset}, the log end offset is {head}",
@@ -46,32 +48,32 @@ def _wrong(
             f"leased up to {share.next_offset}, committed is {committed}",
             (share.next_offset, committed),
         )
-    before = 0
-    for first, end, run in _unfinished(share.runs):
+    previous_end = 0
+    for first, end, run in _unfinished_spans(share.runs):
         if end > share.next_offset:
             yield (
-                f"run {_of(run)} is above {share.next_offset}, up to which was leased",
+                f"run {_describe(run)} is above {share.next_offset}, up to which was leased",
                 (first, end),
             )
         if first < committed:
             yield (
-                f"run {_of(run)} has unfinished messages below the committed offset",
+                f"run {_describe(run)} has unfinished messages below the committed offset",
                 (first, end),
             )
-        if first < before:
+        if first < previous_end:
             yield (
-                f"messages of run {_of(run)} are in another run, too",
-                (first, min(end, before)),
+                f"messages of run {_describe(run)} are in another run, too",
+                (first, min(end, previous_end)),
             )
-        before = max(before, end)
+        previous_end = max(previous_end, end)
 
 
-def _unfinished(runs: Sequence[Run]) -> list[tuple[int, int, Run]]:
-    """Stretches that are still in runs, rising."""
+def _unfinished_spans(runs: Sequence[Run]) -> list[tuple[int, int, Run]]:
+    """Return the stretches that are still in runs, (first, end, run), in rising order."""
     return sorted(
         (*span, run) for run in runs for span in sharing.spans_of(run.left, first=run.first)
     )
 
 
-def _of(run: Run) -> str:
+def _describe(run: Run) -> str:
     return shown(run.first, run.end)

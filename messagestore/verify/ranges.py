@@ -1,4 +1,4 @@
-"""Sets of offsets as ranges (first, end), `end` exclusive: few of them, however many
+"""Sets of offsets as ranges (first, end) with an exclusive end: few ranges, however many
 offsets.
 """
 
@@ -11,8 +11,8 @@ Range = tuple[int, int]
 
 
 class Ranges:
-    """Disjoint ranges in rising order. Neighbours melt into one, so a dense queue is a
-    single range.
+    """Disjoint ranges in rising order. Adjacent ranges merge, so a dense queue is a single
+    range.
     """
 
     def __init__(self) -> None:
@@ -23,45 +23,50 @@ class Ranges:
         return zip(self._firsts, self._ends, strict=True)
 
     def add(self, first: int, end: int) -> Range | None:
-        """Put first … end-1 in; return what was in already, from the first such offset to
-        the last.
+        """Add first … end-1. Return the range from the first to the last offset that was in
+        already.
 
         >>> ranges = Ranges()
         >>> ranges.add(0, 5), ranges.add(9, 12), ranges.add(4, 10), list(ranges)
         (None, None, (4, 10), [(0, 12)])
         """
-        left = bisect_left(self._ends, first)  # the first range that touches or follows
-        right = bisect_right(self._firsts, end)  # the first range behind it
-        known = [
-            (max(first, self._firsts[at]), min(end, self._ends[at]))
-            for at in range(left, right)
-            if self._firsts[at] < end and self._ends[at] > first
+        low_index = bisect_left(
+            self._ends, first
+        )  # the first range that touches or follows
+        high_index = bisect_right(self._firsts, end)  # the first range after it
+        overlaps = [
+            (max(first, self._firsts[index]), min(end, self._ends[index]))
+            for index in range(low_index, high_index)
+            if self._firsts[index] < end and self._ends[index] > first
         ]
-        if left < right:
-            first, end = min(first, self._firsts[left]), max(end, self._ends[right - 1])
-        self._firsts[left:right] = [first]
-        self._ends[left:right] = [end]
-        return (known[0][0], known[-1][1]) if known else None
+        if low_index < high_index:
+            first, end = (
+                min(first, self._firsts[low_index]),
+                max(end, self._ends[high_index - 1]),
+            )
+        self._firsts[low_index:high_index] = [first]
+        self._ends[low_index:high_index] = [end]
+        return (overlaps[0][0], overlaps[-1][1]) if overlaps else None
 
 
-def without(ranges: Iterable[Range], taken: Iterable[Range]) -> list[Range]:
-    """Return what is left of rising, disjoint ranges when others are taken out.
+def without(ranges: Iterable[Range], removed: Iterable[Range]) -> list[Range]:
+    """Return rising, disjoint ranges without the offsets of other ranges.
 
     >>> without([(0, 10), (20, 30)], [(4, 6), (9, 22)])
     [(0, 4), (6, 9), (22, 30)]
     """
-    rising = sorted(one for one in taken if one[0] < one[1])
-    left = []
+    rising = sorted(span for span in removed if span[0] < span[1])
+    remaining = []
     for first, end in ranges:
-        for taken_first, taken_end in rising:
-            if taken_end <= first or taken_first >= end:
+        for removed_first, removed_end in rising:
+            if removed_end <= first or removed_first >= end:
                 continue
-            if taken_first > first:
-                left.append((first, taken_first))
-            first = max(first, taken_end)
+            if removed_first > first:
+                remaining.append((first, removed_first))
+            first = max(first, removed_end)
         if first < end:
-            left.append((first, end))
-    return left
+            remaining.append((first, end))
+    return remaining
 
 
 def within(ranges: Iterable[Range], others: Iterable[Range]) -> list[Range]:
@@ -85,16 +90,16 @@ def holes(first: int, end: int, *, offsets: Sequence[int]) -> list[Range]:
     >>> holes(0, 8, offsets=[1, 2, 5])
     [(0, 1), (3, 5), (6, 8)]
     """
-    found = []
+    missing = []
     for offset in offsets:
         if offset > first:
-            found.append((first, offset))
+            missing.append((first, offset))
         first = offset + 1
-    return [*found, (first, end)] if first < end else found
+    return [*missing, (first, end)] if first < end else missing
 
 
 def cut(ranges: Iterable[Range], most: int) -> Iterator[Range]:
-    """The ranges in pieces of at most `most` offsets.
+    """Yield the ranges in pieces of at most `most` offsets.
 
     >>> list(cut([(0, 5), (7, 9)], 3))
     [(0, 3), (3, 5), (7, 9)]
@@ -105,7 +110,7 @@ def cut(ranges: Iterable[Range], most: int) -> Iterator[Range]:
 
 
 def shown(first: int, end: int) -> str:
-    """A range for people, who count its last offset in.
+    """Return a range as text. People count the last offset in.
 
     >>> shown(5, 6), shown(5, 9)
     ('offset 5', 'offsets 5 … 8')

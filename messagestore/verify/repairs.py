@@ -1,4 +1,6 @@
-"""The mends, each only for what is still so, and never for what may hold messages."""
+"""Repairs of findings. Each checks again that the finding is still true, and none deletes
+messages.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,7 @@ from messagestore.pool import session_pool
 from messagestore.tables import audit_sql, queue_sql, reader_sql
 from messagestore.tables.shares import position_sql
 from messagestore.topology import retry_topics
-from messagestore.verify.contents import is_empty, is_lone
+from messagestore.verify.contents import is_empty, is_unused
 from messagestore.verify.findings import Finding
 from messagestore.verify.run import check
 from metadata.actors import Actor
@@ -19,35 +21,35 @@ from metadata.groups import expected_state
 
 
 def find(*, key: str, actor: Actor) -> Finding:
-    """Return the finding that a check makes under a key now. Needs `admin` on everything.
-    Raises NotFound.
+    """Run a check and return the finding with a key. Needs `admin` on everything.
+
+    Raises NotFound if there is no such finding any more.
     """
-    found = {one.key: one for one in check(actor=actor).findings}
-    if key not in found:
+    findings = {finding.key: finding for finding in check(actor=actor).findings}
+    if key not in findings:
         raise NotFound(f"{key} is no longer found: it was repaired, or was only temporary.")
-    return found[key]
+    return findings[key]
 
 
 def repair(*, key: str, actor: Actor) -> Finding:
-    """Mend what a check found, if that is safe; return what it was. Needs `admin` on
-    everything.
+    """Repair a finding if that is safe, and return it. Needs `admin` on everything.
 
-    Raises Forbidden, NotFound when it is found no more, Conflict with what to do where no
-    repair is safe, NodeUnavailable.
+    Raises Forbidden, NotFound if it is no longer found, Conflict with advice if no repair
+    is safe, NodeUnavailable.
     """
     finding = find(key=key, actor=actor)
     if not finding.safe:
         raise Conflict(f"{finding.where}: this cannot be repaired safely. {finding.advice}")
     if finding.node:
-        _mend_node(finding)
+        _repair_node(finding)
     else:
-        _mend_metadata(finding)
-    _record(finding, actor)
+        _repair_metadata(finding)
+    _record_audit(finding, actor)
     return finding
 
 
 @transactional
-def _record(finding: Finding, actor: Actor) -> None:
+def _record_audit(finding: Finding, actor: Actor) -> None:
     before, after = {"where": finding.where, "what": finding.what}, {"key": finding.key}
     audit.record(
         actor=actor,
@@ -59,7 +61,7 @@ def _record(finding: Finding, actor: Actor) -> None:
     )
 
 
-def _mend_metadata(finding: Finding) -> None:
+def _repair_metadata(finding: Finding) -> None:
     group, ids = finding.group, list(finding.ids)
     if finding.kind == "position_unknown":
         expected_state.drop_positions(group_id=group, queues=ids)
@@ -71,7 +73,7 @@ def _mend_metadata(finding: Finding) -> None:
         retry_topics.make(group_id=group, topic_id=finding.topic)
 
 
-def _mend_node(finding: Finding) -> None:
+def _repair_node(finding: Finding) -> None:
     info = snapshot.node_by_id(finding.node)
     with session_pool.direct(info) as session:
         if finding.kind == "readers_unknown":
@@ -83,30 +85,28 @@ def _mend_node(finding: Finding) -> None:
 
 
 def _drop_queue(session: Session, finding: Finding) -> None:
-    """Drop a queue that was closed first: then nobody can write any more, and what is empty
-    stays so.
-    """
+    """Drop a queue that is empty, or raise Conflict."""
     (queue,) = finding.ids
+    # Close it before the check: then no message can arrive between check and drop.
     queue_sql.set_queue_state(session, queue=queue, state="retired")
     head = queue_sql.read_head(session, queue=queue)
-    held = finding.kind == "table_unknown" and not is_empty(session, queue)
-    if held or (head is not None and head.head):
+    has_messages = finding.kind == "table_unknown" and not is_empty(session, queue)
+    if has_messages or (head is not None and head.head):
         raise Conflict(f"{finding.where}: it holds messages now. {finding.means}")
     queue_sql.drop_queue(session, queue=queue)
 
 
 def _drop_readers(session: Session, finding: Finding) -> None:
-    """Drop positions up to the epochs that were seen: a subscription made meanwhile keeps
-    its own.
-    """
+    """Delete the unused reader rows of a finding."""
     rows = audit_sql.list_all_readers(session)
-    known = expected_state.read_state()
+    expected = expected_state.read_state()
     for row in rows:
         if (
             row.group_id == finding.group
             and row.queue in finding.ids
-            and is_lone(row, known)
+            and is_unused(row, expected)
         ):
+            # A subscription that is made meanwhile has a higher epoch, and keeps its rows.
             below = row.epoch + 1
             reader_sql.delete_readers(
                 session,

@@ -1,9 +1,10 @@
-"""Rows of a queue: dense, and in the order of their times.
+"""Checks that the rows of a queue have no holes and are in the order of their storage
+times.
 
-Counted in chunks, so that few rows travel; only a chunk that is short is looked at row by
-row. Every write commits head and rows together and retention raises `low` before it
-deletes. So rows below a head that was read before them must be there, unless a `low` or a
-gap that is read after them says otherwise.
+Rows are counted in chunks, so that few rows travel. Only a chunk with too few rows is read
+row by row. Every write commits head and rows together, and retention raises `low` before it
+deletes. So rows below a head that was read before them must exist, unless a `low` or a gap
+that is read after them explains it.
 """
 
 from __future__ import annotations
@@ -19,42 +20,42 @@ from messagestore.verify.ranges import Range, cut, holes, shown, within, without
 from messagestore.verify.visit import TRIES, ReadShort, Visit
 
 CHUNK = 10_000  # offsets
-_FAR = 2**63 - 1
+_END = 2**63 - 1
 
 
 def unexplained(session: Session, *, queue: int, runs: list[Range]) -> list[Range]:
-    """Return what is left of runs of missing offsets after a fresh look at low, gaps and
-    head.
+    """Return the ranges of missing offsets that no log start offset, gap or head explains.
 
-    A head that fell explains what is above it: that is a finding of its own.
+    Head and gaps are read now. A head that fell explains rows above it, because that is a
+    finding of its own.
     """
     gaps = queue_sql.read_gaps(session, queue=queue, position=0)
     head = queue_sql.read_head(session, queue=queue)
     if head is None:
-        return []  # also a finding of its own
-    return without(runs, [*gaps, (-1, head.low), (head.head, _FAR)])
+        return []  # The missing head row is a finding of its own.
+    return without(runs, [*gaps, (-1, head.low), (head.head, _END)])
 
 
 @dataclass(slots=True)
 class RowScan:
-    """One queue's rows, from its opening's start to its head."""
+    """Scan of one queue's rows, from the start of its opening to its head."""
 
     visit: Visit
     queue: QueueReport
     opening: Opening
-    clock: int | None = None  # when the last row so far was stored, ms
+    last_stored_ms: int | None = None  # storage time of the last row so far, ms
 
     def run(self) -> None:
-        """Look at all of them; the report has what was found. Raises NodeUnavailable,
+        """Check all rows and add findings to the report. Raises NodeUnavailable,
         db_errors.Final.
         """
         start, _, head, gaps, _ = self.opening
         self.queue.reached = start
         for first, end in cut(without([(start, head)], gaps), CHUNK):
-            self._chunk(first, end)
+            self._scan_chunk(first, end)
             self.queue.reached = end
             name = f"{self.queue.expected.topic} queue {self.queue.id}: offsets"
-            self.visit.say(name, end - start, head - start)
+            self.visit.report_progress(name, end - start, head - start)
             if self.queue.full("missing"):
                 self.queue.unseen = (
                     f"too many missing offsets: nothing above offset {end - 1} was checked"
@@ -62,29 +63,34 @@ class RowScan:
                 return
         self.queue.reached = head
         for first, end in within(gaps, [(start, head)]):
-            self._gap(first, end)
+            self._check_gap(first, end)
 
-    def _chunk(self, first: int, end: int) -> None:
-        count, runs = self._counted(first, end)
+    def _scan_chunk(self, first: int, end: int) -> None:
+        """Count the rows of a chunk, and look for holes and wrong times."""
+        count, runs = self._count_rows(first, end)
         self.queue.rows += count.rows
         for run in runs:
             if self.queue.full("missing"):
                 break
-            for hole in self._again(run):
+            # A row may have been restored, or a gap declared, since the first look.
+            for hole in self._recheck(run):
                 self.queue.add(missing(*hole))
         if count.earliest_ms is not None:
-            if count.falls or (self.clock is not None and count.earliest_ms < self.clock):
-                self._times(first, end)
+            # Only a chunk with a wrong time is read row by row.
+            if count.falls or (
+                self.last_stored_ms is not None and count.earliest_ms < self.last_stored_ms
+            ):
+                self._check_times(first, end)
             else:
-                self.clock = count.latest_ms
-        self.visit.spent(max(count.rows, 1))
+                self.last_stored_ms = count.latest_ms
+        self.visit.throttle(max(count.rows, 1))
 
-    def _counted(self, first: int, end: int) -> tuple[RowCount, list[Range]]:
-        """Return what lies there, and the runs of offsets that are missing for no reason.
+    def _count_rows(self, first: int, end: int) -> tuple[RowCount, list[Range]]:
+        """Return the summary of a range, and its missing ranges that nothing explains.
 
-        Raises ReadShort for a node that lists more rows again and again than it counted a
-        moment before: nothing is stored below the head, so the count, and what it says of
-        times, is not of all rows.
+        Raises ReadShort if the node repeatedly lists more rows than it counted before.
+        Nothing is stored below the head, so such a count, and the times with it, do not
+        include all rows.
         """
         for _ in range(TRIES):
             count = self.visit.ask(
@@ -95,17 +101,17 @@ class RowScan:
             )
             if count.rows >= end - first:
                 return count, []
-            listed, runs = self.visit.ask(self.queue.node_id, self._missing(first, end))
+            listed, runs = self.visit.ask(self.queue.node_id, self._hole_reader(first, end))
             if listed <= count.rows:
                 return count, runs
         raise ReadShort(
             f"The node counts {count.rows} rows at {shown(first, end)} and lists {listed}."
         )
 
-    def _missing(
+    def _hole_reader(
         self, first: int, end: int
     ) -> Callable[[Session], tuple[int, list[Range]]]:
-        """Ask how many rows are listed, and what is missing for no reason."""
+        """Return a function that counts the listed rows and finds unexplained holes."""
 
         def question(session: Session) -> tuple[int, list[Range]]:
             offsets = audit_sql.list_offsets(
@@ -116,17 +122,20 @@ class RowScan:
 
         return question
 
-    def _again(self, run: Range) -> list[Range]:
+    def _recheck(self, run: Range) -> list[Range]:
+        """Look a second time whether a range is missing."""
+
         def question(session: Session) -> list[Range]:
             lowest, _ = audit_sql.read_offset_ends(
                 session, queue=self.queue.id, first=run[0]
             )
-            runs = without([run], [] if lowest is None else [(lowest, _FAR)])
+            runs = without([run], [] if lowest is None else [(lowest, _END)])
             return unexplained(session, queue=self.queue.id, runs=runs)
 
         return self.visit.ask(self.queue.node_id, question)
 
-    def _times(self, first: int, end: int) -> None:
+    def _check_times(self, first: int, end: int) -> None:
+        """Report each message that was stored earlier than the message before it."""
         rows = self.visit.ask(
             self.queue.node_id,
             lambda session: audit_sql.list_offsets(
@@ -134,18 +143,19 @@ class RowScan:
             ),
         )
         for offset, stored_at in rows:
-            if self.clock is not None and stored_at < self.clock:
-                what = f"stored {self.clock - stored_at} ms before the previous message"
+            if self.last_stored_ms is not None and stored_at < self.last_stored_ms:
+                detail = f"stored {self.last_stored_ms - stored_at} ms before the previous message"
                 self.queue.add(
                     Finding(
-                        "time_falls", shown(offset, offset + 1), what, offset, offset + 1
+                        "time_falls", shown(offset, offset + 1), detail, offset, offset + 1
                     )
                 )
-            self.clock = stored_at
+            self.last_stored_ms = stored_at
 
-    def _gap(self, first: int, end: int) -> None:
-        """Rows where there should be none, seen twice, above the `low` and in a gap that
-        were read after.
+    def _check_gap(self, first: int, end: int) -> None:
+        """Report rows inside a declared gap.
+
+        They must be there twice, above a `low` and in a gap that are read after them.
         """
 
         def question(session: Session) -> int | None:
@@ -159,9 +169,11 @@ class RowScan:
             declared = any(gap_first <= lowest < gap_end for gap_first, gap_end in gaps)
             return lowest if head is not None and head.low <= lowest and declared else None
 
-        found = self.visit.ask(self.queue.node_id, question) is not None
-        lowest = self.visit.ask(self.queue.node_id, question) if found else None
+        has_row = self.visit.ask(self.queue.node_id, question) is not None
+        lowest = self.visit.ask(self.queue.node_id, question) if has_row else None
         if lowest is None:
             return
-        what = f"there are messages in the declared gap {shown(first, end)}"
-        self.queue.add(Finding("row_in_gap", shown(lowest, lowest + 1), what, lowest, end))
+        detail = f"there are messages in the declared gap {shown(first, end)}"
+        self.queue.add(
+            Finding("row_in_gap", shown(lowest, lowest + 1), detail, lowest, end)
+        )

@@ -1,5 +1,5 @@
-"""Runs: `verify` over the messages of topics, `check` over metadata and all nodes, `watch`
-for its alarms.
+"""The runs: `verify` over messages of topics, `check` over metadata and nodes, `watch` for
+alarms.
 """
 
 from __future__ import annotations
@@ -39,13 +39,15 @@ from metadata.monitoring import alarms
 from metadata.rules.alarm_texts import alarm_text
 
 ROWS_PER_S = 100_000
-QUEUES_EACH = 100  # whose heads and positions are read on one connection
-# what is under way is over by then; a worker follows metadata within a second
+QUEUES_PER_CONNECTION = 100  # heads and positions read on one connection
+# Operations in progress end within this time, and workers follow metadata within a second.
 AGAIN_AFTER_S = 1.5
 
 
 class Since(NamedTuple):
-    """From when on: a time, ms since 1970, or so many ms ago by the node's clock."""
+    """Start of the period to verify: a time in ms since 1970, or ms before now by the
+    node's clock.
+    """
 
     at_ms: int | None = None
     ago_ms: int | None = None
@@ -60,12 +62,13 @@ def verify(
     digests: bool = False,
     progress: Callable[[Progress], None] | None = None,
 ) -> Report:
-    """Look whether the messages of some topics, or of all, are all there, once, and in
+    """Check that the messages of some topics, or of all, are complete, stored once and in
     order.
 
-    Only reads, in short statements. `digests` reads every message that a kept batch claims.
-    Ctrl-C ends it with what it has so far. Needs `manage` on each topic. Raises NotFound,
-    Invalid, MetadataUnavailable.
+    Reads only, in short statements, at most `rows_per_s` (0: no limit). `digests` also
+    reads every message of a batch that is still recorded. After Ctrl-C the report has what
+    was checked so far. Needs `manage` on each topic. Raises NotFound, Invalid,
+    MetadataUnavailable.
     """
     if rows_per_s < 0:
         raise Invalid.field("rows_per_s", "must be 0 (no limit) or more")
@@ -94,127 +97,141 @@ def check(*, actor: Actor) -> Report:
     Raises Forbidden, MetadataUnavailable.
     """
     access.require(actor, "admin", "*", what="check")
-    report = _compared()
+    report = _compare_once()
     if report.others:
+        # A change goes to node and metadata one after the other, and looks like a
+        # difference in between.
         time.sleep(AGAIN_AFTER_S)
-        before, report = report, _compared()
-        report.others = seen_twice(before.others, report.others)
+        first_report, report = report, _compare_once()
+        report.others = seen_twice(first_report.others, report.others)
     return report
 
 
-def _compared() -> Report:
+def _compare_once() -> Report:
+    """Compare metadata with all nodes once."""
     snapshot.refresh()
-    report, change, seen = Report(complete=True), expected_state.last_change_number(), []
+    report, change, contents_by_node = (
+        Report(complete=True),
+        expected_state.last_change_number(),
+        [],
+    )
     for _, info in sorted(snapshot.current().nodes.items()):
         try:
-            seen.append(contents.read(info))
+            contents_by_node.append(contents.read_contents(info))
         except (CatmqError, OSError) as error:
-            why = error.detail if isinstance(error, CatmqError) else str(error)
-            report.unchecked[info.name] = why or f"node {info.name} does not answer"
-    known = (
-        expected_state.read_state()
-    )  # after the nodes: what was made meanwhile is known then
-    for one in seen:
-        report.others += contents.of_node(one, known)
-    report.others += [*contents.of_metadata(known), *contents.of_workers(change)]
+            detail = error.detail if isinstance(error, CatmqError) else str(error)
+            report.unchecked[info.name] = detail or f"node {info.name} does not answer"
+    # Read after the nodes: a queue that was created meanwhile is expected then.
+    expected = expected_state.read_state()
+    for node_contents in contents_by_node:
+        report.others += contents.check_node(node_contents, expected)
+    report.others += [*contents.check_metadata(expected), *contents.check_workers(change)]
     return report
 
 
 def watch(*, actor: Actor) -> int:
-    """Make the alarms of disagreement, one for each kind, agree with a check; how many
-    began or ended.
+    """Run a check and update the alarms of inconsistency, one for each kind of finding.
+
+    Return how many alarms began or ended.
     """
     report = check(actor=actor)
-    kinds = grouped((one.kind, one) for one in report.findings)
-    found = {
+    kinds = grouped((finding.kind, finding) for finding in report.findings)
+    details = {
         kind: alarm_text(
-            "disagree", count=len(mine), where=mine[0].where, what=mine[0].what
+            "disagree",
+            count=len(kind_findings),
+            where=kind_findings[0].where,
+            what=kind_findings[0].what,
         )
-        for kind, mine in kinds.items()
+        for kind, kind_findings in kinds.items()
     }
     unclear = KINDS if report.unchecked else ()
     return alarms.reconcile(
-        kind="inconsistent", active=found, unclear=unclear, ends_after_s=0
+        kind="inconsistent", active=details, unclear=unclear, ends_after_s=0
     )
 
 
 @dataclass(slots=True)
 class _Run:
-    """One run; what it finds goes into the report."""
+    """One run of `verify`. Its findings go into the report."""
 
     report: Report
     visit: Visit
     topics: Sequence[str] | None
     actor: Actor
 
-    def _seen(self) -> list[QueueReport]:
+    def _answering_queues(self) -> list[QueueReport]:
+        """Return the queues whose node still answers."""
         return [queue for queue in self.report.queues if queue.unseen is None]
 
-    def _away(self, node_id: int, error: NodeUnavailable) -> None:
-        """The queues of a node that are not finished will not be."""
-        for queue in self._seen():
+    def _mark_unchecked(self, node_id: int, error: NodeUnavailable) -> None:
+        """Mark the queues of a node as not completely checked."""
+        for queue in self._answering_queues():
             if queue.node_id == node_id:
                 queue.unseen = error.detail
 
     def open(self, since: Since | None) -> None:
-        """Read every queue's bounds; all that comes later is about what is below these
+        """Read the bounds of every queue. Everything later is about offsets below these
         heads.
         """
         for queue in self.report.queues:
-            self._try(queue, functools.partial(self._open, queue, since))
+            self._run_step(queue, functools.partial(self._open, queue, since))
 
     def _open(self, queue: QueueReport, since: Since | None) -> None:
-        queue.opening = self.visit.ask(queue.node_id, _opening(queue.id, since))
+        queue.opening = self.visit.ask(queue.node_id, _opening_reader(queue.id, since))
 
-    def _try(self, queue: QueueReport, look: Callable[[], None]) -> None:
-        """Look at a queue unless its node is away already."""
+    def _run_step(self, queue: QueueReport, step: Callable[[], None]) -> None:
+        """Run a step for a queue, unless its node has failed to answer before."""
         if queue.unseen is not None:
             return
         try:
-            look()
+            step()
         except NodeUnavailable as error:
-            self._away(queue.node_id, error)
+            self._mark_unchecked(queue.node_id, error)
         except db_errors.Final as fault:
-            # unless `compare` meets it, too: then it is a finding
+            # If `compare` fails the same way, this becomes a finding.
             queue.unseen = fault.detail
 
     def batches(self, *, digests: bool) -> None:
-        """Walk the batches."""
-        BatchWalk(self.visit, self._seen(), digests=digests).run()
+        """Check the batches."""
+        BatchWalk(self.visit, self._answering_queues(), digests=digests).run()
 
     def rows(self) -> None:
         """Count the rows, queue after queue."""
         for queue in self.report.queues:
             if queue.opening is not None:
-                self._try(queue, RowScan(self.visit, queue, queue.opening).run)
+                self._run_step(queue, RowScan(self.visit, queue, queue.opening).run)
 
     def compare(self) -> None:
-        """Compare heads, positions and states; what is wrong is looked at again before it
-        counts.
-        """
-        judged = self._judged()
-        if any(isinstance(one, Finding) for found in judged.values() for one in found):
+        """Compare heads, positions and states. A finding must be there twice to count."""
+        results = self._judge_queues()
+        if any(
+            isinstance(judgement, Finding)
+            for judged in results.values()
+            for judgement in judged
+        ):
             time.sleep(AGAIN_AFTER_S)
-            again = self._judged()
-            judged = {
-                queue: seen_twice(found, again.get(queue, []))
-                for queue, found in judged.items()
+            second_results = self._judge_queues()
+            results = {
+                queue: seen_twice(judged, second_results.get(queue, []))
+                for queue, judged in results.items()
             }
         for queue in self.report.queues:
-            for one in judged.get(queue.id, ()):
-                if isinstance(one, str):
-                    queue.notes.append(one)
+            for judgement in results.get(queue.id, ()):
+                if isinstance(judgement, str):
+                    queue.notes.append(judgement)
                     continue
-                queue.add(one)
-                if one.kind == "unreadable":
+                queue.add(judgement)
+                if judgement.kind == "unreadable":
                     queue.unseen = None
 
-    def _judged(self) -> dict[int, list[Finding | str]]:
-        """{queue: what is odd about it} of the queues whose nodes answer."""
-        before = self._expected()
-        looks = self._looks()
-        after = self._expected()
+    def _judge_queues(self) -> dict[int, list[Finding | str]]:
+        """Return {queue: findings and notes} of the queues whose nodes answer."""
+        before = self._read_expected()
+        looks = self._read_queues()
+        after = self._read_expected()
         for queue in self.report.queues:
+            # The topic was deleted during the run.
             if queue.id not in after:
                 queue.discard()
         return {
@@ -228,28 +245,30 @@ class _Run:
             if queue.id in looks and queue.id in before and queue.id in after
         }
 
-    def _expected(self) -> dict[int, ExpectedQueue]:
+    def _read_expected(self) -> dict[int, ExpectedQueue]:
         rows = expected_state.expected_queues(
             topics=self.topics, actor=self.actor, strict=False
         )
         return {row.queue: row for row in rows}
 
-    def _looks(self) -> dict[int, positions.Look]:
+    def _read_queues(self) -> dict[int, positions.Look]:
         looks: dict[int, positions.Look] = {}
         for node_id, queues in sweeping.group_by_node(self.report.queues).items():
             try:
-                for at in range(0, len(queues), QUEUES_EACH):
-                    ids = [queue.id for queue in queues[at : at + QUEUES_EACH]]
+                for index in range(0, len(queues), QUEUES_PER_CONNECTION):
+                    ids = [
+                        queue.id for queue in queues[index : index + QUEUES_PER_CONNECTION]
+                    ]
                     looks |= self.visit.ask(
                         node_id, functools.partial(positions.look, queues=ids)
                     )
-                    self.visit.say(
+                    self.visit.report_progress(
                         f"positions on node {queues[0].expected.node}: queues",
-                        at + len(ids),
+                        index + len(ids),
                         len(queues),
                     )
             except NodeUnavailable as error:
-                self._away(node_id, error)
+                self._mark_unchecked(node_id, error)
         for queue in self.report.queues:
             queue.readers = (
                 len(looks[queue.id].readers) if queue.id in looks else queue.readers
@@ -257,8 +276,8 @@ class _Run:
         return looks
 
 
-def _opening(queue: int, since: Since | None) -> Callable[[Session], Opening | None]:
-    """Ask for a queue's bounds; None where it has no head row."""
+def _opening_reader(queue: int, since: Since | None) -> Callable[[Session], Opening | None]:
+    """Return a function that reads a queue's bounds, None if it has no head row."""
 
     def question(session: Session) -> Opening | None:
         head = queue_sql.read_head(session, queue=queue)

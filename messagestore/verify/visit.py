@@ -1,6 +1,4 @@
-"""Visits of a run to the nodes: one short question at a time, at a limited rate, patient
-for a moment.
-"""
+"""Access of a run to the nodes: one short query at a time, at a limited rate, with retries."""
 
 from __future__ import annotations
 
@@ -19,13 +17,11 @@ PAUSE_S = 0.5  # before the second try
 
 
 class ReadShort(NodeUnavailable):
-    """A node listed fewer rows than it had counted: so many are there, and were not looked
-    at.
-    """
+    """A node listed fewer rows than it had counted: some rows exist but were not checked."""
 
 
 class Visit:
-    """A run's way to the nodes. `rows_per_s` = 0: as fast as they answer."""
+    """The access of one run to the nodes. `rows_per_s` 0 stands for no limit."""
 
     def __init__(
         self, *, rows_per_s: int, progress: Callable[[Progress], None] | None
@@ -35,10 +31,10 @@ class Visit:
         self._due = time.monotonic()
 
     def ask(self, node_id: int, question: Callable[[Session], T]) -> T:
-        """The answer to a question that only reads, on a connection borrowed for it.
+        """Run a function that only reads, on a connection borrowed for it, and return its
+        result.
 
-        Raises NodeUnavailable when the node does not answer three times, and
-        db_errors.Final.
+        Raises NodeUnavailable if the node fails to answer three times, and db_errors.Final.
         """
         for attempt in range(1, TRIES):
             try:
@@ -51,15 +47,16 @@ class Visit:
         with node_pools.node(node_id).reading() as session:
             return question(session)
 
-    def spent(self, rows: int) -> None:
-        """Waits, without a connection, as long as so many rows take at the limited rate."""
+    def throttle(self, rows: int) -> None:
+        """Wait for as long as this number of rows takes at the limited rate."""
         if not self._rows_per_s:
             return
         now = time.monotonic()
         self._due = max(self._due + rows / self._rows_per_s, now)
+        # No connection is held here, so senders never wait for a verify.
         time.sleep(self._due - now)
 
-    def say(self, what: str, done: int, total: int) -> None:
-        """Tell whoever listens how far the run is."""
+    def report_progress(self, what: str, done: int, total: int) -> None:
+        """Report progress to the caller of the run."""
         if self._progress is not None:
             self._progress(Progress(what, done, total))

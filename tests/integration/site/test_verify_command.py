@@ -91,7 +91,7 @@ def test_ctrl_c_says_how_far_it_came(queue: int, monkeypatch: pytest.MonkeyPatch
             raise KeyboardInterrupt
 
     monkeypatch.setattr("messagestore.verify.rows.CHUNK", 2)
-    monkeypatch.setattr(visit.Visit, "say", interrupt)
+    monkeypatch.setattr(visit.Visit, "report_progress", interrupt)
     code, out, err = verify("orders")
     assert (code, err) == (
         3,
