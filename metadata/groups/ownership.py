@@ -71,8 +71,8 @@ def list_queues(*, group: str, actor: Actor) -> list[QueueOwner]:
             "queue__topic", "owner__process"
         )
         owners = [
-            _to_queue_owner(group_row, one)
-            for one in rows.order_by("queue__topic__name", "queue__number")
+            _to_queue_owner(group_row, position)
+            for position in rows.order_by("queue__topic__name", "queue__number")
         ]
         if group_row.mode != ConsumerGroup.Mode.BROADCASTING:
             return owners
@@ -81,13 +81,13 @@ def list_queues(*, group: str, actor: Actor) -> list[QueueOwner]:
         # The epoch of a queue for an instance is the sum of both epochs.
         return [
             replace(
-                one,
+                queue_owner,
                 owner=holders.get(name),
-                epoch=one.epoch + epoch,
+                epoch=queue_owner.epoch + epoch,
                 instance=name,
                 instance_id=instance_id,
             )
-            for one in owners
+            for queue_owner in owners
             for instance_id, (name, epoch) in instances.items()
         ]
 

@@ -364,14 +364,14 @@ def _find_counted_steps(recent: QuerySet[Sample], *, step_ms: int) -> set[int]:
 
     Then the sums over all topics have a sample: of counts, or of the lag.
     """
-    seen = {
+    sampled = {
         ms(at) for at in recent.filter(topic_ref=ALL_TOPICS).values_list("at", flat=True)
     }
     # The lag is summed up every minute, now and then a little later. So a single missing
     # step counts as present.
-    between = {at + step_ms for at in seen if at + 2 * step_ms in seen}
+    between = {at + step_ms for at in sampled if at + 2 * step_ms in sampled}
     after = range(1, 3 if step_ms == 60_000 else 2)
-    return seen | between | {max(seen) + step_ms * n for n in after if seen}
+    return sampled | between | {max(sampled) + step_ms * n for n in after if sampled}
 
 
 def read_pace(
