@@ -63,7 +63,7 @@ def too_late(limit_s: float) -> bytes:
 
 def _whole(status: HTTPStatus, detail: str) -> bytes:
     from brokerapi.http.errors import (
-        problem,  # its imports need the settings, which gunicorn's master has not
+        encode_problem,  # its imports need the settings, which gunicorn's master has not
     )
 
     code = CODE.get(
@@ -71,7 +71,7 @@ def _whole(status: HTTPStatus, detail: str) -> bytes:
         Code.REQUEST_TIMEOUT if status == HTTPStatus.REQUEST_TIMEOUT else Code.MALFORMED,
     )
     retriable = status == HTTPStatus.REQUEST_TIMEOUT
-    body = problem(status=status, code=code, detail=detail, retriable=retriable)
+    body = encode_problem(status=status, code=code, detail=detail, retriable=retriable)
     head = (
         f"HTTP/1.1 {status} {status.phrase}\r\nConnection: close\r\n"
         "Content-Type: application/problem+json\r\n"

@@ -480,7 +480,7 @@ said = []
 def drain():
     said.append("drained")
     os.kill(os.getpid(), signal.SIGTERM)  # while the handler of the first one runs
-draining.drain = drain
+draining.stop = drain
 broker_memory.stop()
 worker = SimpleNamespace(handle_exit=lambda number, frame: said.append("left"))
 signal.signal(signal.SIGTERM, lambda number, frame: gunicorn_conf.leave(worker, number, frame))
