@@ -1,3 +1,3 @@
-"""The console: pages for users who log in, and Django admin as a read-only browser of the
+"""The portal: pages for users who log in, and Django admin as a read-only browser of the
 metadata.
 """

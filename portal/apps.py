@@ -7,12 +7,14 @@ from django.contrib.admin import apps as admin
 
 
 class PortalConfig(AppConfig):
-    """Names the app; nothing happens at start."""
+    """Registers the application."""
 
     name = "portal"
     verbose_name = "CatMQ portal"
 
 
 class ConsoleConfig(admin.AdminConfig):
+    """Replaces Django's admin site by the read-only browser of the metadata."""
+
     default = False
     default_site = "portal.auth.site.Console"

@@ -1,4 +1,4 @@
-"""Every page. All but the login are only for those who logged in
+"""Routes of all pages. All but the login require a logged-in user
 (access.login_required_page).
 """
 
@@ -21,7 +21,7 @@ from portal.views.groups import (
 )
 from portal.views.jobs import operations, pipeline, reports
 from portal.views.messages import exporting, messages, sending
-from portal.views.nodes import node_actions, node_places, nodes
+from portal.views.nodes import node_actions, node_addresses, nodes
 from portal.views.system import (
     alarms,
     brokers,
@@ -38,10 +38,10 @@ from portal.views.topics import delayed, tokens, topic_actions, topics
 from portal.views.users import keys, own_password, users
 
 
-def page(route: str, view: View | type[Action], name: str) -> URLPattern:
-    """Return the route of a page, or of an action, for users who logged in."""
-    found: View = view.as_view() if hasattr(view, "as_view") else view
-    return path(route, login_required_page(found), name=name)
+def page(route: str, target: View | type[Action], name: str) -> URLPattern:
+    """Return the route of a page or an action for logged-in users."""
+    view: View = target.as_view() if hasattr(target, "as_view") else target
+    return path(route, login_required_page(view), name=name)
 
 
 urlpatterns = [
@@ -91,7 +91,7 @@ urlpatterns = [
     page("groups/<str:name>/stop", group_actions.StopGroup, "group-stop"),
     page("groups/<str:name>/start", group_actions.StartGroup, "group-start"),
     page("groups/<str:name>/reset", resetting.ResetGroup, "group-reset"),
-    page("groups/<str:name>/moves", resetting.moves_of, "moves"),
+    page("groups/<str:name>/moves", resetting.show_moves, "moves"),
     page("groups/<str:name>/moves/<str:reset>/undo", resetting.UndoReset, "group-undo"),
     page("groups/<str:name>/rebalance", group_actions.RebalanceGroup, "group-rebalance"),
     page(
@@ -109,8 +109,8 @@ urlpatterns = [
     page("groups/<str:name>/of/<str:topic>/end", subscribing.Unsubscribe, "unsubscribe"),
     page("groups/<str:name>/failures", failures.failures, "failures"),
     page("groups/<str:name>/dead/redrive", redriving.Redrive, "redrive"),
-    page("groups/<str:name>/dead/drop", redriving.DropDead, "dead-drop"),
-    page("groups/<str:name>/dead/seen", redriving.SawDead, "dead-seen"),
+    page("groups/<str:name>/dead/drop", redriving.DeleteDeadLetters, "dead-drop"),
+    page("groups/<str:name>/dead/seen", redriving.MarkDeadLettersSeen, "dead-seen"),
     page("groups/<str:name>/dead/of/<str:message_id>", failures.dead_message, "dead"),
     page("subscriptions", consumers.subscriptions, "subscriptions"),
     page("consumers", consumers.consumers, "consumers"),
@@ -125,12 +125,12 @@ urlpatterns = [
     page("nodes", nodes.nodes_list, "nodes"),
     page("create/node", node_actions.RegisterNode, "node-register"),
     page("nodes/<str:name>", nodes.node, "node"),
-    page("nodes/<str:name>/test", node_actions.TryNode, "node-test"),
+    page("nodes/<str:name>/test", node_actions.CheckNode, "node-test"),
     page("nodes/<str:name>/settings", node_actions.ChangeNode, "node-settings"),
-    page("nodes/<str:name>/account", node_places.SetAccount, "node-account"),
-    page("nodes/<str:name>/reader", node_places.SetReader, "node-reader"),
-    page("nodes/<str:name>/promote", node_places.PromoteNode, "node-promote"),
-    page("nodes/<str:name>/adopt", node_places.AdoptNode, "node-adopt"),
+    page("nodes/<str:name>/account", node_addresses.SetAccount, "node-account"),
+    page("nodes/<str:name>/reader", node_addresses.SetReader, "node-reader"),
+    page("nodes/<str:name>/promote", node_addresses.PromoteNode, "node-promote"),
+    page("nodes/<str:name>/adopt", node_addresses.AdoptNode, "node-adopt"),
     page("nodes/<str:name>/delete", node_actions.DeleteNode, "node-delete"),
     page("brokers", brokers.brokers_list, "brokers"),
     page("java-clients", brokers.java_clients, "java-clients"),

@@ -49,7 +49,13 @@ def _find_contradictions(
             (share.next_offset, committed),
         )
     previous_end = 0
-    for first, end, run in _unfinished_spans(share.runs):
+    # Rising, so that each stretch needs a comparison with the highest end so far only.
+    spans = sorted(
+        (*span, run)
+        for run in share.runs
+        for span in sharing.spans_of(run.left, first=run.first)
+    )
+    for first, end, run in spans:
         if end > share.next_offset:
             yield (
                 f"run {_describe(run)} is above {share.next_offset}, up to which was leased",
@@ -66,13 +72,6 @@ def _find_contradictions(
                 (first, min(end, previous_end)),
             )
         previous_end = max(previous_end, end)
-
-
-def _unfinished_spans(runs: Sequence[Run]) -> list[tuple[int, int, Run]]:
-    """Return the stretches that are still in runs, (first, end, run), in rising order."""
-    return sorted(
-        (*span, run) for run in runs for span in sharing.spans_of(run.left, first=run.first)
-    )
 
 
 def _describe(run: Run) -> str:

@@ -33,5 +33,5 @@ def decrypt(text: str) -> str:
             "A password cannot be decrypted with the keys of this process. Give the process the "
             "encryption.key or CATMQ_ENCRYPTION_KEYS of the installation, or set the "
             "password anew with "
-            "manage.py set_account."
+            "manage.py set_node NODE --username USER."
         ) from None

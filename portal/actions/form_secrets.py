@@ -1,8 +1,9 @@
-"""Passwords of a form wait here from its preview to its confirmation: no page ever sends
-one back.
+"""Passwords of a form between its preview and its confirmation, so that no page contains
+them.
 
-They lie encrypted among the web sessions, under a key that only this person's form with
-this number has (idempotency.py), for ten minutes, and go when the form was carried out.
+They are encrypted and stored among the web sessions for ten minutes, under a key derived
+from the session, the page and the form's number (idempotency.py). They are deleted once the
+form is executed.
 """
 
 from __future__ import annotations
@@ -16,54 +17,54 @@ from django.http import HttpRequest, QueryDict
 from metadata.db.secrets import decrypt, encrypt
 from portal.actions import idempotency
 
-KEPT_S = 600
-_WHAT = "secrets"
+# Seconds between preview and confirmation.
+SECRETS_KEPT_S = 600
+_PURPOSE = "secrets"
 
 
 def is_secret(field: forms.Field) -> bool:
-    """Return True if a field's value must not be sent back to the browser."""
+    """Return True if the value of a field must not be sent back to the browser."""
     return isinstance(field.widget, forms.PasswordInput)
 
 
-def names(form: type[forms.Form]) -> list[str]:
-    """The fields of a form that are secret."""
+def secret_fields(form: type[forms.Form]) -> list[str]:
+    """Return the names of a form's secret fields."""
     return [name for name, field in form.base_fields.items() if is_secret(field)]
 
 
-def keep(request: HttpRequest, form: forms.Form, *, number: str) -> None:
-    """Keeps the secret values of a form that is shown again under a number, to be
-    confirmed.
-    """
-    found = {name: form.data.get(name, "") for name in names(type(form))}
-    if found:
-        row = SessionStore(idempotency.key_of(request, number, _WHAT))
-        # one that is not there yet would lose its key when it is first read
-        row.save(must_create=True)
-        row[_WHAT] = encrypt(json.dumps(found))
-        row.set_expiry(KEPT_S)
-        row.save()
+def keep_secrets(request: HttpRequest, form: forms.Form, *, number: str) -> None:
+    """Store the secret values of a form until the form with this number is confirmed."""
+    values = {name: form.data.get(name, "") for name in secret_fields(type(form))}
+    if values:
+        session = SessionStore(idempotency.session_key(request, number, _PURPOSE))
+        # A session without a row gets a new key when it is first read, so the row comes first.
+        session.save(must_create=True)
+        # Encrypted with the key of the installation, so that the database has no passwords.
+        session[_PURPOSE] = encrypt(json.dumps(values))
+        session.set_expiry(SECRETS_KEPT_S)
+        session.save()
 
 
-def opened(request: HttpRequest, form: type[forms.Form]) -> QueryDict | None:
-    """Return a form's fields as sent, with the secrets that were kept for it; None if they
-    are gone.
-    """
+def restore_secrets(request: HttpRequest, form: type[forms.Form]) -> QueryDict | None:
+    """Return the submitted fields with the stored secrets, None if these have expired."""
     data = request.POST.copy()
-    found = (
-        SessionStore(idempotency.key_of(request, request.POST[idempotency.FIELD], _WHAT))
+    encrypted = (
+        SessionStore(
+            idempotency.session_key(request, request.POST[idempotency.FIELD], _PURPOSE)
+        )
         .load()
-        .get(_WHAT)
+        .get(_PURPOSE)
     )
-    if found is None:
+    if encrypted is None:
         return None
-    kept = json.loads(decrypt(found))
-    for name in names(form):
-        data[name] = kept[name]
+    values = json.loads(decrypt(encrypted))
+    for name in secret_fields(form):
+        data[name] = values[name]
     return data
 
 
-def forget(request: HttpRequest) -> None:
-    """Forgets the secrets of a form that was carried out."""
+def forget_secrets(request: HttpRequest) -> None:
+    """Delete the stored secrets of an executed form."""
     SessionStore(
-        idempotency.key_of(request, request.POST[idempotency.FIELD], _WHAT)
+        idempotency.session_key(request, request.POST[idempotency.FIELD], _PURPOSE)
     ).delete()

@@ -1,10 +1,9 @@
-"""A form that was confirmed is carried out once, however often it is sent: by double
-clicks, or gone back to.
+"""A confirmed form is executed once, even if it is submitted again.
 
-The page that asks for the confirmation puts a fresh number into its form. Who sends the
-number first claims it with a row among the web sessions, whose keys the database keeps
-unique; so of two workers that get a double click one acts, without a lock. The row then
-says what was done, and goes when sessions expire.
+A double click or the back button submits a form again. The confirmation page contains a
+fresh number. The first submission claims the number with a row among the web sessions,
+whose keys are unique in the database. So of two workers that get a double click only the
+first acts, without a lock. The row keeps the result and is deleted when sessions expire.
 """
 
 from __future__ import annotations
@@ -18,69 +17,74 @@ from django.contrib.sessions.backends.db import SessionStore
 from django.http import HttpRequest
 
 FIELD = "form_number"
-MOST = 100  # characters of a number
+# A longer number was not made by new_number().
+MAX_NUMBER_LENGTH = 100
 
 
 @dataclass(frozen=True, slots=True)
-class Earlier:
-    """Result of an earlier sending of the same form, and where that is seen; '' while it is
-    not known yet.
+class EarlierResult:
+    """Result of an earlier submission of a form: its message, and the URL of the effect.
+
+    Both are '' while that submission is running.
     """
 
-    said: str
+    message: str
     url: str
 
 
-def number() -> str:
+def new_number() -> str:
+    # A number that came twice would be answered as a repeat of the earlier form.
     return secrets.token_urlsafe(16)
 
 
 def is_numbered(request: HttpRequest) -> bool:
-    """Return True if a form came with a number."""
-    return 0 < len(request.POST.get(FIELD, "")) <= MOST
+    """Return True if a form was submitted with a number."""
+    return 0 < len(request.POST.get(FIELD, "")) <= MAX_NUMBER_LENGTH
 
 
-def claim(request: HttpRequest) -> bool:
-    """Claim the number of a form; return True if this sending is the first."""
+def claim_number(request: HttpRequest) -> bool:
+    """Claim the number of a form. Return True if this submission is the first."""
     try:
-        SessionStore(_key(request)).save(must_create=True)
+        SessionStore(_request_key(request)).save(must_create=True)
     except CreateError:
         return False
     return True
 
 
-def earlier(request: HttpRequest) -> Earlier | None:
-    """Return the result of an earlier sending of this numbered form; None if this is the
-    first.
-    """
-    row = SessionStore(_key(request))
-    found = row.load()
+def find_earlier_result(request: HttpRequest) -> EarlierResult | None:
+    """Return the result of an earlier submission of this form, None if this is the first."""
+    session = SessionStore(_request_key(request))
+    values = session.load()
     return (
         None
-        if row.session_key is None
-        else Earlier(found.get("said", ""), found.get("url", ""))
+        if session.session_key is None
+        else EarlierResult(values.get("said", ""), values.get("url", ""))
     )
 
 
-def tell(request: HttpRequest, *, said: str, url: str) -> None:
-    """Says for later sendings what this one did."""
-    row = SessionStore(_key(request))
-    row["said"], row["url"] = said, url
-    row.save()
+def record_result(request: HttpRequest, *, message: str, url: str) -> None:
+    """Record the result of this submission for repeated submissions."""
+    session = SessionStore(_request_key(request))
+    session["said"], session["url"] = message, url
+    session.save()
 
 
-def give_back(request: HttpRequest) -> None:
-    """Lets the form be sent again: it was refused, so nothing was done."""
-    SessionStore(_key(request)).delete()
+def release_number(request: HttpRequest) -> None:
+    """Let the form be submitted again. It was refused, so nothing was done."""
+    SessionStore(_request_key(request)).delete()
 
 
-def key_of(request: HttpRequest, number: str, what: str = "") -> str:
-    """A key that nobody else's form has: of this person's session, this page and this
-    number.
+def session_key(request: HttpRequest, number: str, purpose: str = "") -> str:
+    """Return a session key that belongs to this session, page, form number and purpose.
+
+    Other users cannot compute it, because the key of the web session is secret.
     """
-    whose = f"{request.session.session_key} {request.path} {number}{what and f' {what}'}"
-    return hashlib.sha256(whose.encode()).hexdigest()[:40]
+    identity = (
+        f"{request.session.session_key} {request.path} {number}{purpose and f' {purpose}'}"
+    )
+    # Hashed, because a session key has at most 40 characters.
+    return hashlib.sha256(identity.encode()).hexdigest()[:40]
 
 
-def _key(request: HttpRequest) -> str:
-    return key_of(request, request.POST[FIELD])
+def _request_key(request: HttpRequest) -> str:
+    return session_key(request, request.POST[FIELD])

@@ -1,5 +1,6 @@
-"""Pickers: text fields that offer the names there are while one types. Any other name may
-be typed, too.
+"""Text fields that suggest names of topics, groups or nodes while the user types.
+
+Any other name may be typed, too.
 """
 
 from __future__ import annotations
@@ -14,11 +15,12 @@ from django.utils.safestring import SafeString
 
 from metadata.cache import snapshot
 
-MOST = 200  # names in a list; with script it follows what is typed
+# Suggested names. A script replaces them while the user types.
+MAX_OPTIONS = 200
 
 
 class Picker(forms.TextInput):
-    """A field for the name of a topic, group or node. The list is there without script."""
+    """A text field that suggests names. Without scripts, the suggestions are fixed."""
 
     def __init__(self, kind: str) -> None:
         super().__init__({"autocomplete": "off"})
@@ -27,59 +29,67 @@ class Picker(forms.TextInput):
     def render(
         self, name: str, value: Any, attrs: Any = None, renderer: Any = None
     ) -> SafeString:
-        """Return the field and its list."""
-        place = f"{name}_names"
-        asked = {
+        """Return the field with its list of suggestions."""
+        list_id = f"{name}_names"
+        htmx = {
             "hx-get": f"{reverse('names', args=[self.kind])}?field={name}",
             "hx-trigger": "input changed delay:150ms",
-            "hx-target": f"#{place}",
+            "hx-target": f"#{list_id}",
             "hx-sync": "this:replace",
         }
-        follows = asked if self.kind != "node" else {}  # there are few nodes
-        field = super().render(
-            name, value, {**(attrs or {}), "list": place, **follows}, renderer
+        # Nodes are few, so their list needs no script.
+        live_attributes = htmx if self.kind != "node" else {}  # there are few nodes
+        input_element = super().render(
+            name, value, {**(attrs or {}), "list": list_id, **live_attributes}, renderer
         )
         return format_html(
             '{}<datalist id="{}">{}</datalist>',
-            field,
-            place,
-            options(self.kind, value or ""),
+            input_element,
+            list_id,
+            name_options(self.kind, value or ""),
         )
 
 
-def options(kind: str, part: str) -> SafeString:
-    """Return the names that hold a part as options; all if none does, so that the list is
-    never empty.
+def name_options(kind: str, typed_text: str) -> SafeString:
+    """Return the names that contain the typed words as <option> elements.
+
+    Without a match return the first names, so that the list is never empty.
     """
-    known = names(kind)
-    found = best(known, part.lower().split(), most=MOST) or sorted(known)[:MOST]
-    return format_html_join("", '<option value="{}">', ((name,) for name in found))
+    names = names_of_kind(kind)
+    matches = (
+        best_matches(names, typed_text.lower().split(), limit=MAX_OPTIONS)
+        or sorted(names)[:MAX_OPTIONS]
+    )
+    return format_html_join("", '<option value="{}">', ((name,) for name in matches))
 
 
-def names(kind: str) -> list[str]:
-    """Return the names of a kind, from the snapshot in memory: topics that people made,
-    groups, or nodes.
+def names_of_kind(kind: str) -> list[str]:
+    """Return the names of all topics, groups or nodes, from the snapshot in memory.
+    Internal topics are left out.
     """
-    known = snapshot.current()
+    cluster = snapshot.current()
     if kind == "topic":
         return [
-            one.name
-            for one in known.topics.values()
-            if one.kind == "normal" and one.state != "deleting"
+            topic.name
+            for topic in cluster.topics.values()
+            if topic.kind == "normal" and topic.state != "deleting"
         ]
-    return [one.name for one in (known.groups if kind == "group" else known.nodes).values()]
+    return [
+        item.name
+        for item in (cluster.groups if kind == "group" else cluster.nodes).values()
+    ]
 
 
-def best(known: Iterable[str], parts: Sequence[str], *, most: int) -> list[str]:
-    """Return the first names that hold all parts, those that begin with the first one
-    before the others.
+def best_matches(names: Iterable[str], parts: Sequence[str], *, limit: int) -> list[str]:
+    """Return the first names that contain all parts. Names that begin with the first part
+    come first.
 
-    >>> best(["my-bills", "bills", "billing"], ["bil"], most=2)
+    >>> best_matches(["my-bills", "bills", "billing"], ["bil"], limit=2)
     ['bills', 'billing']
     """
     if not parts:
         return []
-    fitting = [name for name in known if all(part in name.lower() for part in parts)]
+    matches = [name for name in names if all(part in name.lower() for part in parts)]
     return sorted(
-        fitting, key=lambda name: (not name.lower().startswith(parts[0]), len(name), name)
-    )[:most]
+        matches, key=lambda name: (not name.lower().startswith(parts[0]), len(name), name)
+    )[:limit]

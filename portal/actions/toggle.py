@@ -1,5 +1,6 @@
-"""Switching something to its other state: the one that the page offered, whatever others
-did meanwhile.
+"""Switching an object to its other state.
+
+The state that the page offered is set, even if another user switched it meanwhile.
 """
 
 from __future__ import annotations
@@ -17,16 +18,16 @@ class StateFields(forms.Form):
 
 
 class Toggle(Action):
-    """An action that offers the other state and carries it through; subclasses say which
-    that is.
+    """An action that offers the other state of an object and sets it. Subclasses define
+    that state.
     """
 
     form_class = StateFields
 
-    def other(self) -> str:
-        """Return the state that is offered."""
+    def offered_state(self) -> str:
+        """Return the state that the page offers."""
         raise NotImplementedError
 
-    def get(self, request: HttpRequest, **words: Any) -> HttpResponse:
-        """Show what the other state would mean."""
-        return self._ask(StateFields({"state": self.other()}))
+    def get(self, request: HttpRequest, **arguments: Any) -> HttpResponse:
+        """Show the effect of the offered state."""
+        return self._show_preview(StateFields({"state": self.offered_state()}))

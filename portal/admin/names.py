@@ -1,8 +1,8 @@
-"""Names in the admin in the reader's language: models know none, so their names are wrapped
-here.
+"""Translated names of models, columns and choices for the admin site.
 
-Titles, breadcrumbs, column headings, filters and labels are all taken from the model's own
-names. Migrations look at what a model was defined with, which stays as it is.
+Titles, breadcrumbs, headings and filters come from the names of models. Models themselves
+are untranslated, so their names are wrapped here. Migrations compare the original
+definitions, which stay as they are.
 """
 
 from __future__ import annotations
@@ -12,10 +12,8 @@ from django.contrib import admin
 from django.utils.translation import gettext_lazy
 
 
-def translate() -> None:
-    """Makes the names of every model that has a page here, and of its columns, speak their
-    language.
-    """
+def translate_names() -> None:
+    """Replace the names of all registered models and their columns by translatable names."""
     for model in admin.site._registry:
         meta = model._meta
         if meta.app_label == "auth":  # Django's own names are translated
@@ -23,6 +21,7 @@ def translate() -> None:
         meta.verbose_name = gettext_lazy(str(meta.verbose_name))
         meta.verbose_name_plural = gettext_lazy(str(meta.verbose_name_plural))
         for field in meta.fields:
+            # Lazy, because the language differs between requests.
             field.verbose_name = gettext_lazy(str(field.verbose_name))
             if field.choices:
                 field.choices = [

@@ -1,4 +1,4 @@
-"""Base of all pages of the admin: it shows, and changes nothing."""
+"""Base of all lists of the admin site: read-only."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 else:
     _ModelAdmin = admin.ModelAdmin  # Django's own class takes no type arguments
 
-# Columns that no page shows: what is encrypted, hashed, pickled or opens a door.
+# Columns that no page shows: encrypted, hashed or pickled values, and credentials.
 SECRET = frozenset(
     {
         "password",
@@ -27,11 +27,12 @@ SECRET = frozenset(
 
 
 class ReadOnlyAdmin(_ModelAdmin):
-    """A list with search and a page per row, nothing to change: changes are verbs, which
-    write audit rows.
+    """A list with search, and a page per row, without any changes.
+
+    Changes go through the portal, which checks rights and writes audit rows.
     """
 
-    # counting a large table for a footer is not worth its price
+    # The count of all rows in the footer would scan large tables.
     show_full_result_count = False
     list_per_page = 50
     actions = None
@@ -42,10 +43,9 @@ class ReadOnlyAdmin(_ModelAdmin):
     def lookup_allowed(
         self, lookup: str, value: Any, request: HttpRequest | None = None
     ) -> bool:
-        """Only the filters that a page offers: any other would tell, by what it finds, what
-        no page shows.
-        """
-        offered = {one for one in self.list_filter if isinstance(one, str)}
+        """Allow only the filters that the page offers."""
+        # Other filters would reveal secret columns by the number of matching rows.
+        offered = {name for name in self.list_filter if isinstance(name, str)}
         return lookup.partition("__")[0] in offered
 
     def has_add_permission(self, request: HttpRequest, *objects: Any) -> bool:

@@ -1,4 +1,4 @@
-"""The history of rebalances: why, who got which queue, and how long it stood still."""
+"""History of rebalances: their causes, the moved queues, and how long queues were not read."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class MoveInline(_TabularInline):
     can_delete = False
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[RebalanceMove]:
-        """With what the queue is called, in one query."""
+        """Join topic and queue number, so that the list needs a single query."""
         return super().get_queryset(request).select_related("queue")
 
     def has_add_permission(self, request: HttpRequest, *objects: Any) -> bool:
@@ -45,7 +45,7 @@ class RebalanceAdmin(ReadOnlyAdmin):
     inlines = (MoveInline,)
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Rebalance]:
-        """Counts and pauses come with the rows."""
+        """Add the number of moves and the longest pause to the query of the rows."""
         rows: QuerySet[Rebalance] = super().get_queryset(request)
         return rows.annotate(moved=Count("moves"), longest=Max("moves__pause_ms"))
 

@@ -1,5 +1,7 @@
-"""Authentication: the one place where a logged-in person becomes an Actor, whose rights the
-verbs check.
+"""Authentication of portal users.
+
+Only here a logged-in user becomes an Actor, whose rights the functions of the lower layers
+check.
 """
 
 from __future__ import annotations
@@ -26,33 +28,42 @@ from portal.auth import sessions
 View = Callable[..., HttpResponseBase]
 THEMES = ("auto", "light", "dark")
 THEME_COOKIE = "theme"
-MOST_KEPT = 1500  # characters of a form that may stand in a URL
+# Longer URLs are refused by some proxies.
+MAX_FORM_IN_URL = 1500
 
 
 def login_required_page(view: View) -> View:
-    """Let only users who logged in reach a view; it finds its actor in `request.actor`."""
+    """Return a view that only logged-in users reach. It finds its actor in `request.actor`."""
 
     @functools.wraps(view)
-    def seen(request: HttpRequest, *args: Any, **words: Any) -> HttpResponseBase:
-        if sessions.is_over(request):
+    def view_with_actor(
+        request: HttpRequest, *args: Any, **arguments: Any
+    ) -> HttpResponseBase:
+        if sessions.has_ended(request):
+            # Before the actor is looked up: an ended session has no rights.
             logout(request)
             return redirect_to_login(request.path)
         request.actor = actor_of(request)  # type: ignore[attr-defined]  # read by actor()
-        return view(request, *args, **words)
+        return view(request, *args, **arguments)
 
-    with_login = login_required(seen)
+    with_login = login_required(view_with_actor)
 
     @functools.wraps(view)
-    def asked(request: HttpRequest, *args: Any, **words: Any) -> HttpResponseBase:
+    def view_or_login(
+        request: HttpRequest, *args: Any, **arguments: Any
+    ) -> HttpResponseBase:
+        # Django would redirect to the login and lose the fields of the form.
         if request.method == "POST" and not request.user.is_authenticated:
-            return _back_to_form(request, getattr(view, "view_class", None))
-        return with_login(request, *args, **words)
+            return _redirect_to_login(request, getattr(view, "view_class", None))
+        return with_login(request, *args, **arguments)
 
-    return asked
+    return view_or_login
 
 
-def _back_to_form(request: HttpRequest, action: Any) -> HttpResponseBase:
-    """The login, and then the form again: the session ended while it was filled in."""
+def _redirect_to_login(request: HttpRequest, action: Any) -> HttpResponseBase:
+    """Redirect to the login and then back to the form, because the session ended while it
+    was filled in.
+    """
     messages.warning(
         request,
         _(
@@ -60,30 +71,32 @@ def _back_to_form(request: HttpRequest, action: Any) -> HttpResponseBase:
             "and long texts again."
         ),
     )
-    form: type[forms.Form] = getattr(action, "form_class", forms.Form)
-    typed = urlencode(_typed(request, form))
+    form_class: type[forms.Form] = getattr(action, "form_class", forms.Form)
+    query = urlencode(_fields_for_url(request, form_class))
     return redirect_to_login(
-        f"{request.path}?{typed}" if 0 < len(typed) <= MOST_KEPT else request.path
+        f"{request.path}?{query}" if 0 < len(query) <= MAX_FORM_IN_URL else request.path
     )
 
 
-def _typed(request: HttpRequest, form: type[forms.Form]) -> dict[str, str]:
-    """Return the sent fields that may stand in a URL: no passwords, no texts of messages."""
-    kept = {}
-    for name, field in form.base_fields.items():
+def _fields_for_url(request: HttpRequest, form_class: type[forms.Form]) -> dict[str, str]:
+    """Return the submitted fields that may stand in a URL: no passwords, no texts of
+    messages.
+    """
+    values = {}
+    for name, field in form_class.base_fields.items():
         widget = field.widget
         if widget.is_hidden or isinstance(widget, forms.PasswordInput | forms.Textarea):
             continue
         value = widget.value_from_datadict(request.POST, request.FILES, name)
         if isinstance(value, bool):
-            kept[name] = "on" if value else ""
+            values[name] = "on" if value else ""
         elif isinstance(value, str):
-            kept[name] = value
-    return kept
+            values[name] = value
+    return values
 
 
 def actor_of(request: HttpRequest) -> Actor:
-    """The actor of the person who is logged in. Raises MetadataUnavailable."""
+    """Return the actor of the logged-in user. Raises MetadataUnavailable."""
     user: Any = request.user
     administrator = bool(user.is_superuser or user.is_staff)
     return accounts.user_actor(
@@ -92,30 +105,31 @@ def actor_of(request: HttpRequest) -> Actor:
 
 
 def address_of(request: HttpRequest) -> str:
-    """Return the address a request comes from."""
+    """Return the address that a request comes from."""
     return str(request.META.get("REMOTE_ADDR", ""))
 
 
 def actor(request: HttpRequest) -> Actor:
-    """The actor of a request on its way through a view."""
-    found: Actor = request.actor  # type: ignore[attr-defined]  # set by login_required_page()
-    return found
+    """Return the actor of a request, which login_required_page() has set."""
+    actor: Actor = request.actor  # type: ignore[attr-defined]  # set by login_required_page()
+    return actor
 
 
 def may(request: HttpRequest, right: str, name: str = "*", *, what: str = "topic") -> bool:
-    """Return True if the person may do something; what may not be done is not offered."""
+    """Return True if the user has a right. Pages do not offer actions without it."""
     return access.may(actor(request), right, name, what=what)
 
 
-def known(request: HttpRequest) -> dict[str, Any]:
-    """Return what every template knows: the look that was chosen, and whether this is an
+def template_context(request: HttpRequest) -> dict[str, Any]:
+    """Return the context of every template: the theme, the actor, and whether it is an
     administrator.
     """
     theme = request.COOKIES.get(THEME_COOKIE, "")
-    who = getattr(request, "actor", None)
+    current_actor = getattr(request, "actor", None)
     return {
         "theme": theme if theme in THEMES else "auto",
         "themes": THEMES,
-        "who": who,
-        "is_administrator": who is not None and access.may(who, "admin", "*"),
+        "who": current_actor,
+        "is_administrator": current_actor is not None
+        and access.may(current_actor, "admin", "*"),
     }

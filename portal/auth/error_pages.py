@@ -1,4 +1,4 @@
-"""Errors as pages: what is wrong, and what to do."""
+"""Errors as pages, each with its cause and a remedy."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from metadata.errors import (
     NotFound,
     Unavailable,
 )
-from portal.auth import access, error_words, sessions
+from portal.auth import access, error_texts, sessions
 
 log = logging.getLogger(__name__)
 STATUS: dict[type[CatmqError], int] = {
@@ -44,88 +44,97 @@ TITLES = {
 }
 
 
-def status_of(error: CatmqError) -> int:
-    return next((status for kind, status in STATUS.items() if isinstance(error, kind)), 500)
+def http_status(error: CatmqError) -> int:
+    """Return the HTTP status of an error, 500 for an unknown kind."""
+    return next(
+        (
+            status
+            for error_class, status in STATUS.items()
+            if isinstance(error, error_class)
+        ),
+        500,
+    )
 
 
 def respond(request: HttpRequest, error: CatmqError) -> HttpResponse:
+    """Return the page of an error."""
     if isinstance(error, MetadataUnavailable):
-        return _outage(request)
-    status = status_of(error)
+        # Nobody can be authenticated now, so this page contains nothing secret.
+        cluster = snapshot.current() if snapshot.age_s() < float("inf") else None
+        nodes = len(cluster.nodes) if cluster else 0
+        figures = {
+            "nodes": nodes,
+            "answering": nodes - len(node_pools.unreachable_nodes()),
+            "topics": len(cluster.topics) if cluster else 0,
+            "groups": len(cluster.groups) if cluster else 0,
+            "age_s": round(snapshot.age_s()) if cluster else None,
+        }
+        return render(request, "portal/frame/outage.html", {"figures": figures}, status=503)
+    status = http_status(error)
     log.info("%s %s: %d %s", request.method, request.path, status, error.detail)
-    return _page(request, status, error_words.said(error))
+    return _error_page(request, status, error_texts.describe_error(error))
 
 
-def _outage(request: HttpRequest) -> HttpResponse:
-    """The metadata database is away: who asks cannot be known, so the page names nothing
-    that is a secret.
-    """
-    known = snapshot.current() if snapshot.age_s() < float("inf") else None
-    nodes = len(known.nodes) if known else 0
-    seen = {
-        "nodes": nodes,
-        "answering": nodes - len(node_pools.unreachable_nodes()),
-        "topics": len(known.topics) if known else 0,
-        "groups": len(known.groups) if known else 0,
-        "age_s": round(snapshot.age_s()) if known else None,
-    }
-    return render(request, "portal/frame/outage.html", {"seen": seen}, status=503)
-
-
-def _page(request: HttpRequest, status: int, detail: str, title: str = "") -> HttpResponse:
-    """A page with the navigation around it for who logged in, and alone for others."""
-    words = {
+def _error_page(
+    request: HttpRequest, status: int, detail: str, title: str = ""
+) -> HttpResponse:
+    """Return an error page. Logged-in users get it with the navigation around it."""
+    context = {
         "status": status,
         "title": title or TITLES.get(status, _("Server error")),
         "detail": detail,
     }
     template = (
-        "portal/frame/error.html" if _is_known(request) else "portal/frame/error_alone.html"
+        "portal/frame/error.html"
+        if _may_show_navigation(request)
+        else "portal/frame/error_alone.html"
     )
-    return render(request, template, words, status=status)
+    return render(request, template, context, status=status)
 
 
-def _is_known(request: HttpRequest) -> bool:
-    """Return True if the page may show the navigation: somebody logged in, and it is known
-    who.
-    """
+def _may_show_navigation(request: HttpRequest) -> bool:
+    """Return True if the request has an actor, or its user can be authenticated now."""
     if hasattr(request, "actor"):
         return True
-    with suppress(CatmqError, DatabaseError, AttributeError):  # it may be this that failed
-        if request.user.is_authenticated and not sessions.is_over(request):
-            request.actor = access.actor_of(request)  # type: ignore[attr-defined]  # read by access.known()
+    # The error that is being shown may come from authentication itself, so it may fail again.
+    with suppress(CatmqError, DatabaseError, AttributeError):
+        if request.user.is_authenticated and not sessions.has_ended(request):
+            request.actor = access.actor_of(request)  # type: ignore[attr-defined]  # read by access.template_context()
             return True
     return False
 
 
 def too_large(request: HttpRequest, detail: str) -> HttpResponse:
     """Answer 413 to a form that is too large to be read."""
-    return _page(request, 413, detail)
+    return _error_page(request, 413, detail)
 
 
 def handler403(request: HttpRequest, exception: Exception) -> HttpResponse:
-    """Answer 403 to what Django forbids."""
-    return _page(request, 403, _("You have no permission for this page."))
+    """Answer 403 to a request that Django refuses."""
+    return _error_page(request, 403, _("You have no permission for this page."))
 
 
 def handler404(request: HttpRequest, exception: Exception) -> HttpResponse:
-    return _page(request, 404, _("There is no page at this address."), _("Page not found"))
+    """Answer 404 to an unknown address."""
+    return _error_page(
+        request, 404, _("There is no page at this address."), _("Page not found")
+    )
 
 
 def handler500(request: HttpRequest) -> HttpResponse:
-    """An error that nobody expected."""
+    """Answer 500 to an unexpected error. The page and the log have the same id."""
     incident = uuid.uuid4().hex[:16]
     log.error("page failed, id %s: %s", incident, request.path, exc_info=True)
-    return _page(request, 500, _("The log has details under the id %s.") % incident)
+    return _error_page(request, 500, _("The log has details under the id %s.") % incident)
 
 
 def csrf_failure(request: HttpRequest, reason: str = "") -> HttpResponse:
-    """Answer a form of another site, of an old page, or one that a proxy has spoiled."""
-    return _page(request, 403, _csrf_reason(request))
+    """Answer 403 to a form from another site, from an expired page, or changed by a proxy."""
+    return _error_page(request, 403, _explain_csrf_failure(request))
 
 
-def _csrf_reason(request: HttpRequest) -> str:
-    """Describe why a form was refused; a proxy in front can make every form fail."""
+def _explain_csrf_failure(request: HttpRequest) -> str:
+    """Return why a form was refused. A misconfigured proxy makes every form fail."""
     origin = urlsplit(request.headers.get("Origin", ""))
     if (
         origin.netloc == request.get_host()

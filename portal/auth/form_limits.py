@@ -1,8 +1,8 @@
-"""Limits of a form's size, checked before any of its body is read.
+"""Limits of the size of a form, checked before its body is read.
 
-Django reads a form to check its CSRF token, so a body is read before anybody has asked who
-sends it. Its default upload handlers would also write files of any size to the disk. No
-form of ours uploads a file.
+Django reads a form to check its CSRF token, so it reads a body before the sender is
+authenticated. Its default upload handlers would also write files of any size to the disk.
+No form of the portal uploads a file.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from django.utils.translation import gettext as _
 
 from portal.auth import error_pages
 
-# of a form from a client that is not logged in: a login needs a hundredth
+# Limit for clients that are not logged in. A login form needs a hundredth of it.
 ANONYMOUS_MAX_BYTES = 64 << 10
 
 
 class NoFiles(FileUploadHandler):
-    """Skips every uploaded file; the fields of the form are kept."""
+    """Skips every uploaded file. The fields of the form are kept."""
 
     def new_file(self, *args: Any, **kwargs: Any) -> None:
         raise SkipFile
@@ -37,19 +37,18 @@ class NoFiles(FileUploadHandler):
 class FormLimits(MiddlewareMixin):
     """Refuses a form by its Content-Length.
 
-    A chunked body has none, and Django reads nothing of it. The check stands in
-    `process_view`, which runs
-    after the session was read and before the CSRF check reads the body.
+    A chunked body has no Content-Length, and Django does not read it.
     """
 
     def process_view(
         self, request: HttpRequest, view: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> HttpResponse | None:
-        """Return 413 for a form that is too large. Endpoints of the API have their own
-        limits.
-        """
+        """Return 413 for a form that is too large."""
+        # Endpoints of the API have their own limits.
         if getattr(view, "csrf_exempt", False):
             return None
+        # This hook runs after the session was read and before the CSRF check reads the
+        # body.
         length = request.META.get("CONTENT_LENGTH") or "0"
         size = int(length) if length.isdigit() else 0
         if size <= ANONYMOUS_MAX_BYTES:

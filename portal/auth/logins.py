@@ -1,9 +1,9 @@
-"""Logging in: what is remembered of wrong passwords, and how many are tried at once.
+"""Limits on logins: wrong passwords, and passwords checked at the same time.
 
-To check a password costs a quarter of a second or more, on purpose, and nobody needs a key
-to ask for it. So few are checked at once in a process; and an address that was wrong for
-too many names is refused like one that was wrong too often for one name. Of a wrong try
-only name, address and time are kept.
+Checking a password takes a quarter of a second or more, on purpose, and needs no login. So
+a process checks few passwords at once. An address with wrong passwords for many names is
+blocked, like an address with many wrong passwords for a single name. Only name, address and
+time of a wrong password are stored.
 """
 
 from __future__ import annotations
@@ -24,20 +24,24 @@ from django.utils.translation import gettext as _
 
 from metadata.errors import Unavailable
 
-# wrong passwords for a name from one address; then none is tried for AXES_COOLOFF_TIME
+# Wrong passwords for a name from an address. After these, AXES_COOLOFF_TIME must pass.
 PER_NAME = 8
-PER_ADDRESS = 40  # for whatever names from one address
-# names and addresses with wrong passwords; of more, the oldest are forgotten
-MOST_REMEMBERED = 10_000
-AT_ONCE = 1  # passwords that a process checks at once
-WAIT_S = 2.0  # for a turn
+# Wrong passwords for any names from an address.
+PER_ADDRESS = 40
+# Stored wrong passwords. The oldest are deleted beyond this, so that an attack cannot fill the
+# database.
+MAX_REMEMBERED = 10_000
+# Passwords that a process checks at the same time.
+MAX_CONCURRENT_CHECKS = 1
+# Longest wait for a password check to begin.
+WAIT_S = 2.0
 
-_turns = threading.BoundedSemaphore(AT_ONCE)
+_turns = threading.BoundedSemaphore(MAX_CONCURRENT_CHECKS)
 
 
 @contextmanager
 def turn() -> Iterator[None]:
-    """Wait for the turn to check a password. Raises Unavailable."""
+    """Hold the permission to check a password. Raises Unavailable if too many logins wait."""
     if not _turns.acquire(timeout=WAIT_S):
         raise Unavailable(_("Too many users are logging in. Try again in a few seconds."))
     try:
@@ -47,51 +51,51 @@ def turn() -> Iterator[None]:
 
 
 class LoginForm(AuthenticationForm):
-    """Name and password; few are checked at once."""
+    """The login form. It limits how many passwords are checked at once."""
 
     def clean(self) -> dict[str, Any]:
-        """The user who may log in. Raises ValidationError, Unavailable."""
+        """Authenticate the user. Raises ValidationError, Unavailable."""
         with turn():
             return super().clean()
 
 
 class Attempts(AxesDatabaseHandler):  # type: ignore[misc]
-    """The memory of the throttle of logins: see AXES_HANDLER."""
+    """Wrong passwords, as django-axes stores and counts them (AXES_HANDLER)."""
 
     def get_failures(
         self, request: HttpRequest, credentials: dict[str, Any] | None = None
     ) -> int:
-        """Return how many wrong passwords count: PER_NAME are too many, and PER_ADDRESS
-        weigh as much.
+        """Return the number of wrong passwords, as django-axes compares it with PER_NAME.
+
+        The failures of an address are scaled, so that PER_ADDRESS of them count as
+        PER_NAME.
         """
         failures: int = super().get_failures(request, credentials)
-        mine = AccessAttempt.objects.filter(
+        attempts = AccessAttempt.objects.filter(
             ip_address=request.axes_ip_address,  # type: ignore[attr-defined]  # set by axes
             attempt_time__gte=get_cool_off_threshold(request),
         )
-        total = mine.aggregate(total=Sum("failures_since_start"))["total"] or 0
+        total = attempts.aggregate(total=Sum("failures_since_start"))["total"] or 0
         return max(failures, total * PER_NAME // PER_ADDRESS)
 
     def user_login_failed(
         self, sender: Any, credentials: dict[str, Any], request: Any = None, **kwargs: Any
     ) -> None:
-        """Counts a wrong password, without the words of its request."""
+        """Count a wrong password."""
         if request is None:
             return
-        bare = copy.copy(request)
-        bare.GET, bare.POST = QueryDict(), QueryDict()
-        bare.axes_user_agent = bare.axes_http_accept = ""
-        super().user_login_failed(sender, credentials, bare, **kwargs)
+        # The request is stored with the attempt, so it must not contain the password.
+        bare_request = copy.copy(request)
+        bare_request.GET, bare_request.POST = QueryDict(), QueryDict()
+        bare_request.axes_user_agent = bare_request.axes_http_accept = ""
+        super().user_login_failed(sender, credentials, bare_request, **kwargs)
+        # The caller reads the outcome from its own request.
         for name in ("axes_locked_out", "axes_credentials", "axes_failures_since_start"):
-            if hasattr(bare, name):
-                setattr(request, name, getattr(bare, name))
-        self._forget()
-
-    def _forget(self) -> None:
-        """Forgets the oldest of too many."""
+            if hasattr(bare_request, name):
+                setattr(request, name, getattr(bare_request, name))
         oldest = AccessAttempt.objects.order_by("-attempt_time", "-pk").values_list(
             "pk", flat=True
         )
-        surplus = list(oldest[MOST_REMEMBERED : MOST_REMEMBERED + 100])
+        surplus = list(oldest[MAX_REMEMBERED : MAX_REMEMBERED + 100])
         if surplus:
             AccessAttempt.objects.filter(pk__in=surplus).delete()

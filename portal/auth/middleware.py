@@ -1,4 +1,4 @@
-"""Middleware of every page: a policy that lets nothing foreign run, and errors as pages."""
+"""Middleware of all pages: session cookies, a content security policy, and errors as pages."""
 
 from __future__ import annotations
 
@@ -19,25 +19,18 @@ from metadata.errors import CatmqError, MetadataUnavailable
 from portal.auth import error_pages, sessions
 
 log = logging.getLogger(__name__)
+# Scripts, styles and images come from this server only.
 POLICY = (
     "default-src 'self'; img-src 'self' data:; object-src 'none'; base-uri 'none'; "
     "form-action 'self'; "
     "frame-ancestors 'none'"
 )
-MESSAGE = "The metadata database did not answer."
-
-
-def _of_driver() -> tuple[type[Exception], ...]:
-    """The driver's own errors: a cursor that is closed on a connection that broke raises
-    these.
-    """
-    driver = transaction.get_connection().Database
-    return driver.OperationalError, driver.InterfaceError
+OUTAGE_DETAIL = "The metadata database did not answer."
 
 
 class CookiePaths:
-    """Limits every cookie to the path prefix, so that other sites of the host do not get
-    it.
+    """Limits every cookie to the path prefix, so that other sites on the host do not
+    receive it.
     """
 
     def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
@@ -45,26 +38,31 @@ class CookiePaths:
 
     def __call__(self, request: HttpRequest) -> HttpResponse:
         response = self._get_response(request)
-        # Some cookies, as those of django.contrib.messages, have no setting for their path.
+        # Some cookies, such as those of django.contrib.messages, have no setting for their path.
         for cookie in response.cookies.values():
             cookie["path"] = settings.FORCE_SCRIPT_NAME or "/"
         return response
 
 
 class Sessions(SessionMiddleware):
-    """Django's own, which answers 400 or 500 if the session cannot be saved."""
+    """Django's session middleware, but with the right answer if the session cannot be
+    saved.
+
+    Django answers 400 or 500 then.
+    """
 
     def process_response(
         self, request: HttpRequest, response: HttpResponse
     ) -> HttpResponse:
-        """The answer with its cookie; 503 if metadata is away, the login if the session is
-        gone.
+        """Return the response with its cookie, 503 if the metadata database is away, the
+        login if the session is gone.
         """
         try:
             return super().process_response(request, response)
         except SessionInterrupted as error:
             cause = error.__context__.__context__ if error.__context__ else None
-            if type(cause) is DatabaseError:  # no row was there to be updated
+            # Exactly this class: Django raises it if the session's row was deleted meanwhile.
+            if type(cause) is DatabaseError:
                 return redirect_to_login(request.path)
         except InterfaceError as error:
             cause = error
@@ -74,23 +72,26 @@ class Sessions(SessionMiddleware):
             request.path,
             cause,
         )
-        return error_pages.respond(request, MetadataUnavailable(MESSAGE))
+        return error_pages.respond(request, MetadataUnavailable(OUTAGE_DETAIL))
 
 
 class SafePages:
-    """Adds the content security policy; turns our errors into pages that say what to do."""
+    """Adds the content security policy, and answers errors with pages."""
 
     def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
         self._get_response = get_response
 
     def __call__(self, request: HttpRequest) -> HttpResponse:
-        """The answer, with its policy."""
+        """Return the response with its security headers."""
+        # All queries of a page use the same time.
         with one_moment() if request.method in ("GET", "HEAD") else nullcontext():
             response = self._get_response(request)
-        if response.status_code < 500:  # else the session is perhaps not to be had, either
+        # After a server error the session may be unavailable as well.
+        if response.status_code < 500:
             sessions.prolong(request)
         response.setdefault("Content-Security-Policy", POLICY)
         response.setdefault("Referrer-Policy", "same-origin")
+        # A shared computer must not show pages from its cache after the logout.
         if not request.path_info.startswith("/static/"):
             response.setdefault("Cache-Control", "no-store")
         return response
@@ -98,13 +99,21 @@ class SafePages:
     def process_exception(
         self, request: HttpRequest, error: Exception
     ) -> HttpResponse | None:
-        """A page for an error of ours, or of a metadata database that is away; None leaves
-        it to Django.
+        """Return a page for an error of the lower layers or a metadata outage, None for
+        other errors.
         """
-        if isinstance(
-            error, (OperationalError, InterfaceError, UpdateError, *_of_driver())
-        ):
-            return error_pages.respond(request, MetadataUnavailable(MESSAGE))
+        # Django does not wrap the errors of a cursor that is closed on a broken connection,
+        # so the driver's own classes are caught, too.
+        driver = transaction.get_connection().Database
+        outages = (
+            OperationalError,
+            InterfaceError,
+            UpdateError,
+            driver.OperationalError,
+            driver.InterfaceError,
+        )
+        if isinstance(error, outages):
+            return error_pages.respond(request, MetadataUnavailable(OUTAGE_DETAIL))
         return (
             error_pages.respond(request, error) if isinstance(error, CatmqError) else None
         )

@@ -1,8 +1,8 @@
-"""Limits of a login's length: not for ever, and not without doing anything.
+"""Limits of a login session: it ends after a time without use, and after a time in any
+case.
 
-A session ends when nobody opened a page for so long (CATMQ_SESSION_IDLE_MINUTES), and so
-long after its login (CATMQ_SESSION_HOURS) in any case. Pages that renew themselves do not
-count as somebody's doing.
+The limits are CATMQ_SESSION_IDLE_MINUTES and CATMQ_SESSION_HOURS. Pages that refresh
+themselves do not count as use.
 """
 
 from __future__ import annotations
@@ -14,25 +14,32 @@ from metadata.config import config
 from metadata.db.clock import database_now, ms
 from metadata.db.transactions import reachable
 
+# Session key of the time of the login.
 BEGAN = "began_at_ms"
 HOUR_MS = 3_600_000
 
 
-def is_over(request: HttpRequest) -> bool:
-    """Return True if the session began too long ago; notes its begin if not known. Needs
-    metadata.
+def has_ended(request: HttpRequest) -> bool:
+    """Return True if the session began too long ago. Notes the begin of a new session.
+
+    Raises MetadataUnavailable.
     """
     with reachable():
-        now = ms(database_now())
-    began = request.session.setdefault(BEGAN, now)
-    return not 0 <= now - began < config.session_hours * HOUR_MS
+        now_ms = ms(database_now())
+    began_ms = request.session.setdefault(BEGAN, now_ms)
+    return not 0 <= now_ms - began_ms < config.session_hours * HOUR_MS
 
 
 def prolong(request: HttpRequest) -> None:
-    """Has the session end later, if somebody who is logged in opened a page; it is saved
-    with the answer.
+    """Extend the session of a logged-in user who opened a page. It is saved with the
+    response.
     """
-    polled = request.headers.get("HX-Request") == "true"
+    is_refresh = request.headers.get("HX-Request") == "true"
     session = getattr(request, "session", None)
-    if session is not None and session.accessed and not polled and SESSION_KEY in session:
+    if (
+        session is not None
+        and session.accessed
+        and not is_refresh
+        and SESSION_KEY in session
+    ):
         session.modified = True

@@ -1,5 +1,5 @@
-"""The admin as a console: its own titles, and its lists' names in the language of the
-browser.
+"""Django's admin site as a read-only browser of the metadata, with names in the user's
+language.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from portal.auth.logins import LoginForm
 
 
 class ConsoleLoginForm(LoginForm, AdminAuthenticationForm):
-    """The same login, for those who may see the admin."""
+    """The portal's login form, for users of the admin site."""
 
 
 class Console(AdminSite):
@@ -29,26 +29,27 @@ class Console(AdminSite):
     index_title = gettext_lazy("All data, read-only")
 
     def has_permission(self, request: HttpRequest) -> bool:
-        """Return True for an administrator whose session is not over; staff of Django's own
-        do not see it.
+        """Return True for a superuser whose session has not ended. Being staff is not
+        enough.
         """
         allowed = super().has_permission(request) and request.user.is_superuser
-        return allowed and not sessions.is_over(request)
+        return allowed and not sessions.has_ended(request)
 
     def password_change(
         self, request: HttpRequest, extra_context: dict[str, Any] | None = None
     ) -> Any:
-        """The portal's own page, which writes the audit log and counts wrong passwords."""
+        """Redirect to the portal's own page, which writes the audit log and limits wrong
+        passwords.
+        """
         return HttpResponseRedirect(reverse("password"))
 
     def get_app_list(
         self, request: HttpRequest, app_label: str | None = None
     ) -> list[dict[str, Any]]:
-        """The lists by application; names of models are translated here, because models
-        know no language.
-        """
+        """Return the lists by application, with translated names."""
         apps: list[dict[str, Any]] = super().get_app_list(request, app_label)
         for app in apps:
+            # Models have untranslated names, because metadata knows no languages.
             app["name"] = gettext(str(app["name"]))
             for model in app["models"]:
                 model["name"] = gettext(str(model["name"]))

@@ -1,5 +1,5 @@
-"""The main figures of a report as bars: made on the server, readable without script and
-without eyes.
+"""The main figures of a report as bars, drawn on the server: readable without scripts
+and by screen readers.
 """
 
 from __future__ import annotations
@@ -12,24 +12,26 @@ from django.utils.translation import gettext_lazy as lazy
 
 from portal.kit.tables import Text
 
-MOST_BARS = 31  # a month of days
-WIDTH = 100.0  # of the longest bar
+# A month of days.
+MAX_BARS = 31
+# Width of the longest bar, in units of the SVG.
+MAX_WIDTH = 100.0
 
 
 @dataclass(frozen=True, slots=True)
 class Drawing:
-    """Drawing of a report: rows of equal `by` are one bar, whose length `joined` makes of
-    their values.
+    """How a report is drawn.
 
-    The values are of the first column of `columns` that the report has. `in_order`: of the
-    labels, else of the values, the largest first.
+    Rows with equal values in the columns `by` share a bar. `combine` makes its length from
+    the values in the first of `columns` that the report has. Bars are sorted by label if
+    `in_order`, else by value, largest first.
     """
 
     title: Text
     by: tuple[str, ...]
     columns: tuple[str, ...]
     kind: str  # number, size or lasts
-    joined: Callable[[Iterable[float]], float] = sum
+    combine: Callable[[Iterable[float]], float] = sum
     in_order: bool = False
 
 
@@ -47,7 +49,7 @@ DRAWINGS: Mapping[str, Drawing] = {
         ("topic", "group"),
         ("p95_to_ms", "waited_p99_ms"),
         "lasts",
-        joined=max,
+        combine=max,
     ),
     "departments": Drawing(
         lazy("Messages by department"), ("department",), ("messages",), "number"
@@ -57,7 +59,7 @@ DRAWINGS: Mapping[str, Drawing] = {
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """One bar; `width`: of WIDTH, as a number in SVG."""
+    """A bar. `width` is a share of MAX_WIDTH, as a number in SVG."""
 
     label: str
     width: str
@@ -66,38 +68,44 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class Bars:
-    """Bars to draw; `kind` says how values are shown."""
+    """A bar chart. `kind` selects the format of the values."""
 
     title: Text
     kind: str
     bars: Sequence[Bar]
 
 
-def drawn(name: str, rows: Iterable[Mapping[str, Any]]) -> Bars | None:
-    """The rows of a report as bars; None if there is nothing to draw."""
+def draw_bars(name: str, rows: Iterable[Mapping[str, Any]]) -> Bars | None:
+    """Return the rows of a report as bars, None if there is nothing to draw."""
     drawing = DRAWINGS.get(name)
-    values = _values(drawing, rows) if drawing else {}
+    values = _sum_by_label(drawing, rows) if drawing else {}
     if drawing is None or not values:
         return None
-    found = sorted(
-        values.items(), key=lambda one: one[0] if drawing.in_order else (-one[1], one[0])
+    # Ties are broken by label, so that the order is stable.
+    ranked = sorted(
+        values.items(),
+        key=lambda item: item[0] if drawing.in_order else (-item[1], item[0]),
     )
-    shown = found[-MOST_BARS:] if drawing.in_order else found[:MOST_BARS]
-    most = max(value for _label, value in shown) or 1
+    # Of many days, the latest are shown.
+    visible = ranked[-MAX_BARS:] if drawing.in_order else ranked[:MAX_BARS]
+    max_value = max(value for _label, value in visible) or 1
     bars = [
-        Bar(label, f"{WIDTH * value / most:.2f}", round(value)) for label, value in shown
+        Bar(label, f"{MAX_WIDTH * value / max_value:.2f}", round(value))
+        for label, value in visible
     ]
     return Bars(drawing.title, drawing.kind, bars)
 
 
-def _values(drawing: Drawing, rows: Iterable[Mapping[str, Any]]) -> dict[str, float]:
-    """{label: value}, of the rows that have both."""
-    found: dict[str, list[float]] = {}
+def _sum_by_label(drawing: Drawing, rows: Iterable[Mapping[str, Any]]) -> dict[str, float]:
+    """Return the length of each bar, by label. Rows without a label or value are left
+    out.
+    """
+    values_by_label: dict[str, list[float]] = {}
     for row in rows:
         value = next(
-            (row[one] for one in drawing.columns if row.get(one) is not None), None
+            (row[column] for column in drawing.columns if row.get(column) is not None), None
         )
-        names = [row.get(one) for one in drawing.by]
+        names = [row.get(column) for column in drawing.by]
         if isinstance(value, int | float) and all(names):
-            found.setdefault(" · ".join(map(str, names)), []).append(value)
-    return {label: drawing.joined(values) for label, values in found.items()}
+            values_by_label.setdefault(" · ".join(map(str, names)), []).append(value)
+    return {label: drawing.combine(values) for label, values in values_by_label.items()}

@@ -1,8 +1,10 @@
-"""Causes of a group's lag in words, each with what to do and the page where it is done."""
+"""Causes of a group's lag in words, each with a remedy and a link to the page where it is
+applied.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,16 +12,16 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from metadata.rules.groups.lag_causes import Cause
-from portal.kit import rows
-from portal.kit.pages import Link, to
+from portal.kit import cells
+from portal.kit.pages import Link, page_url
 from portal.kit.tables import Text
-from portal.templatetags.shapes import count, lasts, rate
+from portal.templatetags.formats import format_count, format_duration, format_rate
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
-    """A cause on a page; `tone` is bad, warn or ''; `link` leads to what helps, `command`
-    may be pasted.
+class CauseText:
+    """A cause in words. `tone` is bad, warn or ''. `link` leads to a remedy, `command` can
+    be pasted.
     """
 
     title: Text
@@ -29,164 +31,205 @@ class Said:
     command: str = ""
 
 
-def said(found: Sequence[Cause], *, group: str, manages: bool) -> list[Said]:
-    """Return all causes in words; links to changes only for who may make them."""
-    return [_WORDS[one.kind](one, group, manages) for one in found]
+_Describer = Callable[[Cause, str, bool], CauseText]
+# By kind of cause. A describer gets the cause, the group, and whether the user manages it.
+_DESCRIBERS: dict[str, _Describer] = {}
 
 
-def _queues(one: Cause) -> str:
-    return ", ".join(rows.queue_name(int(queue)) for queue in one.about)
+def _describes(kind: str) -> Callable[[_Describer], _Describer]:
+    """Register the function that describes causes of a kind."""
+
+    def register(describer: _Describer) -> _Describer:
+        _DESCRIBERS[kind] = describer
+        return describer
+
+    return register
 
 
-def _names(one: Cause) -> str:
-    return ", ".join(map(str, one.about))
+def describe_causes(
+    causes: Sequence[Cause], *, group: str, manages: bool
+) -> list[CauseText]:
+    """Return the causes in words. Links to changes are only for users who `manage` the
+    group.
+    """
+    return [_DESCRIBERS[cause.kind](cause, group, manages) for cause in causes]
+
+
+def _queue_names(cause: Cause) -> str:
+    return ", ".join(cells.queue_name(int(queue)) for queue in cause.about)
+
+
+def _list_names(cause: Cause) -> str:
+    return ", ".join(map(str, cause.about))
 
 
 def _percent(value: Any) -> str:
     return f"{100 * float(value):.0f} %"
 
 
-def _settings(group: str, label: str, page: str, manages: bool) -> Link | None:
-    return Link(label, to(page, group)) if manages else None
+def _link_for_managers(group: str, label: str, page: str, manages: bool) -> Link | None:
+    return Link(label, page_url(page, group)) if manages else None
 
 
-def _away(one: Cause, _group: str, _manages: bool) -> Said:
-    text = _("Nobody can read these queues until it is back: %s.") % _queues(one)
-    return Said(_("A node does not answer"), text, "bad")
+@_describes("away")
+def _describe_silent_node(cause: Cause, _group: str, _manages: bool) -> CauseText:
+    text = _("Nobody can read these queues until it is back: %s.") % _queue_names(cause)
+    return CauseText(_("A node does not answer"), text, "bad")
 
 
-def _corrupt(one: Cause, _group: str, _manages: bool) -> Said:
+@_describes("corrupt")
+def _describe_corruption(cause: Cause, _group: str, _manages: bool) -> CauseText:
     text = _(
         "Nothing behind the hole is delivered: %s. The alarm says what to do."
-    ) % _queues(one)
-    return Said(_("A queue is corrupt"), text, "bad", Link(_("Alarms"), to("alarms")))
+    ) % _queue_names(cause)
+    return CauseText(
+        _("A queue is corrupt"), text, "bad", Link(_("Alarms"), page_url("alarms"))
+    )
 
 
-def _paused(one: Cause, group: str, manages: bool) -> Said:
-    lag = int(one.words["lag"] or 0)
+@_describes("paused")
+def _describe_pause(cause: Cause, group: str, manages: bool) -> CauseText:
+    lag = int(cause.words["lag"] or 0)
     text = ngettext(
         "%s message waits until it is resumed.",
         "%s messages wait until it is resumed.",
         lag,
     )
-    return Said(
+    return CauseText(
         _("The group is paused"),
-        text % count(lag),
-        link=_settings(group, _("Resume"), "group-start", manages),
+        text % format_count(lag),
+        link=_link_for_managers(group, _("Resume"), "group-start", manages),
     )
 
 
-def _topics_paused(one: Cause, group: str, manages: bool) -> Said:
+@_describes("topics_paused")
+def _describe_paused_topics(cause: Cause, group: str, manages: bool) -> CauseText:
     link = (
-        Link(_("Resume"), to("subscription-settings", group, one.about[0]))
+        Link(_("Resume"), page_url("subscription-settings", group, cause.about[0]))
         if manages
         else None
     )
-    return Said(
+    return CauseText(
         _("Reading is paused"),
-        _("Paused topics with unread messages: %s.") % _names(one),
+        _("Paused topics with unread messages: %s.") % _list_names(cause),
         link=link,
     )
 
 
-def _queues_paused(one: Cause, _group: str, _manages: bool) -> Said:
-    return Said(
-        _("Queues are paused"), _("Paused queues with unread messages: %s.") % _queues(one)
+@_describes("queues_paused")
+def _describe_paused_queues(cause: Cause, _group: str, _manages: bool) -> CauseText:
+    return CauseText(
+        _("Queues are paused"),
+        _("Paused queues with unread messages: %s.") % _queue_names(cause),
     )
 
 
-def _no_members(one: Cause, group: str, _manages: bool) -> Said:
-    lag = int(one.words["lag"] or 0)
+@_describes("no_members")
+def _describe_no_members(cause: Cause, group: str, _manages: bool) -> CauseText:
+    lag = int(cause.words["lag"] or 0)
     text = ngettext(
         "No consumer is in the group, and %s message waits. Start one:",
         "No consumer is in the group, and %s messages wait. Start one:",
         lag,
     )
     command = f"catmq consume --group {group} TOPIC"
-    return Said(_("The group has no members"), text % count(lag), "bad", command=command)
+    return CauseText(
+        _("The group has no members"), text % format_count(lag), "bad", command=command
+    )
 
 
-def _standing_by(one: Cause, group: str, manages: bool) -> Said:
-    members = int(one.words["members"] or 0)
+@_describes("standing_by")
+def _describe_standby(cause: Cause, group: str, manages: bool) -> CauseText:
+    members = int(cause.words["members"] or 0)
     text = ngettext(
         "%d member is connected, but the limits of the group let none read.",
         "%d members are connected, but the limits of the group let none read.",
         members,
     )
-    link = _settings(group, _("Settings"), "group-settings", manages)
-    return Said(_("All members stand by"), text % members, "bad", link)
+    link = _link_for_managers(group, _("Settings"), "group-settings", manages)
+    return CauseText(_("All members stand by"), text % members, "bad", link)
 
 
-def _no_owner(one: Cause, group: str, manages: bool) -> Said:
-    text = _("Unread messages lie in queues that no member owns: %s.") % _queues(one)
-    link = _settings(group, _("Rebalance"), "group-rebalance", manages)
-    return Said(_("Queues have no owner"), text, "bad", link)
+@_describes("no_owner")
+def _describe_no_owner(cause: Cause, group: str, manages: bool) -> CauseText:
+    text = _("Unread messages lie in queues that no member owns: %s.") % _queue_names(cause)
+    link = _link_for_managers(group, _("Rebalance"), "group-rebalance", manages)
+    return CauseText(_("Queues have no owner"), text, "bad", link)
 
 
-def _silent_member(one: Cause, _group: str, _manages: bool) -> Said:
+@_describes("silent_member")
+def _describe_silent_member(cause: Cause, _group: str, _manages: bool) -> CauseText:
     text = _(
         "It holds queues and sends no heartbeats: %s. After the session timeout, others get them. "
         "Look at its process."
     )
-    return Said(_("A member is silent"), text % _names(one), "bad")
+    return CauseText(_("A member is silent"), text % _list_names(cause), "bad")
 
 
-def _unfinished_leases(one: Cause, _group: str, _manages: bool) -> Said:
+@_describes("unfinished_leases")
+def _describe_unfinished_leases(cause: Cause, _group: str, _manages: bool) -> CauseText:
     text = _(
         "Members do not finish what they have. New messages are not leased in queues: %s"
     )
-    return Said(_("Too many unfinished leases"), text % _queues(one), "bad")
+    return CauseText(_("Too many unfinished leases"), text % _queue_names(cause), "bad")
 
 
-def _no_pulls(_one: Cause, _group: str, _manages: bool) -> Said:
+@_describes("no_pulls")
+def _describe_no_pulls(_cause: Cause, _group: str, _manages: bool) -> CauseText:
     text = _(
         "They send heartbeats, but have pulled nothing for minutes. Their handlers hang, "
         "or their circuit "
         "breaker is open. Look at their logs."
     )
-    return Said(_("Members ask for no messages"), text, "bad")
+    return CauseText(_("Members ask for no messages"), text, "bad")
 
 
-def _blocked_in_order(_one: Cause, group: str, manages: bool) -> Said:
+@_describes("blocked_in_order")
+def _describe_blocked_queue(_cause: Cause, group: str, manages: bool) -> CauseText:
     text = _(
         "The subscription is ordered, so a message that fails blocks its queue until it "
         "succeeds or its "
         "retries are used up. Look at the logs of the members."
     )
-    link = _settings(group, _("Retries and dead letters"), "failures", manages)
-    return Said(_("A failing message blocks its queue"), text, "bad", link)
+    link = _link_for_managers(group, _("Retries and dead letters"), "failures", manages)
+    return CauseText(_("A failing message blocks its queue"), text, "bad", link)
 
 
-def _nothing_finished(one: Cause, _group: str, _manages: bool) -> Said:
+@_describes("nothing_finished")
+def _describe_hanging_handlers(cause: Cause, _group: str, _manages: bool) -> CauseText:
     text = _(
         "Members pull %s messages/s and finish none: the handler hangs, takes very long, "
         "or the process is "
         "restarted again and again."
     )
-    return Said(_("Nothing is handled"), text % rate(_float(one.words["pulled"])), "bad")
+    return CauseText(
+        _("Nothing is handled"), text % format_rate(_float(cause.words["pulled"])), "bad"
+    )
 
 
-def _long_handler(one: Cause, _group: str, _manages: bool) -> Said:
+@_describes("long_handler")
+def _describe_long_handler(cause: Cause, _group: str, _manages: bool) -> CauseText:
     text = _(
         "A handler of %(member)s is at work on %(queue)s, offset %(offset)s, for %(time)s. "
         "Look at that "
         "message, and at what the handler waits for."
     )
-    words = {
-        "member": one.words["member"],
-        "queue": _queues(one),
-        "offset": count(one.words["offset"]),
-        "time": lasts(round(_float(one.words["running_ms"]) or 0)),
+    values = {
+        "member": cause.words["member"],
+        "queue": _queue_names(cause),
+        "offset": format_count(cause.words["offset"]),
+        "time": format_duration(round(_float(cause.words["running_ms"]) or 0)),
     }
-    return Said(_("A handler runs for very long"), text % words)
+    return CauseText(_("A handler runs for very long"), text % values)
 
 
 def _float(value: Any) -> float | None:
     return None if value is None else float(value)
 
 
-def _hot_key(one: Cause, _group: str, _manages: bool) -> Said:
-    queue, key = rows.queue_name(int(one.about[0])), one.about[1]
+@_describes("hot_key")
+def _describe_hot_key(cause: Cause, _group: str, _manages: bool) -> CauseText:
+    queue, key = cells.queue_name(int(cause.about[0])), cause.about[1]
     text = _(
         "%(share)s of the unread messages are in %(queue)s, and %(of_keys)s of those that "
         "wait first "
@@ -194,112 +237,98 @@ def _hot_key(one: Cause, _group: str, _manages: bool) -> Said:
         "give the messages "
         "finer keys."
     )
-    words = {
-        "share": _percent(one.words["share"]),
-        "of_keys": _percent(one.words["of_keys"]),
+    values = {
+        "share": _percent(cause.words["share"]),
+        "of_keys": _percent(cause.words["of_keys"]),
         "queue": queue,
         "key": key,
     }
-    return Said(_("One key has most messages"), text % words)
+    return CauseText(_("One key has most messages"), text % values)
 
 
-def _hot_queue(one: Cause, _group: str, _manages: bool) -> Said:
+@_describes("hot_queue")
+def _describe_hot_queue(cause: Cause, _group: str, _manages: bool) -> CauseText:
     text = _(
         "%(share)s of the unread messages are in %(queue)s, which %(owner)s reads. Look at "
         "that member, "
         "and at the keys of the messages."
     )
-    words = {
-        "share": _percent(one.words["share"]),
-        "queue": _queues(one),
-        "owner": one.words["owner"] or _("nobody"),
+    values = {
+        "share": _percent(cause.words["share"]),
+        "queue": _queue_names(cause),
+        "owner": cause.words["owner"] or _("nobody"),
     }
-    return Said(_("One queue has most messages"), text % words)
+    return CauseText(_("One queue has most messages"), text % values)
 
 
-def _failing(one: Cause, group: str, manages: bool) -> Said:
+@_describes("failing")
+def _describe_failures(cause: Cause, group: str, manages: bool) -> CauseText:
     text = _(
         "Dead letters of the last hour: %(dead)s. Retries that wait to be read: %(retries)s."
     )
-    words = {name: count(one.words[name]) for name in ("dead", "retries")}
-    link = _settings(group, _("Retries and dead letters"), "failures", manages)
-    return Said(_("Many messages fail"), text % words, link=link)
+    counts = {name: format_count(cause.words[name]) for name in ("dead", "retries")}
+    link = _link_for_managers(group, _("Retries and dead letters"), "failures", manages)
+    return CauseText(_("Many messages fail"), text % counts, link=link)
 
 
-def _rebalancing(one: Cause, group: str, _manages: bool) -> Said:
+@_describes("rebalancing")
+def _describe_rebalances(cause: Cause, group: str, _manages: bool) -> CauseText:
     text = _(
         "%s rebalances in ten minutes. Queues stand still during each. Look at why members "
         "come and go."
     )
-    link = Link(_("Rebalances"), f"{to('rebalances')}?q={group}&of=group")
-    return Said(_("Members come and go"), text % count(one.words["rebalances"]), link=link)
-
-
-def _reset(one: Cause, group: str, _manages: bool) -> Said:
-    text = _(
-        "%s moved the offsets back in the last ten minutes, so messages are read again."
-    ) % _names(one)
-    return Said(
-        _("Offsets were reset"), text, "", Link(_("Offset resets"), to("moves", group))
+    link = Link(_("Rebalances"), f"{page_url('rebalances')}?q={group}&of=group")
+    return CauseText(
+        _("Members come and go"), text % format_count(cause.words["rebalances"]), link=link
     )
 
 
-def _slow_handler(one: Cause, group: str, manages: bool) -> Said:
-    words = {name: rate(_float(one.words[name])) for name in ("handled", "sent")}
-    parts = [
-        _("%(sent)s messages/s are sent, and the members handle %(handled)s/s.") % words
+@_describes("reset")
+def _describe_reset(cause: Cause, group: str, _manages: bool) -> CauseText:
+    text = _(
+        "%s moved the offsets back in the last ten minutes, so messages are read again."
+    ) % _list_names(cause)
+    return CauseText(
+        _("Offsets were reset"),
+        text,
+        "",
+        Link(_("Offset resets"), page_url("moves", group)),
+    )
+
+
+@_describes("slow_handler")
+def _describe_slow_handler(cause: Cause, group: str, manages: bool) -> CauseText:
+    rates = {name: format_rate(_float(cause.words[name])) for name in ("handled", "sent")}
+    sentences = [
+        _("%(sent)s messages/s are sent, and the members handle %(handled)s/s.") % rates
     ]
-    if one.words["message_ms"]:
-        parts.append(
+    if cause.words["message_ms"]:
+        sentences.append(
             _("A message takes a thread about %s.")
-            % lasts(round(float(one.words["message_ms"])))
+            % format_duration(round(float(cause.words["message_ms"])))
         )
-    if one.words["has_room"]:
-        parts.append(
+    if cause.words["has_room"]:
+        sentences.append(
             _("Start more members, give them more threads, or make the handler faster.")
         )
     else:
-        parts.append(
+        sentences.append(
             _(
                 "Every queue has a member: give the members more threads, make the handler "
                 "faster, or expand "
                 "the topic."
             )
         )
-    return Said(_("The handler is too slow"), " ".join(map(str, parts)))
+    return CauseText(_("The handler is too slow"), " ".join(map(str, sentences)))
 
 
-def _more_was_sent(one: Cause, _group: str, _manages: bool) -> Said:
-    words = {name: rate(_float(one.words[name])) for name in ("handled", "sent")}
+@_describes("more_was_sent")
+def _describe_catching_up(cause: Cause, _group: str, _manages: bool) -> CauseText:
+    rates = {name: format_rate(_float(cause.words[name])) for name in ("handled", "sent")}
     text = (
         _(
             "The members handle %(handled)s messages/s and %(sent)s/s are sent, so the lag shrinks."
         )
-        % words
+        % rates
     )
-    return Said(_("More was sent than handled, but it catches up"), text, "ok")
-
-
-_WORDS: Mapping[str, Callable[[Cause, str, bool], Said]] = {
-    "away": _away,
-    "corrupt": _corrupt,
-    "paused": _paused,
-    "topics_paused": _topics_paused,
-    "queues_paused": _queues_paused,
-    "no_members": _no_members,
-    "standing_by": _standing_by,
-    "no_owner": _no_owner,
-    "silent_member": _silent_member,
-    "unfinished_leases": _unfinished_leases,
-    "no_pulls": _no_pulls,
-    "blocked_in_order": _blocked_in_order,
-    "nothing_finished": _nothing_finished,
-    "long_handler": _long_handler,
-    "hot_key": _hot_key,
-    "hot_queue": _hot_queue,
-    "failing": _failing,
-    "rebalancing": _rebalancing,
-    "reset": _reset,
-    "slow_handler": _slow_handler,
-    "more_was_sent": _more_was_sent,
-}
+    return CauseText(_("More was sent than handled, but it catches up"), text, "ok")

@@ -1,5 +1,7 @@
-"""Charts: a title, labels and rows; the page shows them as a table and the browser draws
-them from it.
+"""Charts of pages. The page shows the values as a table, and portal.js draws the chart from
+that table.
+
+So a chart can be read without scripts and by screen readers.
 """
 
 from __future__ import annotations
@@ -17,23 +19,25 @@ from metadata.listing.chart_marks import Mark
 from metadata.monitoring import metrics_history
 from metadata.monitoring.metrics_history import Point
 from metadata.rules.growth import Size
-from portal.kit import rows
+from portal.kit import cells
 from portal.kit.pages import Link
 from portal.kit.tables import Text
-from portal.templatetags.shapes import DASH, count, rate, size
+from portal.templatetags.formats import DASH, format_count, format_rate, format_size
 
-Value = float | int | None
-LEAST_S = 10  # of a step that is not over, for its rate to be shown
+Number = float | int | None
+# A step that began less than this ago is too short for a meaningful rate.
+MIN_STEP_S = 10
 
 
 class EventKind(NamedTuple):
-    """The look of events of one kind in a chart, and their name in its legend."""
+    """Tone and legend label of a kind of events."""
 
     tone: str
     label: Text
 
 
-EVENT_KINDS = {  # the kinds of marks; portal.js has a pattern of dashes for each
+# By kind of mark. portal.js has a pattern of dashes for each.
+EVENT_KINDS = {
     "alarm": EventKind("bad", lazy("Alarm raised")),
     "resolved": EventKind("ok", lazy("Alarm resolved")),
     "reset": EventKind("warn", lazy("Offsets reset")),
@@ -43,8 +47,8 @@ EVENT_KINDS = {  # the kinds of marks; portal.js has a pattern of dashes for eac
 
 
 class Event(NamedTuple):
-    """A vertical line in a chart: when, ms since 1970; one of EVENT_KINDS; what is said of
-    it.
+    """A vertical line in a chart: its time in ms since 1970, a kind of EVENT_KINDS, and its
+    text.
     """
 
     at_ms: int
@@ -57,42 +61,44 @@ class Event(NamedTuple):
 
 
 class Row(NamedTuple):
-    """A step of a chart: ms and s since 1970, (shown, raw) of each line, and what happened
-    in it.
+    """A step of a chart: its start in ms and in s since 1970, its values, and the events
+    within it.
 
-    A raw '' stands for nothing.
+    Each line has a value (text, number). The number is '' where there is none.
     """
 
     at_ms: int
     at: int
-    values: Sequence[tuple[str, Value | str]]
+    values: Sequence[tuple[str, Number | str]]
     events: Sequence[Event] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Chart:
+    """A chart: the label of each line, and its steps."""
+
     title: Text
     labels: Sequence[Text]
     rows: Sequence[Row]
 
     @property
     def has_events(self) -> bool:
-        return any(one.events for one in self.rows)
+        return any(row.events for row in self.rows)
 
     @property
     def event_kinds(self) -> list[tuple[str, EventKind]]:
-        """Return the kinds of events that the chart has, with their names in the legend."""
+        """Return the kinds of events in the chart, for its legend."""
         present = {event.kind for row in self.rows for event in row.events}
         return [(name, kind) for name, kind in EVENT_KINDS.items() if name in present]
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Time span of charts; `key` is what the URL says."""
+    """Time span of charts. `key` is its value in the URL."""
 
     key: str
     label: Text
-    for_s: int
+    length_s: int
 
 
 SPANS = (
@@ -109,119 +115,130 @@ SPANS = (
 )
 
 
-USUAL = SPANS[:6]  # in steps of at most a minute; longer ones only where they are asked for
+# Spans chosen without a URL parameter. Longer spans have steps of more than a minute.
+AUTOMATIC_SPANS = SPANS[:6]
 
 
-def span(request: HttpRequest, **whose: Any) -> Span:
-    """Return the span of the URL, or the shortest usual one that holds what was counted
-    lately.
+def chosen_span(request: HttpRequest, **subject: Any) -> Span:
+    """Return the span in the URL, else the shortest automatic span that holds all recent
+    samples.
 
-    `whose` says of what, as in `metrics_history.points`.
+    `subject` selects the samples, as in `metrics_history.points`.
     """
-    asked = request.GET.get("span", "")
-    named = next((one for one in SPANS if one.key == asked), None)
-    if named is not None:
-        return named
-    # No usual span shows what is older than the longest one, so it does not make the chart
-    # longer.
-    age_s = metrics_history.first_sample_age_s(within_s=USUAL[-1].for_s, **whose)
-    return next((one for one in USUAL if age_s <= one.for_s), USUAL[-1])
-
-
-def spans(chosen: Span) -> list[Link]:
-    """Links to each; the chosen one is marked."""
-    return [
-        Link(one.label, f"?span={one.key}", "on" if one is chosen else "") for one in SPANS
-    ]
-
-
-def rates(points: Sequence[Point], marks: Sequence[Mark] = ()) -> Chart:
-    """Messages per second: sent, handled by groups, and pulled by them, perhaps twice."""
-    lines: list[Callable[[Point], Value]] = [
-        lambda point: _rate(point, point.sent),
-        lambda point: _rate(point, point.handled),
-        lambda point: _rate(point, point.pulled),
-    ]
-    labels = [_("sent"), _("handled"), _("pulled")]
-    return _chart(
-        _("Messages per second"), labels, _told(points), marks, lines=lines, shown=rate
+    key = request.GET.get("span", "")
+    requested = next((span for span in SPANS if span.key == key), None)
+    if requested is not None:
+        return requested
+    # Samples older than the longest automatic span would not be shown by any of them.
+    age_s = metrics_history.first_sample_age_s(
+        within_s=AUTOMATIC_SPANS[-1].length_s, **subject
+    )
+    return next(
+        (span for span in AUTOMATIC_SPANS if age_s <= span.length_s), AUTOMATIC_SPANS[-1]
     )
 
 
-def _rate(point: Point, count: int | None) -> Value:
-    return None if count is None or not point.is_known else count / point.seconds
+def span_links(selected: Span) -> list[Link]:
+    """Return a link for each span. The selected span is marked."""
+    return [
+        Link(span.label, f"?span={span.key}", "on" if span is selected else "")
+        for span in SPANS
+    ]
 
 
-def _told(points: Sequence[Point]) -> Sequence[Point]:
-    """Without a last step that has only begun: its rate says little."""
-    return points if points[-1].seconds >= LEAST_S else points[:-1]
+def rate_chart(points: Sequence[Point], marks: Sequence[Mark] = ()) -> Chart:
+    """Return the chart of messages per second: sent, handled by groups, and pulled by
+    groups.
+
+    Repeated pulls count each time.
+    """
+    lines: list[Callable[[Point], Number]] = [
+        lambda point: _per_second(point, point.sent),
+        lambda point: _per_second(point, point.handled),
+        lambda point: _per_second(point, point.pulled),
+    ]
+    labels = [_("sent"), _("handled"), _("pulled")]
+    return _build_chart(
+        _("Messages per second"),
+        labels,
+        points if points[-1].seconds >= MIN_STEP_S else points[:-1],
+        marks,
+        lines=lines,
+        format_value=format_rate,
+    )
 
 
-def lags(points: Sequence[Point], marks: Sequence[Mark] = ()) -> Chart:
-    """Unread messages, as a job saw them."""
-    return _chart(
+def _per_second(point: Point, messages: int | None) -> Number:
+    return None if messages is None or not point.is_known else messages / point.seconds
+
+
+def lag_chart(points: Sequence[Point], marks: Sequence[Mark] = ()) -> Chart:
+    """Return the chart of unread messages, which a job counts every minute."""
+    return _build_chart(
         _("Unread messages"),
         [_("lag")],
         points,
         marks,
         lines=[lambda point: point.lag],
-        shown=count,
+        format_value=format_count,
     )
 
 
-def sizes(found: Sequence[Size]) -> Chart:
+def size_chart(sizes: Sequence[Size]) -> Chart:
     steps = [
-        Row(one.at_ms, one.at_ms // 1000, ((size(one.bytes), one.bytes),)) for one in found
+        Row(size.at_ms, size.at_ms // 1000, ((format_size(size.bytes), size.bytes),))
+        for size in sizes
     ]
     return Chart(_("Size, bytes"), [_("Size")], steps)
 
 
-def _chart(
+def _build_chart(
     title: str,
     labels: Sequence[str],
     points: Sequence[Point],
     marks: Sequence[Mark],
     *,
-    lines: Sequence[Callable[[Point], Value]],
-    shown: Callable[[Value], str],
+    lines: Sequence[Callable[[Point], Number]],
+    format_value: Callable[[Number], str],
 ) -> Chart:
-    def cell(value: Value) -> tuple[str, Value | str]:
-        return (DASH, "") if value is None else (shown(value), round(value, 4))
+    def value_cell(value: Number) -> tuple[str, Number | str]:
+        return (DASH, "") if value is None else (format_value(value), round(value, 4))
 
-    events = _events(points, marks)
+    # An event belongs to the step in which it happened, so that the table can show it.
+    events = _events_by_step(points, marks)
     steps = [
         Row(
             point.at_ms,
             point.at_ms // 1000,
-            tuple(cell(line(point)) for line in lines),
-            events[n],
+            tuple(value_cell(line(point)) for line in lines),
+            events[index],
         )
-        for n, point in enumerate(points)
+        for index, point in enumerate(points)
     ]
     return Chart(title, labels, steps)
 
 
-def _events(points: Sequence[Point], marks: Sequence[Mark]) -> list[list[Event]]:
-    """Return the events of each step; without those before the first."""
-    begins = [point.at_ms for point in points]
-    found: list[list[Event]] = [[] for _point in points]
+def _events_by_step(points: Sequence[Point], marks: Sequence[Mark]) -> list[list[Event]]:
+    """Return the events of each step. Events before the first step are left out."""
+    step_starts = [point.at_ms for point in points]
+    events: list[list[Event]] = [[] for _point in points]
     for mark in marks:
-        step = bisect_right(begins, mark.at_ms) - 1
+        step = bisect_right(step_starts, mark.at_ms) - 1
         if step >= 0:
-            found[step].append(Event(mark.at_ms, mark.kind, _said(mark)))
-    return found
+            events[step].append(Event(mark.at_ms, mark.kind, _describe_mark(mark)))
+    return events
 
 
-def _said(mark: Mark) -> str:
+def _describe_mark(mark: Mark) -> str:
     if mark.kind == "rebalance":
-        return _("Rebalance: %s") % rows.cause(mark.what)
+        return _("Rebalance: %s") % cells.describe_rebalance_cause(mark.what)
     if mark.kind in ("alarm", "resolved"):
-        what = f"{rows.alarm_kind(mark.what)}{f', {mark.name}' if mark.name else ''}"
-        return (_("Alarm: %s") if mark.kind == "alarm" else _("Resolved: %s")) % what
-    words = {"who": mark.what, "what": mark.name or _("several topics")}
+        label = f"{cells.alarm_kind(mark.what)}{f', {mark.name}' if mark.name else ''}"
+        return (_("Alarm: %s") if mark.kind == "alarm" else _("Resolved: %s")) % label
+    values = {"who": mark.what, "what": mark.name or _("several topics")}
     text = (
         _("Reset by %(who)s: %(what)s")
         if mark.kind == "reset"
         else _("Reset undone by %(who)s: %(what)s")
     )
-    return text % words
+    return text % values

@@ -1,4 +1,4 @@
-"""Findings about a database, as a table in the language of the page."""
+"""Findings of the registration checks of a node, as a table in the language of the page."""
 
 from __future__ import annotations
 
@@ -6,9 +6,19 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy as lazy
 
 from messagestore.nodes.preflight import TEXTS, Finding, Preflight
-from portal.kit.tables import Column, Columns, Empty, Table, Text, badge, plain, prose, text
+from portal.kit.tables import (
+    Column,
+    Columns,
+    EmptyHint,
+    Table,
+    Text,
+    badge,
+    prose,
+    simple_table,
+    text,
+)
 
-ABOUT: dict[str, Text] = {
+CHECK_LABELS: dict[str, Text] = {
     "reachable": lazy("Connection"),
     "tls": lazy("TLS"),
     "version": lazy("Version"),
@@ -25,25 +35,26 @@ ABOUT: dict[str, Text] = {
     "place": lazy("Place"),
     "capacity": lazy("Capacity"),
 }
-VERDICTS: dict[str, Text] = {
+VERDICT_LABELS: dict[str, Text] = {
     "ok": lazy("passed"),
     "warn": lazy("warning"),
     "bad": lazy("failed"),
 }
 
 
-def _words(one: Finding) -> dict[str, object]:
-    """Return the words of a finding; a reason that is declared, such as that of a right, is
+def _translate_values(finding: Finding) -> dict[str, object]:
+    """Return the values for a finding's text. A reason, such as that of a missing right, is
     translated.
     """
-    why = one.words.get("why")
-    return {**one.words, **({"why": _(why)} if why else {})}
+    reason = finding.words.get("why")
+    return {**finding.words, **({"why": _(reason)} if reason else {})}
 
 
-def table(found: Preflight) -> Table:
+def findings_table(preflight: Preflight) -> Table:
+    # Texts are declared in English and translated here.
     columns: Columns[Finding] = [
-        Column(_("What"), lambda one: text(ABOUT[one.about])),
-        Column(_("Verdict"), lambda one: badge(VERDICTS[one.verdict], one.verdict)),
-        Column(_("Result"), lambda one: prose(_(TEXTS[one.text]) % _words(one))),
+        Column(_("What"), lambda row: text(CHECK_LABELS[row.about])),
+        Column(_("Verdict"), lambda row: badge(VERDICT_LABELS[row.verdict], row.verdict)),
+        Column(_("Result"), lambda row: prose(_(TEXTS[row.text]) % _translate_values(row))),
     ]
-    return plain(columns, found.findings, Empty(_("Nothing was found.")))
+    return simple_table(columns, preflight.findings, EmptyHint(_("Nothing was found.")))

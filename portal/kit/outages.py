@@ -1,4 +1,4 @@
-"""Nodes that tell nothing now, so that pages can say what is missing on them."""
+"""Nodes that do not answer, so that pages can name the missing data."""
 
 from __future__ import annotations
 
@@ -11,34 +11,38 @@ from messagestore.topology.topics import QueueState
 from metadata.cache import snapshot
 
 
-def silent() -> list[str]:
-    """The nodes that ought to answer, but did not when this process last asked them."""
-    asked = registry.latencies()
-    names = {
+def silent_nodes() -> list[str]:
+    """Return the names of nodes that did not answer when this process last asked. Offline
+    nodes are left out.
+    """
+    latencies = registry.latencies()
+    silent = {
         *node_pools.unreachable_nodes(),
-        *(name for name, seconds in asked.items() if seconds is None),
+        *(name for name, seconds in latencies.items() if seconds is None),
     }
-    return sorted(names - set(offline()))
+    return sorted(silent - set(offline_nodes()))
 
 
-def of(queues: Iterable[int]) -> str:
-    """The names of the nodes of some queues, which did not answer."""
-    known = snapshot.current()
-    found = {known.queues[one].node_id for one in queues if one in known.queues}
-    return ", ".join(sorted(known.nodes[one].name for one in found))
+def names_of_nodes(queues: Iterable[int]) -> str:
+    """Return the names of the nodes of some queues, separated by commas."""
+    cluster = snapshot.current()
+    node_ids = {cluster.queues[q].node_id for q in queues if q in cluster.queues}
+    return ", ".join(sorted(cluster.nodes[node_id].name for node_id in node_ids))
 
 
-def of_topic(queues: Iterable[QueueState | QueueDrain]) -> str:
-    """The names of the nodes that did not tell of a topic's queues."""
-    return of(
-        one.queue.queue
-        for one in queues
-        if one.head is None and one.queue.state != "retired"
+def silent_nodes_of_topic(queues: Iterable[QueueState | QueueDrain]) -> str:
+    """Return the names of the nodes that did not report a topic's queues, separated by
+    commas.
+    """
+    return names_of_nodes(
+        state.queue.queue
+        for state in queues
+        if state.head is None and state.queue.state != "retired"
     )
 
 
-def offline() -> list[str]:
-    """The nodes that were taken offline."""
+def offline_nodes() -> list[str]:
+    """Return the names of the nodes that were taken offline."""
     return sorted(
-        one.name for one in snapshot.current().nodes.values() if one.state == "offline"
+        node.name for node in snapshot.current().nodes.values() if node.state == "offline"
     )

@@ -1,4 +1,9 @@
-"""Pages: a template, a title, where it stands in the navigation, and what is on it."""
+"""Building blocks of portal pages: links, facts, saved filters, and the functions that
+render a page.
+
+A view collects data and calls render_page() or render_list(). Templates get what stands
+here as context.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +21,9 @@ from metadata.db.clock import database_now, ms
 from metadata.users import saved_filters
 from metadata.users.saved_filters import FilterView
 from portal.auth.access import actor
-from portal.kit.tables import Table, Text, with_words
+from portal.kit.tables import Table, Text, url_with
 
-# of the navigation: label, name of the page that begins it
+# Sections of the navigation: label, and the URL name of the section's first page.
 SECTIONS: Mapping[str, tuple[Text, str]] = {
     "topics": (lazy("Topics"), "topics"),
     "groups": (lazy("Consumer groups"), "groups"),
@@ -38,21 +43,23 @@ SECTIONS: Mapping[str, tuple[Text, str]] = {
     "checks": (lazy("Checks"), "consistency"),
     "settings": (lazy("Settings"), "settings"),
 }
-# pages whose filters can be saved
-LISTS = frozenset(name for _label, name in SECTIONS.values())
-# words of the URL that say which part of a list is shown
-PAGING = ("page", "after", "seen")
-# words of the URL that are no part of a filter
-UNSAVED = (*PAGING, "tail", "columns", "format")
-SHOWN_ALL = 2  # actions that need no menu
+# URL names of lists whose filters can be saved.
+LISTS_WITH_FILTERS = frozenset(name for _label, name in SECTIONS.values())
+# URL parameters that choose a part of a list. A changed filter drops them: another filter has
+# other pages.
+PAGING_PARAMETERS = ("page", "after", "seen")
+# URL parameters that do not belong to a saved filter.
+UNSAVED_PARAMETERS = (*PAGING_PARAMETERS, "tail", "columns", "format")
+# A page with more actions than this shows a button and a menu.
+MAX_BUTTONS = 2
 
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """A link or a button; `tone` is '', 'primary', 'danger', or 'on' for the chosen one of
-    several.
+    """A link or a button.
 
-    `count` is shown in a badge beside the label of a tab, in the tone `count_tone`.
+    `tone` is '', 'primary', 'danger', or 'on' for the selected link of several. A tab
+    shows `count` in a badge with the tone `count_tone`.
     """
 
     label: Text
@@ -64,17 +71,18 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class Menu:
-    """Actions of a page: those that are buttons, and those in the menu beside them."""
+    """Actions of a page: `buttons` are always visible, `in_menu` opens on a click."""
 
-    shown: Sequence[Link]
-    more: Sequence[Link] = ()
+    buttons: Sequence[Link]
+    in_menu: Sequence[Link] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """A label and a value on a page about one thing; `href` leads to what is behind it.
+    """A label and a value on the page of an object.
 
-    `note`: a few words below the value of a tile. One of kind "long" has the whole width.
+    `href` leads to details. `note` is a short text below the value of a tile. A fact of
+    kind "long" gets the full width.
     """
 
     label: Text
@@ -86,21 +94,24 @@ class Fact:
 
 
 @dataclass(frozen=True, slots=True)
-class Saved:
-    """Filters that the person saved of a page, and the one that its URL holds now, '' for
-    none.
+class SavedFilters:
+    """Saved filters of a list.
+
+    `query` is the query string of the request, `current_filter` its filter part ('' if
+    the list is not filtered).
     """
 
     page: str
     filters: Sequence[FilterView]
     query: str
-    now: str
+    current_filter: str
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A step of a life line; `tone` is ok, warn, bad or ''; `at_ms` is None where no time
-    is recorded.
+    """A step in the life line of a message.
+
+    `tone` is ok, warn, bad or ''. `at_ms` is None if no time is recorded.
     """
 
     title: Text
@@ -110,87 +121,113 @@ class Step:
     href: str = ""
 
 
-def show(
-    request: HttpRequest, template: str, title: Text, *, status: int = 200, **words: Any
+def render_page(
+    request: HttpRequest, template: str, title: Text, *, status: int = 200, **context: Any
 ) -> HttpResponse:
-    """A page. `section` in `words` marks the place in the navigation, `crumbs` and `tabs`
-    that below it.
+    """Render a page from `portal/<template>.html`.
+
+    In `context`, `section` marks the place in the navigation, `crumbs` and `tabs` the
+    place below it, `actions` become buttons. Without `crumbs`, the page gets those of
+    its section.
     """
-    words["menu"] = menu(words.pop("actions", ()))
-    if "crumbs" not in words:
-        way = section_crumbs(words.get("section", ""))
-        words["crumbs"] = [one for one in way if one.href != request.path]
-    words["now_ms"] = ms(database_now())
+    context["menu"] = arrange_actions(context.pop("actions", ()))
+    if "crumbs" not in context:
+        # The first page of a section would otherwise link to itself.
+        crumbs = section_crumbs(context.get("section", ""))
+        context["crumbs"] = [crumb for crumb in crumbs if crumb.href != request.path]
+    # Scripts compute ages from the database's clock, because the browser's may be wrong.
+    context["now_ms"] = ms(database_now())
     return render(
-        request, f"portal/{template}.html", {"title": title, **words}, status=status
+        request, f"portal/{template}.html", {"title": title, **context}, status=status
     )
 
 
-def menu(actions: Sequence[Link]) -> Menu:
-    """Return the first action as a button and the others as a menu, the dangerous ones
+def arrange_actions(actions: Sequence[Link]) -> Menu:
+    """Return the first action as a button and the others as a menu, dangerous actions
     last.
     """
-    ordered = sorted(actions, key=lambda one: (one.tone == "danger", one.tone != "primary"))
-    if len(ordered) <= SHOWN_ALL:
+    # Dangerous actions come last, so that they are not clicked by mistake.
+    ordered = sorted(
+        actions, key=lambda action: (action.tone == "danger", action.tone != "primary")
+    )
+    if len(ordered) <= MAX_BUTTONS:
         return Menu(ordered)
     return Menu(ordered[:1], ordered[1:])
 
 
 def section_crumbs(section: str) -> list[Link]:
-    """Return the way to the first page of a section; nowhere for what stands in none."""
+    """Return a link to the first page of a section, nothing for pages outside all
+    sections.
+    """
     if section not in SECTIONS:
         return []
     label, name = SECTIONS[section]
-    return [Link(label, to(name))]
+    return [Link(label, page_url(name))]
 
 
-def chips(request: HttpRequest, labels: Mapping[str, Text]) -> list[Link]:
-    """Return the filters that the URL has, by name, each with the address without it."""
-    asked = {name: request.GET.get(name, "") for name in labels}
+def filter_chips(request: HttpRequest, labels: Mapping[str, Text]) -> list[Link]:
+    """Return a link for each filter in the URL that removes the filter.
+
+    `labels` are the labels of the filters, by URL parameter.
+    """
+    filters = {name: request.GET.get(name, "") for name in labels}
     return [
         Link(
             f"{labels[name]}: {value}",
-            with_words(request, **dict.fromkeys((name, *PAGING), "")),
+            url_with(request, **dict.fromkeys((name, *PAGING_PARAMETERS), "")),
         )
-        for name, value in asked.items()
+        for name, value in filters.items()
         if value
     ]
 
 
-def filter_of(words: Mapping[str, str]) -> str:
-    """Return the words of a URL that make a filter, as they stand in a URL.
+def filter_query(parameters: Mapping[str, str]) -> str:
+    """Return the query string of the parameters that make up a filter.
 
-    >>> filter_of({"q": "a b", "page": "2", "sort": ""})
+    >>> filter_query({"q": "a b", "page": "2", "sort": ""})
     'q=a+b'
     """
     return urlencode(
-        {name: value for name, value in words.items() if value and name not in UNSAVED}
+        {
+            name: value
+            for name, value in parameters.items()
+            if value and name not in UNSAVED_PARAMETERS
+        }
     )
 
 
-def saved(request: HttpRequest) -> Saved | None:
-    """Return the saved filters of the list that a request is for; None where none can be
-    saved.
-    """
+def find_saved_filters(request: HttpRequest) -> SavedFilters | None:
+    """Return the saved filters of the requested list, None if the page has none."""
     match = request.resolver_match
     page = match.url_name if match else None
-    if page not in LISTS:
+    if page not in LISTS_WITH_FILTERS:
         return None
-    found = saved_filters.list_filters(page=page, actor=actor(request))
-    return Saved(page, found, request.GET.urlencode(), filter_of(request.GET.dict()))
+    filters = saved_filters.list_filters(page=page, actor=actor(request))
+    return SavedFilters(
+        page, filters, request.GET.urlencode(), filter_query(request.GET.dict())
+    )
 
 
-def list_page(
-    request: HttpRequest, title: Text, table: Table, *, searched: bool = True, **words: Any
+def render_list(
+    request: HttpRequest,
+    title: Text,
+    table: Table,
+    *,
+    searched: bool = True,
+    **context: Any,
 ) -> HttpResponse:
-    """A page with one list; `intro`, `actions` and `filters` in `words` stand above it, and
-    `asked`:
-    fields of the search, as name, label, type and value."""
+    """Render a page with a list.
+
+    In `context`, `intro`, `actions` and `filters` stand above the list. `search_fields` are
+    further fields of the search form, as dicts of name, label, type and value.
+    """
     query = request.GET.get("q", "")
-    own = {one["name"] for one in words.get("asked", ())}
-    words["keep"] = [one for one in table.keep if one[0] not in own]
-    words["saved"] = saved(request) if searched else None
-    return show(
+    field_names = {field["name"] for field in context.get("search_fields", ())}
+    context["kept_parameters"] = [
+        parameter for parameter in table.other_parameters if parameter[0] not in field_names
+    ]
+    context["saved"] = find_saved_filters(request) if searched else None
+    return render_page(
         request,
         "kit/list",
         title,
@@ -198,9 +235,10 @@ def list_page(
         live=True,
         searched=searched,
         query=query,
-        **words,
+        **context,
     )
 
 
-def to(name: str, *words: object) -> str:
-    return reverse(name, args=words)
+def page_url(name: str, *arguments: object) -> str:
+    """Return the URL of a page by its name and the arguments of its route."""
+    return reverse(name, args=arguments)

@@ -1,14 +1,14 @@
-"""Problems on the first page, a line with its link each, the worse ones first.
+"""Problems on the first page, each with a link, worst first.
 
-They are: alarms that nobody acknowledged; nodes that are silent, offline, quarantined or
-nearly full; groups with unread messages that nobody reads, were paused, or are late; dead
-letters that nobody has marked as seen; failed jobs of the last day. What an alarm says is
-not said twice, and not at all once it was acknowledged.
+A problem is: an unacknowledged alarm; a node that does not answer, is offline, quarantined
+or nearly full; a group whose unread messages have no consumer, are paused or late; dead
+letters not marked as seen; failed jobs of the last day. An alarm replaces the line with the
+same content, even after it was acknowledged.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 
 from django.utils.translation import gettext as _
@@ -21,24 +21,25 @@ from metadata.config import config
 from metadata.db.access import may
 from metadata.listing.overview_lists import OF_LAG, Overview
 from metadata.rules.alarm_rules import parse_subject
-from portal.kit import outages, rows
-from portal.kit.pages import to
+from portal.kit import cells, outages
+from portal.kit.pages import page_url
 from portal.kit.tables import Text
-from portal.templatetags.shapes import at, count
+from portal.templatetags.formats import format_count, format_time
 
-LATE_MS = 15 * 60_000  # an unread message older than that makes a group worth a look
-# Kinds of alarms that say what a line below would say.
-OF_AWAY = ("node_away",)
-OF_SPACE = ("node_low", "node_full", "node_filling")
-OF_DEAD = ("dead_growing",)
+# A group whose oldest unread message is older than this is a problem.
+LATE_MS = 15 * 60_000
+# Kinds of alarms that replace a line about a node, its disk space, or dead letters.
+NODE_ALARMS = ("node_away",)
+DISK_ALARMS = ("node_low", "node_full", "node_filling")
+DEAD_LETTER_ALARMS = ("dead_growing",)
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Something that a person should look at; `tone` is bad or warn; `since_ms` is that of
+    """A problem for a person to look at. `tone` is bad or warn, `since_ms` is the begin of
     an alarm.
 
-    `more`: further problems of the same `group`, none of them worse.
+    `further` are problems of the same `group`, none of them worse.
     """
 
     tone: str
@@ -46,161 +47,159 @@ class Problem:
     href: str = ""
     since_ms: int | None = None
     group: str = ""
-    more: tuple[Problem, ...] = ()
+    further: tuple[Problem, ...] = ()
 
 
-def problems(known: Overview, who: Actor) -> list[Problem]:
-    """Return all problems, the worse ones first, those of a group together.
-
-    Of groups that read from a node that does not answer, only the node is a problem.
-    """
-    admin = may(who, "admin", "*")
-    found = [
-        *_alarms(known, admin),
-        *_nodes(known, to("nodes") if admin else ""),
-        *_groups(known),
-        *_dead(known, who),
-        *_jobs(known),
+def list_problems(overview: Overview, actor: Actor) -> list[Problem]:
+    """Return all problems, worst first, grouped by consumer group."""
+    is_admin = may(actor, "admin", "*")
+    candidates = [
+        *_alarm_problems(overview, is_admin),
+        *_node_problems(overview, page_url("nodes") if is_admin else ""),
+        *_group_problems(overview),
+        *_dead_letter_problems(overview, actor),
     ]
-    held = _cut_off()
-    shown = [one for one in found if one.group not in held]
-    return _by_group(sorted(shown, key=lambda one: one.tone))  # bad before warn
-
-
-def _by_group(found: Iterable[Problem]) -> list[Problem]:
-    """Return one problem for each consumer group, which contains the other problems of that
-    group.
-    """
-    firsts: dict[object, Problem] = {}
-    for number, problem in enumerate(found):
-        about = problem.group or number
-        first = firsts.get(about)
-        firsts[about] = (
-            problem if first is None else replace(first, more=(*first.more, problem))
+    if failed := overview.failed_job_count:
+        text = ngettext(
+            "%d run of a job failed in the last day.",
+            "%d runs of jobs failed in the last day.",
+            failed,
         )
-    return list(firsts.values())
+        candidates.append(Problem("warn", text % failed, page_url("jobs") + "?q=failed"))
+    # Groups that read from a silent node would all be late. Only the node is a problem
+    # then.
+    cut_off_groups = _groups_cut_off()
+    visible = [problem for problem in candidates if problem.group not in cut_off_groups]
+    # Sorted by tone, "bad" comes before "warn".
+    first_by_key: dict[object, Problem] = {}
+    for number, problem in enumerate(sorted(visible, key=lambda problem: problem.tone)):
+        key = problem.group or number
+        first = first_by_key.get(key)
+        first_by_key[key] = (
+            problem if first is None else replace(first, further=(*first.further, problem))
+        )
+    return list(first_by_key.values())
 
 
-def _cut_off() -> set[str]:
-    """Return the groups that read a topic with queues on a node that does not answer."""
-    known, silent = snapshot.current(), set(outages.silent())
+def _groups_cut_off() -> set[str]:
+    """Return the names of groups that read a topic with queues on a node that does not
+    answer.
+    """
+    cluster, silent = snapshot.current(), set(outages.silent_nodes())
     if not silent:
         return set()
     topics = {
         queue.topic_id
-        for queue in known.queues.values()
-        if known.nodes[queue.node_id].name in silent
+        for queue in cluster.queues.values()
+        if cluster.nodes[queue.node_id].name in silent
     }
     readers = {
-        one.group_id for one in known.subscriptions.values() if one.topic_id in topics
+        subscription.group_id
+        for subscription in cluster.subscriptions.values()
+        if subscription.topic_id in topics
     }
-    return {known.groups[group_id].name for group_id in readers if group_id in known.groups}
+    return {
+        cluster.groups[group_id].name for group_id in readers if group_id in cluster.groups
+    }
 
 
-def _alarms(known: Overview, admin: bool) -> Iterator[Problem]:
-    for one in known.alarms:
-        words = {
-            "kind": rows.alarm_kind(one.kind),
-            "name": one.name,
-            "detail": rows.alarm_detail(one),
+def _alarm_problems(overview: Overview, is_admin: bool) -> Iterator[Problem]:
+    for alarm in overview.alarms:
+        values = {
+            "kind": cells.alarm_kind(alarm.kind),
+            "name": alarm.name,
+            "detail": cells.alarm_detail(alarm),
         }
         text = (
             _("Alarm: %(kind)s, %(name)s: %(detail)s")
-            if one.name
+            if alarm.name
             else _("Alarm: %(kind)s: %(detail)s")
         )
-        href = rows.alarm_href(one.kind, one.name, administrator=admin) or to("alarms")
-        about = (
-            parse_subject(one.kind, one.name).group
-            if one.kind in (*OF_LAG, *OF_DEAD)
+        href = cells.alarm_url(alarm.kind, alarm.name, administrator=is_admin) or page_url(
+            "alarms"
+        )
+        group = (
+            parse_subject(alarm.kind, alarm.name).group
+            if alarm.kind in (*OF_LAG, *DEAD_LETTER_ALARMS)
             else ""
         )
-        yield Problem("bad", text % words, href, one.since_ms, group=about)
-    more = known.alarm_count - len(known.alarms)
-    if more > 0:
-        left = ngettext("%s more alarm", "%s more alarms", more)
-        yield Problem("bad", left % count(more), to("alarms"))
+        yield Problem("bad", text % values, href, alarm.since_ms, group=group)
+    omitted = overview.alarm_count - len(overview.alarms)
+    if omitted > 0:
+        summary = ngettext("%s more alarm", "%s more alarms", omitted)
+        yield Problem("bad", summary % format_count(omitted), page_url("alarms"))
 
 
-def _said(known: Overview, kinds: Collection[str]) -> set[str]:
-    """The nodes or groups of which an alarm of these kinds tells, acknowledged or not."""
-    about = [parse_subject(kind, name) for kind, name in known.said if kind in kinds]
-    return {one.node or one.group for one in about}
+def _alarmed_names(overview: Overview, kinds: Collection[str]) -> set[str]:
+    """Return the nodes or groups with an alarm of these kinds, acknowledged or not."""
+    objects = [parse_subject(kind, name) for kind, name in overview.said if kind in kinds]
+    return {alarm_object.node or alarm_object.group for alarm_object in objects}
 
 
-def _nodes(known: Overview, href: str) -> Iterator[Problem]:
-    said = _said(known, OF_AWAY)
-    for name in outages.silent():
-        if name not in said:
+def _node_problems(overview: Overview, href: str) -> Iterator[Problem]:
+    # An alarm about the node has the same content with more detail.
+    alarmed = _alarmed_names(overview, NODE_ALARMS)
+    for name in outages.silent_nodes():
+        if name not in alarmed:
             yield Problem("bad", _("Node %s does not answer.") % name, href)
-    for name in outages.offline():
+    for name in outages.offline_nodes():
         text = _("Node %s is offline. Its queues accept no sends and no reads.") % name
         yield Problem("warn", text, href)
-    for name, why in registry.quarantined().items():
-        if name not in said:
-            what = _("Node %(name)s is quarantined: %(why)s") % {"name": name, "why": why}
-            yield Problem("bad", what, href)
-    yield from _stores(known, href)
+    for name, reason in registry.quarantined().items():
+        if name not in alarmed:
+            text = _("Node %(name)s is quarantined: %(why)s") % {
+                "name": name,
+                "why": reason,
+            }
+            yield Problem("bad", text, href)
+    alarmed = _alarmed_names(overview, DISK_ALARMS)
+    for node in snapshot.current().nodes.values():
+        if node.disk != "ok" and node.name not in alarmed:
+            text = _("Node %s is running out of disk space.") % node.name
+            yield Problem("bad" if node.disk == "full" else "warn", text, href)
 
 
-def _stores(known: Overview, href: str) -> Iterator[Problem]:
-    said = _said(known, OF_SPACE)
-    for info in snapshot.current().nodes.values():
-        if info.disk != "ok" and info.name not in said:
-            tone = "bad" if info.disk == "full" else "warn"
-            yield Problem(
-                tone, _("Node %s is running out of disk space.") % info.name, href
-            )
-
-
-def _groups(known: Overview) -> Iterator[Problem]:
-    """Yield groups that no alarm names, each once."""
-    behind = [one for one in known.behind if (one.lag or 0) >= config.alarm_min_unread]
-    late = [one.name for one in behind if (one.lag_ms or 0) > LATE_MS]
+def _group_problems(overview: Overview) -> Iterator[Problem]:
+    """Yield groups without an alarm that lag, each with its first reason only."""
+    # Small lags are normal.
+    lagging_groups = [
+        group for group in overview.behind if (group.lag or 0) >= config.alarm_min_unread
+    ]
+    late = [group.name for group in lagging_groups if (group.lag_ms or 0) > LATE_MS]
     lines = (
-        (known.unread, _("Group %s has unread messages in queues without a consumer.")),
-        (known.stopped_behind, _("Group %s is paused and has unread messages.")),
+        (overview.unread, _("Group %s has unread messages in queues without a consumer.")),
+        (overview.stopped_behind, _("Group %s is paused and has unread messages.")),
         (
-            known.stalled,
+            overview.stalled,
             _(
                 "Group %s has members and unread messages, but has handled none for minutes."
             ),
         ),
         (late, _("Group %s lags. Its oldest unread message is more than 15 minutes old.")),
     )
-    said = _said(known, OF_LAG)
+    alarmed = _alarmed_names(overview, OF_LAG)
     for names, text in lines:
         for name in names:
-            if name not in said:
-                yield Problem("warn", text % name, to("group", name), group=name)
-        said.update(names)
+            if name not in alarmed:
+                yield Problem("warn", text % name, page_url("group", name), group=name)
+        # A group is listed for its first reason only.
+        alarmed.update(names)
 
 
-def _dead(known: Overview, who: Actor) -> Iterator[Problem]:
-    said = _said(known, OF_DEAD)
-    for one in known.dead.unseen:
-        if one.group in said:
+def _dead_letter_problems(overview: Overview, actor: Actor) -> Iterator[Problem]:
+    alarmed = _alarmed_names(overview, DEAD_LETTER_ALARMS)
+    for dead in overview.dead.unseen:
+        if dead.group in alarmed:
             continue
         text = ngettext(
             "Group %(group)s has %(count)s dead letter, the newest of %(when)s.",
             "Group %(group)s has %(count)s dead letters, the newest of %(when)s.",
-            one.messages,
+            dead.messages,
         )
-        words = {
-            "group": one.group,
-            "count": count(one.messages),
-            "when": at(one.newest_at_ms),
+        values = {
+            "group": dead.group,
+            "count": format_count(dead.messages),
+            "when": format_time(dead.newest_at_ms),
         }
-        page = "failures" if may(who, "manage", one.group, what="group") else "group"
-        yield Problem("warn", text % words, to(page, one.group), group=one.group)
-
-
-def _jobs(known: Overview) -> Iterator[Problem]:
-    failed = known.failed_job_count
-    if failed:
-        text = ngettext(
-            "%d run of a job failed in the last day.",
-            "%d runs of jobs failed in the last day.",
-            failed,
-        )
-        yield Problem("warn", text % failed, to("jobs") + "?q=failed")
+        page = "failures" if may(actor, "manage", dead.group, what="group") else "group"
+        yield Problem("warn", text % values, page_url(page, dead.group), group=dead.group)

@@ -1,4 +1,4 @@
-"""The trend of a group, in words."""
+"""State and trend of a consumer group in words."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from django.utils.translation import gettext_lazy
 from metadata.monitoring.lag_trends import GroupProgress
 from metadata.rules.groups.lag_trend import LagTrend
 from portal.kit.tables import Cell, Text, badge, per_second
-from portal.templatetags.shapes import MINUTE, SECOND, lasts, rate
+from portal.templatetags.formats import MINUTE, SECOND, format_duration, format_rate
 
 BEHIND: tuple[Text, str] = (gettext_lazy("behind"), "warn")
-# The state of a group, and its tone; those that are not here are behind.
-STATES: dict[str, tuple[Text, str]] = {
+# Label and tone of each state. States that are not listed are shown as "behind".
+STATE_LABELS: dict[str, tuple[Text, str]] = {
     "unknown": (gettext_lazy("not known"), ""),
     "paused": (gettext_lazy("paused"), "warn"),
     "no_members": (gettext_lazy("no members"), "warn"),
@@ -22,86 +22,90 @@ STATES: dict[str, tuple[Text, str]] = {
     "keeps_up": (gettext_lazy("reading"), "ok"),
     "stalled": (BEHIND[0], "bad"),
 }
-# The same with what is known of the trend.
-WORDS: dict[str, tuple[Text, str]] = {
-    **STATES,
+# Label and tone of each state, with the trend.
+TREND_LABELS: dict[str, tuple[Text, str]] = {
+    **STATE_LABELS,
     "too_little_data": BEHIND,
     "stalled": (gettext_lazy("handles nothing"), "bad"),
     "steady": (gettext_lazy("behind, steady"), "warn"),
 }
 
 
-def words(said: LagTrend) -> tuple[Text, str]:
-    """Return what is said of a group, and its tone."""
-    if said.state == "falls_behind":
-        return _("falls behind by %s/s") % rate(said.per_s), "warn"
-    if said.state == "catches_up":
-        return _("catches up in %s") % lasts(_rounded(1000 * (said.in_s or 0))), "ok"
-    return WORDS[said.state]
+def describe_progress(trend: LagTrend) -> tuple[Text, str]:
+    """Return the state and trend of a group in words, and the tone."""
+    if trend.state == "falls_behind":
+        return _("falls behind by %s/s") % format_rate(trend.per_s), "warn"
+    if trend.state == "catches_up":
+        # The time is an estimate, so it is rounded to full minutes or seconds.
+        estimate_ms = 1000 * (trend.in_s or 0)
+        unit = MINUTE if estimate_ms >= MINUTE else SECOND
+        rounded_ms = unit * max(1, round(estimate_ms / unit))
+        return _("catches up in %s") % format_duration(rounded_ms), "ok"
+    return TREND_LABELS[trend.state]
 
 
 def tone_without_members(lag: int | None) -> str:
-    """Return the tone of a group or subscription without members: amber if something is
-    unread.
+    """Return the tone of a group or subscription without members: a warning if it has
+    unread messages.
     """
-    return STATES["no_members"][1] if lag else ""
+    return STATE_LABELS["no_members"][1] if lag else ""
 
 
-def state(found: GroupProgress | None) -> tuple[Text, str, Text]:
-    """Return the state of a group, its tone, and its trend in words, '' where the state
-    says all.
+def group_state(progress: GroupProgress | None) -> tuple[Text, str, Text]:
+    """Return the state of a group, its tone, and the trend in words ('' if the state needs
+    no trend).
     """
-    if found is None:
-        return *STATES["unknown"], ""
-    label, tone = STATES.get(found.trend.state, BEHIND)
-    if found.trend.state == "no_members":
-        tone = tone_without_members(found.lag)
+    if progress is None:
+        return *STATE_LABELS["unknown"], ""
+    label, tone = STATE_LABELS.get(progress.trend.state, BEHIND)
+    if progress.trend.state == "no_members":
+        tone = tone_without_members(progress.lag)
+    labels = {"too_little_data": _("too little data"), "steady": _("steady")}
     return (
         label,
         tone,
         ""
-        if found.trend.state in STATES and found.trend.state != "stalled"
-        else _trend(found.trend),
+        if progress.trend.state in STATE_LABELS and progress.trend.state != "stalled"
+        else labels.get(progress.trend.state, describe_progress(progress.trend)[0]),
     )
 
 
-def _trend(said: LagTrend) -> Text:
-    found = {"too_little_data": _("too little data"), "steady": _("steady")}
-    return found.get(said.state, words(said)[0])
+def describe_slowest(groups: Iterable[tuple[str, GroupProgress | None]]) -> Text:
+    """Return in words the first group that falls further back, else the group that takes
+    longest to catch up.
 
-
-def of_all(groups: Iterable[tuple[str, GroupProgress | None]]) -> Text:
-    """Return the first of the groups that falls behind, or how long the slowest one takes
-    to catch up.
+    Return '' if no group does either.
     """
-    said = [(name, found.trend) for name, found in groups if found]
-    growing = [(name, one) for name, one in said if one.state == "falls_behind"]
-    if growing:
-        name, one = growing[0]
+    trends = [(name, progress.trend) for name, progress in groups if progress]
+    falling_behind = [
+        (name, trend) for name, trend in trends if trend.state == "falls_behind"
+    ]
+    if falling_behind:
+        name, trend = falling_behind[0]
         return _("%(group)s falls behind by %(rate)s/s") % {
             "group": name,
-            "rate": rate(one.per_s),
+            "rate": format_rate(trend.per_s),
         }
-    ends = [one for _name, one in said if one.state == "catches_up"]
-    return words(max(ends, key=lambda one: one.in_s or 0))[0] if ends else ""
-
-
-def _rounded(ms: float) -> int:
-    """Full minutes, where it is more than one: it is a guess."""
-    whole = MINUTE if ms >= MINUTE else SECOND
-    return whole * max(1, round(ms / whole))
-
-
-def cell(found: GroupProgress | None) -> Cell:
-    if found is None:
-        return badge(*WORDS["unknown"])
-    label, tone = words(found.trend)
-    return badge(
-        label,
-        tone_without_members(found.lag) if found.trend.state == "no_members" else tone,
+    catching_up = [trend for _name, trend in trends if trend.state == "catches_up"]
+    return (
+        describe_progress(max(catching_up, key=lambda trend: trend.in_s or 0))[0]
+        if catching_up
+        else ""
     )
 
 
-def handled(found: GroupProgress | None) -> Cell:
-    """Messages that a group handled a second, lately."""
-    return per_second(found.pace.handled if found else None)
+def progress_cell(progress: GroupProgress | None) -> Cell:
+    if progress is None:
+        return badge(*TREND_LABELS["unknown"])
+    label, tone = describe_progress(progress.trend)
+    return badge(
+        label,
+        tone_without_members(progress.lag)
+        if progress.trend.state == "no_members"
+        else tone,
+    )
+
+
+def handled_rate(progress: GroupProgress | None) -> Cell:
+    """Return a cell with the messages that a group has recently handled per second."""
+    return per_second(progress.pace.handled if progress else None)

@@ -1,4 +1,4 @@
-"""Form fields and page rows of declared settings (metadata.rules.settings)."""
+"""Form fields and page rows for declared settings (metadata.rules.settings)."""
 
 from __future__ import annotations
 
@@ -25,9 +25,11 @@ from portal.kit.pages import Fact
 from portal.kit.tables import Text as Words
 
 F = TypeVar("F", bound=forms.Form)
-SHOWN_AS = {"ms": "lasting", "bytes": "size"}  # kinds of facts by unit; others are numbers
+# Kind of fact by unit. Other units are shown as numbers.
+FACT_KINDS = {"ms": "lasting", "bytes": "size"}
 QUEUE_NAMES = lazy("Names such as orders/3, separated by commas. Empty: none.")
-MOST_NAMES = 50_000  # characters of names of queues
+# Characters of a list of queue names.
+MAX_QUEUE_NAMES = 50_000
 HEADER_LINES = lazy("Write each header on a line, as name=value or name=value,value.")
 
 
@@ -35,17 +37,19 @@ class NumbersField(forms.CharField):
     """Whole numbers, separated by commas or blanks. Raises ValidationError."""
 
     def clean(self, value: Any) -> list[int]:
-        found = str(super().clean(value)).replace(",", " ").split()
-        if not all(word.isascii() and word.isdigit() and len(word) < 19 for word in found):
+        numbers = str(super().clean(value)).replace(",", " ").split()
+        if not all(
+            word.isascii() and word.isdigit() and len(word) < 19 for word in numbers
+        ):
             raise forms.ValidationError(_("Give whole numbers, separated by commas."))
-        return [int(word) for word in found]
+        return [int(word) for word in numbers]
 
 
 class QueuesField(forms.CharField):
-    """Queues by the names that pages show, such as orders/3; their ids. Raises
-    ValidationError.
+    """Queues by the names that pages show, such as orders/3. Cleans to their ids.
 
-    With `takes_ids` an id will do: a page shows that of a queue that is gone.
+    With `takes_ids` an id is accepted, too: pages show the id of a queue that no longer
+    exists. Raises ValidationError.
     """
 
     def __init__(self, *, takes_ids: bool = False, **form: Any) -> None:
@@ -54,39 +58,35 @@ class QueuesField(forms.CharField):
 
     def clean(self, value: Any) -> list[int]:
         names = str(super().clean(value)).replace(",", " ").split()
-        known = snapshot.current()
-        found = {name: known.find_queue_by_name(name) for name in names}
+        cluster = snapshot.current()
+        queues = {name: cluster.find_queue_by_name(name) for name in names}
         ids = {
-            name: one.id if one is not None else self._id(name)
-            for name, one in found.items()
-        }
-        if gone := [name for name, one in ids.items() if not one]:
-            words = _(
-                "There is no queue %s. Name queues as on the pages, such as orders/3."
+            name: queue.id
+            if queue is not None
+            else (
+                int(name)
+                if self._takes_ids and name.isascii() and name.isdigit() and len(name) < 19
+                else 0
             )
-            raise forms.ValidationError(words % ", ".join(gone))
+            for name, queue in queues.items()
+        }
+        if unknown := [name for name, queue in ids.items() if not queue]:
+            text = _("There is no queue %s. Name queues as on the pages, such as orders/3.")
+            raise forms.ValidationError(text % ", ".join(unknown))
         return sorted(set(ids.values()))
 
     def prepare_value(self, value: Any) -> Any:
-        """Name the queues of a setting; what was typed stays as it is."""
-        known = snapshot.current()
+        """Return the names of a setting's queues. Typed text is returned as it is."""
+        cluster = snapshot.current()
         return (
-            [known.queue_name(one) or one for one in value]
+            [cluster.queue_name(queue_id) or queue_id for queue_id in value]
             if isinstance(value, list)
             else value
         )
 
-    def _id(self, word: str) -> int:
-        """The id that a word is, 0 for another word."""
-        return (
-            int(word)
-            if self._takes_ids and word.isascii() and word.isdigit() and len(word) < 19
-            else 0
-        )
-
 
 class HeadersField(forms.CharField):
-    """A header filter, each header on a line. Raises ValidationError."""
+    """A header filter, a header per line. Raises ValidationError."""
 
     widget = forms.Textarea(attrs={"rows": 3})
 
@@ -100,23 +100,28 @@ class HeadersField(forms.CharField):
         return format_headers(value) if isinstance(value, dict) else value
 
 
-def label(one: Setting) -> Words:
-    """Return the label of a setting, with its unit."""
-    unit = getattr(one.kind, "unit", "")
-    return format_lazy("{}, {}", lazy(one.label), lazy(unit)) if unit else lazy(one.label)
+def setting_label(setting: Setting) -> Words:
+    """Return the label of a setting with its unit."""
+    unit = getattr(setting.kind, "unit", "")
+    return (
+        format_lazy("{}, {}", lazy(setting.label), lazy(unit))
+        if unit
+        else lazy(setting.label)
+    )
 
 
-def _help(one: Setting) -> Words:
-    said: list[Words] = [lazy(one.help)] if one.help else []
-    if one.kind.null:
-        said.append(format_lazy(lazy("Empty: {null}."), null=lazy(one.kind.null)))
-    return format_lazy(" ".join(["{}"] * len(said)), *said)
-
-
-def field(one: Setting) -> forms.Field:
-    kind, words = (
-        one.kind,
-        {"label": label(one), "help_text": _help(one), "initial": one.default},
+def form_field(setting: Setting) -> forms.Field:
+    """Return the form field for a setting. Raises TypeError for an unknown type of setting."""
+    sentences: list[Words] = [lazy(setting.help)] if setting.help else []
+    if setting.kind.null:
+        sentences.append(format_lazy(lazy("Empty: {null}."), null=lazy(setting.kind.null)))
+    kind, options = (
+        setting.kind,
+        {
+            "label": setting_label(setting),
+            "help_text": format_lazy(" ".join(["{}"] * len(sentences)), *sentences),
+            "initial": setting.default,
+        },
     )
     match kind:
         case Whole():
@@ -124,31 +129,31 @@ def field(one: Setting) -> forms.Field:
                 min_value=kind.least,
                 max_value=kind.most,
                 required=not kind.null,
-                **words,
+                **options,
             )
         case Choice():
             choices = [(word, lazy(meaning)) for word, meaning in kind.words.items()]
-            return forms.ChoiceField(choices=choices, **words)
+            return forms.ChoiceField(choices=choices, **options)
         case Flag():
-            return forms.BooleanField(required=False, **words)
+            return forms.BooleanField(required=False, **options)
         case Numbers():
             if not kind.ids:
-                return NumbersField(max_length=1000, **words)
-            words["help_text"] = format_lazy("{} {}", words["help_text"], QUEUE_NAMES)
+                return NumbersField(max_length=1000, **options)
+            options["help_text"] = format_lazy("{} {}", options["help_text"], QUEUE_NAMES)
             return QueuesField(
-                takes_ids=True, required=False, max_length=MOST_NAMES, **words
+                takes_ids=True, required=False, max_length=MAX_QUEUE_NAMES, **options
             )
         case Headers():
-            told = format_lazy("{} {}", words["help_text"], HEADER_LINES)
+            help_text = format_lazy("{} {}", options["help_text"], HEADER_LINES)
             return HeadersField(
                 required=False,
                 max_length=2 * kind.most,
-                **{**words, "initial": "", "help_text": told},
+                **{**options, "initial": "", "help_text": help_text},
             )
         case Text():
             widget = forms.Textarea(attrs={"rows": 3}) if kind.lines else None
             return forms.CharField(
-                required=False, max_length=kind.most, widget=widget, **words
+                required=False, max_length=kind.most, widget=widget, **options
             )
     raise TypeError(kind)
 
@@ -156,9 +161,17 @@ def field(one: Setting) -> forms.Field:
 def with_settings(
     settings: Mapping[str, Setting], *, without: Collection[str] = ()
 ) -> Callable[[type[F]], type[F]]:
-    """Give a form the fields of settings, behind its own."""
-    fields = {name: field(one) for name, one in settings.items() if name not in without}
+    """Return a class decorator that adds fields for settings to a form, after its own
+    fields.
+    """
+    fields = {
+        name: form_field(setting)
+        for name, setting in settings.items()
+        if name not in without
+    }
 
+    # Django collects fields when a class is created, so later ones must be added to both
+    # attributes.
     def extend(form: type[F]) -> type[F]:
         form.declared_fields = form.base_fields = {**form.base_fields, **fields}
         return form
@@ -166,26 +179,33 @@ def with_settings(
     return extend
 
 
-def facts(
+def setting_facts(
     settings: Mapping[str, Setting], view: object, *, without: Collection[str] = ()
 ) -> list[Fact]:
-    """Return rows of a page that show the settings of a topic or group."""
+    """Return page rows with the settings of a topic or group.
+
+    `view` has an attribute for each setting.
+    """
     return [
-        _fact(one, getattr(view, name))
-        for name, one in settings.items()
+        _setting_fact(setting, getattr(view, name))
+        for name, setting in settings.items()
         if name not in without
     ]
 
 
-def _fact(one: Setting, value: Any) -> Fact:
-    kind = one.kind
+def _setting_fact(setting: Setting, value: Any) -> Fact:
+    kind = setting.kind
     if value in (None, ""):
-        return Fact(label(one), _(kind.null) if kind.null else None)
+        return Fact(setting_label(setting), _(kind.null) if kind.null else None)
     if isinstance(kind, Choice):
-        return Fact(lazy(one.label), _(kind.words[value]))
+        return Fact(lazy(setting.label), _(kind.words[value]))
     if isinstance(kind, Flag):
-        return Fact(lazy(one.label), _("yes") if value else _("no"))
+        return Fact(lazy(setting.label), _("yes") if value else _("no"))
     if isinstance(kind, Whole):
-        shown = SHOWN_AS.get(kind.unit)
-        return Fact(lazy(one.label) if shown else label(one), value, kind=shown or "number")
-    return Fact(lazy(one.label), value)
+        fact_kind = FACT_KINDS.get(kind.unit)
+        return Fact(
+            lazy(setting.label) if fact_kind else setting_label(setting),
+            value,
+            kind=fact_kind or "number",
+        )
+    return Fact(lazy(setting.label), value)

@@ -1,5 +1,8 @@
-"""The one way to show a list: columns, rows of cells, search, sort and pages; the URL holds
-its state.
+"""Tables of the portal: columns, cells, sorting and paging. The URL holds the state of
+a list.
+
+A view declares columns, each with a function that makes a cell from a row, and calls
+list_table(), simple_table() or split_table().
 """
 
 from __future__ import annotations
@@ -16,19 +19,27 @@ from metadata.listing.pages import ListPage, ListQuery
 
 V = TypeVar("V")
 Text = str | Promise
-PART = 100  # rows of a table that is shown as a whole
-FORMULAS = ("=", "+", "-", "@", "\t", "\r")  # what spreadsheets would run
-LEADING = 4  # columns of a row on a phone: two lines
+# Tables up to this length are not split into pages.
+ROWS_PER_PAGE = 100
+# A spreadsheet runs a CSV value with such a prefix as a formula.
+FORMULA_PREFIXES = ("=", "+", "-", "@", "\t", "\r")
+# Classes of table cells by kind of cell. The class of other kinds is the kind itself.
+CSS_CLASSES = {
+    **dict.fromkeys(("number", "size", "lasting", "share", "rate"), "right tight"),
+    "badge": "mark",
+    "spark": "line",
+}
+# A phone shows this many columns of a row, on two lines.
+PHONE_COLUMNS = 4
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One value: `kind` says how templates/portal/kit/cell.html shows it; `tone` is ok,
-    warn, bad or ''.
+    """A value in a table.
 
-    `title` is shown on hover. `label` is that of its column, which stands before it on a
-    phone; there a
-    `minor` one is shown on demand only.
+    `kind` selects how templates/portal/kit/cell.html shows it. `tone` is ok, warn, bad or
+    ''. `title` is shown on hover. `label` is the label of the column, which a phone shows
+    before the value. A phone shows `minor` cells on demand only.
     """
 
     value: Any
@@ -39,12 +50,21 @@ class Cell:
     label: Text = ""
     minor: bool = False
 
+    @property
+    def css_class(self) -> str:
+        """Return the classes of the table cell in portal.css."""
+        kind_class = CSS_CLASSES.get(self.kind, self.kind)
+        return f"{kind_class} minor" if self.minor else kind_class
+
 
 @dataclass(frozen=True, slots=True)
 class Column(Generic[V]):
-    """A column: `cell` makes its value of a row; `key` is what the URL sorts by, '' if it
-    cannot be sorted;
-    `right`: numbers; `lead`: shown on phones though it is not among the first `LEADING`."""
+    """A column of a table.
+
+    `cell` makes the cell from a row. `key` is the URL value that sorts by this column,
+    '' if it cannot be sorted. `right` aligns numbers. `lead` shows the column on phones
+    even if it is not among the first PHONE_COLUMNS.
+    """
 
     label: Text
     cell: Callable[[V], Cell]
@@ -57,10 +77,8 @@ Columns = Sequence[Column[V]]
 
 
 @dataclass(frozen=True, slots=True)
-class Head:
-    """A column's heading with its link: the first click sorts the usual way round, the
-    second the other.
-    """
+class Heading:
+    """The heading of a column, with the link that sorts by it."""
 
     label: Text
     right: bool
@@ -69,8 +87,10 @@ class Head:
 
 
 @dataclass(frozen=True, slots=True)
-class Empty:
-    """Text of an empty list: why it is empty, and what to do next, with a command to paste."""
+class EmptyHint:
+    """Text of an empty list: why it is empty, and what to do next, with a command to
+    paste.
+    """
 
     text: Text
     command: str = ""
@@ -80,55 +100,61 @@ class Empty:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A list, ready for templates/portal/kit/table.html."""
+    """A table, ready for templates/portal/kit/table.html.
 
-    heads: Sequence[Head]
+    `previous` and `next` are URLs of pages. `other_parameters` are the URL parameters
+    that a new search keeps.
+    """
+
+    headings: Sequence[Heading]
     rows: Sequence[Sequence[Cell]]
-    empty: Empty
+    empty: EmptyHint
     total: int | None = None
     page: int = 1
     pages: int = 1
     previous: str = ""
-    following: str = ""
+    next: str = ""
     caption: Text = ""
-    folds: bool = False  # a phone leaves out columns until asked
-    keep: Sequence[tuple[str, str]] = field(default_factory=tuple)
+    has_minor_columns: bool = False
+    other_parameters: Sequence[tuple[str, str]] = field(default_factory=tuple)
 
 
 def text(value: Any, href: str = "") -> Cell:
-    """Plain text, perhaps a link; None is a dash."""
+    """Return a cell with plain text, None as a dash."""
     return Cell(value, "text", href)
 
 
 def code(value: Any, href: str = "") -> Cell:
-    """Something that is typed or copied."""
+    """Return a cell with a name or value that people type or copy."""
     return Cell(value, "code", href)
 
 
 def long(value: Any) -> Cell:
-    """Text of any length, such as a message: it is broken anywhere."""
+    """Return a cell with text of any length, such as a key. It is broken anywhere."""
     return Cell(value, "long")
 
 
-def fold(shown: str, whole: str, place: str) -> Cell:
-    """One line that unfolds to more; `place` is unique on the page: what is open stays so
-    in a live list.
+def folded(line: str, full_text: str, fold_id: str) -> Cell:
+    """Return a cell with a line that unfolds to the full text.
+
+    `fold_id` is unique on the page, so that an unfolded cell stays open when a live list is
+    refreshed.
     """
-    return Cell((shown, whole, place), "fold")
+    return Cell((line, full_text, fold_id), "fold")
 
 
 def prose(value: Any) -> Cell:
-    """Sentences, which get most of the width."""
+    """Return a cell with sentences. It gets most of the width."""
     return Cell(value, "prose")
 
 
 def number(value: int | float | None, href: str = "", tone: str = "") -> Cell:
-    """A whole number; None is not known."""
+    """Return a cell with a whole number, None as a dash."""
     return Cell(value, "number", href, tone)
 
 
 def per_second(value: float | None) -> Cell:
-    """A rate; None is not known."""
+    """Return a cell with a rate, None as a dash."""
     return Cell(value, "rate")
 
 
@@ -140,49 +166,48 @@ def badge(value: Text, tone: str = "") -> Cell:
     return Cell(value, "badge", tone=tone)
 
 
-def when(at_ms: int | None) -> Cell:
-    """A point in time, ms since 1970."""
+def timestamp(at_ms: int | None) -> Cell:
+    """Return a cell with a point in time, ms since 1970."""
     return Cell(at_ms, "when")
 
 
-def lasting(for_ms: int | None, tone: str = "") -> Cell:
-    return Cell(for_ms, "lasting", tone=tone)
+def duration(duration_ms: int | None, tone: str = "") -> Cell:
+    return Cell(duration_ms, "lasting", tone=tone)
 
 
 def spark(values: Sequence[int]) -> Cell:
     return Cell(values, "spark")
 
 
-def wanted(request: HttpRequest, *, sort: str = "") -> ListQuery:
-    """Return the part of a list that the URL asks for; what makes no sense there is
+def parse_list_query(request: HttpRequest, *, sort: str = "") -> ListQuery:
+    """Return the search, sort order and page number from the URL. Invalid values are
     ignored.
     """
-    asked = request.GET
-    page = asked.get("page", "1")
+    parameters = request.GET
+    page = parameters.get("page", "1")
     return ListQuery(
-        search=asked.get("q", "").replace("\0", "").strip(),
-        sort=asked.get("sort", sort),
+        search=parameters.get("q", "").replace("\0", "").strip(),
+        sort=parameters.get("sort", sort),
+        # Longer numbers are refused: they would overflow the offset of the query.
         page=int(page) if page.isascii() and page.isdigit() and len(page) < 8 else 1,
     )
 
 
-def listed(
-    request: HttpRequest, columns: Columns[V], found: ListPage[V], *, empty: Empty
+def list_table(
+    request: HttpRequest, columns: Columns[V], page: ListPage[V], *, empty: EmptyHint
 ) -> Table:
-    """One page of a list as a table."""
+    """Return a page of a list as a table with sorting and paging."""
     return Table(
-        heads=_heads(request, columns),
-        rows=_rows(columns, found.items),
+        headings=_build_headings(request, columns),
+        rows=_build_rows(columns, page.items),
         empty=empty,
-        total=found.total,
-        page=found.page,
-        pages=found.pages,
-        previous=with_words(request, page=found.page - 1) if found.page > 1 else "",
-        following=with_words(request, page=found.page + 1)
-        if found.page < found.pages
-        else "",
-        folds=_folds(columns),
-        keep=[
+        total=page.total,
+        page=page.page,
+        pages=page.pages,
+        previous=url_with(request, page=page.page - 1) if page.page > 1 else "",
+        next=url_with(request, page=page.page + 1) if page.page < page.pages else "",
+        has_minor_columns=_has_minor_columns(columns),
+        other_parameters=[
             (name, value)
             for name, value in request.GET.dict().items()
             if name not in ("q", "page")
@@ -190,94 +215,119 @@ def listed(
     )
 
 
-def plain(
-    columns: Columns[V], found: Iterable[V], empty: Empty, caption: Text = ""
+def simple_table(
+    columns: Columns[V], items: Iterable[V], empty: EmptyHint, caption: Text = ""
 ) -> Table:
-    """A short table that is shown as a whole."""
-    heads = [Head(column.label, column.right, "", "") for column in columns]
-    rows, folds = _rows(columns, found), _folds(columns)
-    return Table(heads=heads, rows=rows, empty=empty, caption=caption, folds=folds)
+    """Return a table that shows all rows, without sorting and paging."""
+    headings = [Heading(column.label, column.right, "", "") for column in columns]
+    rows, has_minor_columns = _build_rows(columns, items), _has_minor_columns(columns)
+    return Table(
+        headings=headings,
+        rows=rows,
+        empty=empty,
+        caption=caption,
+        has_minor_columns=has_minor_columns,
+    )
 
 
-def part(
+def split_table(
     request: HttpRequest,
     columns: Columns[V],
-    found: Sequence[V],
-    empty: Empty,
+    items: Sequence[V],
+    empty: EmptyHint,
     *,
-    word: str,
+    parameter: str,
 ) -> Table:
-    """A table whose rows are all known: as a whole, or a page of many; `word` of the URL
-    says which.
+    """Return a table of rows that are all in memory, split into pages if there are many.
+
+    The URL parameter `parameter` holds the page number, so that a page may have several
+    such tables.
     """
-    if len(found) <= PART:
-        return plain(columns, found, empty)
-    pages = -(-len(found) // PART)
-    asked = request.GET.get(word, "1")
+    if len(items) <= ROWS_PER_PAGE:
+        return simple_table(columns, items, empty)
+    pages = -(-len(items) // ROWS_PER_PAGE)
+    number = request.GET.get(parameter, "1")
     page = (
-        min(max(int(asked), 1), pages)
-        if asked.isascii() and asked.isdigit() and len(asked) < 8
+        min(max(int(number), 1), pages)
+        if number.isascii() and number.isdigit() and len(number) < 8
         else 1
     )
     return replace(
-        plain(columns, found[PART * (page - 1) : PART * page], empty),
-        total=len(found),
+        simple_table(
+            columns, items[ROWS_PER_PAGE * (page - 1) : ROWS_PER_PAGE * page], empty
+        ),
+        total=len(items),
         page=page,
         pages=pages,
-        previous=with_words(request, **{word: page - 1}) if page > 1 else "",
-        following=with_words(request, **{word: page + 1}) if page < pages else "",
+        previous=url_with(request, **{parameter: page - 1}) if page > 1 else "",
+        next=url_with(request, **{parameter: page + 1}) if page < pages else "",
     )
 
 
-def _rows(columns: Columns[V], found: Iterable[V]) -> list[list[Cell]]:
-    labels = [(one, str(one.label), _is_minor(n, one)) for n, one in enumerate(columns)]
+def _build_rows(columns: Columns[V], items: Iterable[V]) -> list[list[Cell]]:
+    # Translated once per table, not once per cell.
+    labels = [(c, str(c.label), _is_minor(n, c)) for n, c in enumerate(columns)]
     return [
         [
-            replace(column.cell(one), label=label, minor=minor)
+            replace(column.cell(item), label=label, minor=minor)
             for column, label, minor in labels
         ]
-        for one in found
+        for item in items
     ]
 
 
-def _is_minor(place: int, column: Column[V]) -> bool:
-    return place >= LEADING and not column.lead
+def _is_minor(index: int, column: Column[V]) -> bool:
+    return index >= PHONE_COLUMNS and not column.lead
 
 
-def _folds(columns: Columns[V]) -> bool:
-    return any(_is_minor(place, column) for place, column in enumerate(columns))
+def _has_minor_columns(columns: Columns[V]) -> bool:
+    return any(_is_minor(index, column) for index, column in enumerate(columns))
 
 
-def _heads(request: HttpRequest, columns: Columns[V]) -> list[Head]:
+def _build_headings(request: HttpRequest, columns: Columns[V]) -> list[Heading]:
+    """Return the headings of a list. The first click sorts numbers descending and texts
+    ascending.
+    """
     sort = request.GET.get("sort", "")
-    heads = []
+    headings = []
     for column in columns:
         state = (
             {column.key: "ascending", f"-{column.key}": "descending"}.get(sort, "")
             if column.key
             else ""
         )
-        first = f"-{column.key}" if column.right else column.key
-        other = column.key if column.right else f"-{column.key}"
+        first_sort = f"-{column.key}" if column.right else column.key
+        reversed_sort = column.key if column.right else f"-{column.key}"
         href = (
-            with_words(request, sort=other if sort == first else first, page="")
+            url_with(
+                request, sort=reversed_sort if sort == first_sort else first_sort, page=""
+            )
             if column.key
             else ""
         )
-        heads.append(Head(column.label, column.right, href, state))
-    return heads
+        headings.append(Heading(column.label, column.right, href, state))
+    return headings
 
 
-def with_words(request: HttpRequest, **changed: Any) -> str:
-    """Return the address of a page with some words changed; empty ones are left out."""
-    words = {**request.GET.dict(), **{name: str(value) for name, value in changed.items()}}
-    return f"?{urlencode({name: value for name, value in words.items() if value})}"
+def url_with(request: HttpRequest, **changes: Any) -> str:
+    """Return the query string of the current URL with some parameters changed. Empty values
+    are dropped.
+    """
+    parameters = {
+        **request.GET.dict(),
+        **{name: str(value) for name, value in changes.items()},
+    }
+    return f"?{urlencode({name: value for name, value in parameters.items() if value})}"
 
 
-def harmless(value: Any) -> Any:
-    """Return a value of a CSV file that no spreadsheet takes for a formula.
+def without_formula(value: Any) -> Any:
+    """Return a value for a CSV file, quoted if a spreadsheet would run it as a formula.
 
-    >>> harmless("=1+1"), harmless("one"), harmless(-1)
+    >>> without_formula("=1+1"), without_formula("one"), without_formula(-1)
     ("'=1+1", 'one', -1)
     """
-    return f"'{value}" if isinstance(value, str) and value.startswith(FORMULAS) else value
+    return (
+        f"'{value}"
+        if isinstance(value, str) and value.startswith(FORMULA_PREFIXES)
+        else value
+    )

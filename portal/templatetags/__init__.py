@@ -1,1 +1,1 @@
-"""Filters of the portal's templates."""
+"""Template tags and filters of the portal."""

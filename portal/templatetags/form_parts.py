@@ -1,4 +1,4 @@
-"""Sections of long forms, by the subjects of the settings."""
+"""Sections of long forms, by the subject of their settings."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from django.utils.translation import gettext_lazy as lazy
 
 Text = str | Promise
 register = template.Library()
-SECTIONS: tuple[tuple[Text, tuple[str, ...]], ...] = (  # of forms; a setting is in one
+# Title and settings of each section. A setting is in a single section.
+SECTIONS: tuple[tuple[Text, tuple[str, ...]], ...] = (
     (lazy("Retention"), ("retention_days", "keep_unread_days", "retention_bytes")),
     (
         lazy("Sending"),
@@ -59,23 +60,28 @@ SECTIONS: tuple[tuple[Text, tuple[str, ...]], ...] = (  # of forms; a setting is
     (lazy("Encryption"), ("tls", "tls_ca")),
     (lazy("Ownership"), ("owners", "department", "description")),
 )
-SHORT = 5  # fields of a form that needs no sections
+# Forms up to this many fields have no sections.
+MAX_FIELDS_WITHOUT_SECTIONS = 5
 
 
 @register.filter
 def sections(form: forms.Form) -> list[tuple[Text, list[BoundField]]]:
-    """Return the visible fields below their titles; those of no section come first, below
-    none.
+    """Return the visible fields of a form by section title. Fields without a section come
+    first, with title ''.
     """
     fields = form.visible_fields()
-    if len(fields) <= SHORT:
+    if len(fields) <= MAX_FIELDS_WITHOUT_SECTIONS:
         return [("", fields)]
-    titled = [
-        (title, [one for one in fields if one.name in names]) for title, names in SECTIONS
+    titled_fields = [
+        (title, [field for field in fields if field.name in names])
+        for title, names in SECTIONS
     ]
-    known = {one.name for _title, found in titled for one in found}
-    first: tuple[Text, list[BoundField]] = (
+    # Fields such as the name belong to no section.
+    names_in_sections = {
+        field.name for _title, section_fields in titled_fields for field in section_fields
+    }
+    untitled_fields: tuple[Text, list[BoundField]] = (
         "",
-        [one for one in fields if one.name not in known],
+        [field for field in fields if field.name not in names_in_sections],
     )
-    return [one for one in (first, *titled) if one[1]]
+    return [section for section in (untitled_fields, *titled_fields) if section[1]]

@@ -1,3 +1,1 @@
-"""The pages, one file per noun. A view makes one call into the layers below for what it
-shows.
-"""
+"""Pages. Each view makes a single call to the lower layers and renders the result."""

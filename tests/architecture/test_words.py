@@ -18,7 +18,7 @@ from messagestore.nodes import preflight
 from metadata import config
 from metadata.rules import alarm_texts
 from metadata.rules.settings import GROUP, NODE, SUBSCRIPTION, TOPIC
-from portal.kit import rows
+from portal.kit import cells
 from tests.support.environment import ROOT
 
 PORTAL = ROOT / "portal"
@@ -173,7 +173,7 @@ def verbs_and_kinds() -> Iterator[tuple[str, str]]:
 
 
 def test_every_verb_of_the_audit_log_has_words() -> None:
-    known = {"verb": rows.VERBS, "kind": rows.KINDS}
+    known = {"verb": cells.VERB_LABELS, "kind": cells.KIND_LABELS}
     said = set(verbs_and_kinds())
     assert len(said) > 40
     assert [one for one in sorted(said) if one[1] not in known[one[0]]] == []

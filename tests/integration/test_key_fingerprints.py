@@ -151,7 +151,7 @@ def test_lost_keys_are_replaced_by_accepting_others_which_names_the_nodes_and_is
             and fingerprints.find_mismatch() != ""
         )
         call_command("accept_keys", "--yes")
-        assert f"manage.py set_account {sealed} USER" in capsys.readouterr().out
+        assert f"manage.py set_node {sealed} --username USER" in capsys.readouterr().out
         assert fingerprints.find_mismatch() == ""
     assert AuditLog.objects.get(verb="accept_keys").kind == "installation"
 

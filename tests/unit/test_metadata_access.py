@@ -79,7 +79,7 @@ def test_secrets_never_reach_the_audit_log() -> None:
         "digest": "d",
     }
 
-    assert audit._clean(values) == {"host": "h"}
+    assert audit._without_secrets(values) == {"host": "h"}
 
 
 def test_a_sealed_password_opens_again_and_a_foreign_one_does_not() -> None:

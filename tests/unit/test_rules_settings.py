@@ -23,7 +23,7 @@ from metadata.rules.settings import (
     TopicSettings,
     check_settings,
 )
-from portal.kit.setting_fields import facts, with_settings
+from portal.kit.setting_fields import setting_facts, with_settings
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,7 +73,7 @@ def test_a_declared_setting_is_in_requests_answers_forms_and_pages() -> None:
         "Before a key's older messages may go. Empty: never.",
     )
     assert not WiderForm({"compaction_lag_ms": "5001"}).is_valid()
-    shown = {str(one.label): (one.value, one.kind) for one in facts(WIDER, view)}
+    shown = {str(one.label): (one.value, one.kind) for one in setting_facts(WIDER, view)}
     assert shown["Compaction lag"] == (20, "lasting")
 
 

@@ -51,5 +51,5 @@ class Command(CatmqCommand):
         self.stdout.write("The keys of this process are now those of the installation.")
         for name in lost:
             self.stdout.write(
-                f"The password of node {name} is lost: manage.py set_account {name} USER"
+                f"The password of node {name} is lost: manage.py set_node {name} --username USER"
             )

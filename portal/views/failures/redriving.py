@@ -1,4 +1,6 @@
-"""Bringing dead messages back, or dropping them: one, some, or all of a kind."""
+"""Actions on dead letters: redrive, delete, mark as seen. Of some ids, of a kind, or of
+all.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +15,12 @@ from messagestore.retries.dead_letters import DeadCount
 from metadata.monitoring import dead_letter_counts
 from portal.actions.action import NoFields, Preview
 from portal.actions.pickers import Picker
-from portal.kit.tables import Column, Columns, Empty, Text, code, number, plain
+from portal.kit.tables import Column, Columns, EmptyHint, Text, code, number, simple_table
 from portal.views.groups.group_actions import GroupAction
 
 
-class Choosing(forms.Form):
-    """Choice of dead messages: ids, or those of a topic and kind of error, or all."""
+class DeadLetterChoiceForm(forms.Form):
+    """Dead letters to act on: ids, or those of a topic and error class, or all."""
 
     ids = forms.CharField(
         label=lazy("Messages"),
@@ -36,7 +38,7 @@ class Choosing(forms.Form):
     )
 
 
-class Redriving(Choosing):
+class RedriveForm(DeadLetterChoiceForm):
     """Target and rate of a redrive."""
 
     to = forms.ChoiceField(
@@ -54,8 +56,8 @@ class Redriving(Choosing):
     )
 
 
-def chosen(fields: dict[str, Any]) -> dict[str, Any]:
-    """The choice as the verbs take it."""
+def read_choice(fields: dict[str, Any]) -> dict[str, Any]:
+    """Return the chosen dead letters as arguments of the verbs."""
     ids = fields["ids"].replace(",", " ").split()
     return {
         "ids": ids or None,
@@ -65,8 +67,8 @@ def chosen(fields: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _reach(choice: dict[str, Any]) -> str:
-    """Describe the choice in words."""
+def _describe_choice(choice: dict[str, Any]) -> str:
+    """Describe the chosen dead letters in words."""
     if choice["topic"] and choice["error"]:
         return str(_("Dead letters of topic %(topic)s with error %(error)s.") % choice)
     if choice["topic"]:
@@ -76,88 +78,95 @@ def _reach(choice: dict[str, Any]) -> str:
     return str(_("All dead letters, of all topics and errors."))
 
 
-class OfTheDead(GroupAction):
-    """Something done to dead messages of a group."""
+class DeadLetterAction(GroupAction):
+    """Base of actions on dead letters of a group."""
 
     back_to = ("failures", "name")
 
+    # Each checkbox of the list sends a parameter `ids`.
     def initial(self) -> dict[str, Any]:
         ids = self.request.GET.getlist("ids")
         return {**super().initial(), "ids": ", ".join(ids)}
 
-    def effects(self, fields: dict[str, Any], what: str) -> Preview:
-        choice = chosen(fields)
+    def describe_choice(self, fields: dict[str, Any], sentence: str) -> Preview:
+        choice = read_choice(fields)
+        # Raises Invalid for an empty or contradictory choice, before any node is read.
         dead_letters.check_choice(**choice)
+        # Ids are counted without reading the nodes.
         if choice["ids"]:
+            # Raises Invalid for an id that names no message.
             dead_letters.by_node(choice["ids"])
             return Preview(
-                effects=[what % {"count": len(set(choice["ids"])), "group": self.name}]
+                effects=[sentence % {"count": len(set(choice["ids"])), "group": self.name}]
             )
         summary = dead_letters.summary(
             group=self.name, topic=choice["topic"], actor=self.actor
         )
-        reached = [
-            one for one in summary.errors if choice["error"] in (None, one.error_class)
+        matching = [
+            error_count
+            for error_count in summary.errors
+            if choice["error"] in (None, error_count.error_class)
         ]
         columns: Columns[DeadCount] = [
-            Column(_("Error"), lambda one: code(one.error_class)),
-            Column(_("Topic"), lambda one: code(one.topic)),
-            Column(_("Dead letters"), lambda one: number(one.count), right=True),
+            Column(_("Error"), lambda row: code(row.error_class)),
+            Column(_("Topic"), lambda row: code(row.topic)),
+            Column(_("Dead letters"), lambda row: number(row.count), right=True),
         ]
-        table = plain(columns, reached, Empty(_("No matching dead letters")))
-        count = sum(one.count for one in reached)
-        effects = [what % {"count": count, "group": self.name}, _reach(choice)]
+        table = simple_table(columns, matching, EmptyHint(_("No matching dead letters")))
+        message_count = sum(error_count.count for error_count in matching)
+        effects = [
+            sentence % {"count": message_count, "group": self.name},
+            _describe_choice(choice),
+        ]
         return Preview(effects=effects, table=table)
 
 
-class Redrive(OfTheDead):
-    form_class = Redriving
+class Redrive(DeadLetterAction):
+    form_class = RedriveForm
     button = lazy("Redrive")
     title = lazy("Redrive dead letters of %(name)s")
 
     def preview(self, fields: dict[str, Any]) -> Preview:
-        return self.effects(
+        return self.describe_choice(
             fields, _("Dead letters of group %(group)s that are redriven: %(count)d.")
         )
 
     def run(self, fields: dict[str, Any]) -> Text:
-        """Asks for it; a broker does it step by step."""
+        """Request the redrive. A broker carries it out step by step."""
         redrives.request(
             group=self.name,
             to=fields["to"],
             rate=fields["rate"],
             actor=self.actor,
-            **chosen(fields),
+            **read_choice(fields),
         )
         return _("The redrive has started. Its progress is shown below.")
 
 
-class DropDead(OfTheDead):
-    form_class = Choosing
+class DeleteDeadLetters(DeadLetterAction):
+    form_class = DeadLetterChoiceForm
     danger = True
     button = lazy("Delete for good")
     title = lazy("Delete dead letters of %(name)s")
 
     def preview(self, fields: dict[str, Any]) -> Preview:
-        return self.effects(
+        return self.describe_choice(
             fields,
             _("Dead letters of group %(group)s that are deleted for good: %(count)d."),
         )
 
     def run(self, fields: dict[str, Any]) -> Text:
-        count = dead_letters.drop(group=self.name, actor=self.actor, **chosen(fields))
+        count = dead_letters.drop(group=self.name, actor=self.actor, **read_choice(fields))
         return _("Dead letters deleted: %d.") % count
 
 
-class SawDead(OfTheDead):
-    """Says that somebody has looked at what is dead: the first page is quiet until more
-    dies.
-    """
+class MarkDeadLettersSeen(DeadLetterAction):
+    """Marks dead letters as seen. The overview is quiet until there is a new dead letter."""
 
     form_class = NoFields
     button = lazy("Mark as seen")
     title = lazy("Mark the dead letters of %(name)s as seen")
-    would = lazy(
+    effect = lazy(
         "The dead letters are kept. The overview does not mention them until there is a new one."
     )
 

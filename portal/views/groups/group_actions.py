@@ -1,4 +1,4 @@
-"""Actions on groups."""
+"""Actions on groups: create, change, pause, resume, rebalance, delete."""
 
 from __future__ import annotations
 
@@ -16,16 +16,17 @@ from metadata.rules.setting_types import read_settings
 from metadata.rules.settings import GROUP
 from portal.actions.action import Action, Create, Delete, Preview
 from portal.actions.edit import Edit, EditFields
-from portal.actions.fields import given
-from portal.kit import rows
+from portal.actions.fields import pick_settings
+from portal.kit import cells
 from portal.kit.setting_fields import with_settings
-from portal.kit.tables import Column, Columns, Empty, Text, badge, plain, text
+from portal.kit.tables import Column, Columns, EmptyHint, Text, badge, simple_table, text
 
-PAUSED = ("stopped",)  # by an action of its own
+# Pausing has an action of its own.
+PAUSE_SETTING = ("stopped",)
 
 
-@with_settings(GROUP, without=PAUSED)
-class NewGroup(forms.Form):
+@with_settings(GROUP, without=PAUSE_SETTING)
+class NewGroupForm(forms.Form):
     name = forms.CharField(
         label=lazy("Name"), max_length=100, help_text=lazy("Letters, digits, . _ -")
     )
@@ -44,31 +45,31 @@ class NewGroup(forms.Form):
     )
 
 
-@with_settings(GROUP, without=PAUSED)
-class EditGroup(EditFields):
-    """Settings of a group that exists."""
+@with_settings(GROUP, without=PAUSE_SETTING)
+class EditGroupForm(EditFields):
+    """Settings of an existing group."""
 
 
 class GroupAction(Action):
-    what = "group"
+    object_kind = "group"
     section = "groups"
     back_to = ("group", "name")
 
 
 class CreateGroup(Create):
-    form_class = NewGroup
-    what = "group"
+    form_class = NewGroupForm
+    object_kind = "group"
     section = "groups"
     title = lazy("Create a group")
     back_to = ("groups",)
 
-    def effect(self, fields: dict[str, Any]) -> Text:
+    def describe_effect(self, fields: dict[str, Any]) -> Text:
         return _(
             "Group %s will be created. It receives no messages until it subscribes to a topic."
         ) % str(fields["name"])
 
     def run(self, fields: dict[str, Any]) -> Text:
-        settings = given(fields, GROUP)
+        settings = pick_settings(fields, GROUP)
         groups.create(
             name=fields["name"], mode=fields["mode"], settings=settings, actor=self.actor
         )
@@ -76,12 +77,13 @@ class CreateGroup(Create):
 
 
 class ChangeGroup(Edit, GroupAction):
-    form_class = EditGroup
+    form_class = EditGroupForm
     title = lazy("Settings of %(name)s")
 
-    def now(self) -> dict[str, Any]:
+    def stored_settings(self) -> dict[str, Any]:
         view = groups.describe(name=self.name, actor=self.actor)
-        return given(read_settings(GROUP, view), EditGroup.base_fields)
+        # The form has no field for pausing, so that setting is left out.
+        return pick_settings(read_settings(GROUP, view), EditGroupForm.base_fields)
 
     def save(self, changed: dict[str, Any]) -> None:
         groups.update(name=self.name, settings=changed, actor=self.actor)
@@ -89,6 +91,7 @@ class ChangeGroup(Edit, GroupAction):
 
 class StopGroup(GroupAction):
     danger = True
+    # StartGroup sets it to False.
     stopped = True
     button = lazy("Pause")
     title = lazy("Pause %(name)s")
@@ -96,11 +99,15 @@ class StopGroup(GroupAction):
     def preview(self, fields: dict[str, Any]) -> Preview:
         view = groups.describe(name=self.name, actor=self.actor)
         topics, members = len(view.subscriptions), len(view.members)
-        what = ngettext(
+        delivery_effect = ngettext(
             "%d topic will not be delivered.", "%d topics will not be delivered.", topics
         )
-        whom = ngettext("%d member will wait.", "%d members will wait.", members) % members
-        return Preview(effects=[what % topics, whom, _("Offsets are kept.")])
+        member_effect = (
+            ngettext("%d member will wait.", "%d members will wait.", members) % members
+        )
+        return Preview(
+            effects=[delivery_effect % topics, member_effect, _("Offsets are kept.")]
+        )
 
     def run(self, fields: dict[str, Any]) -> Text:
         groups.update(name=self.name, settings={"stopped": self.stopped}, actor=self.actor)
@@ -118,12 +125,12 @@ class StartGroup(StopGroup):
     def preview(self, fields: dict[str, Any]) -> Preview:
         view = groups.describe(name=self.name, actor=self.actor)
         members = len(view.members)
-        what = ngettext(
+        sentence = ngettext(
             "%d member will continue at its offsets.",
             "%d members will continue at their offsets.",
             members,
         )
-        return Preview(effects=[what % members])
+        return Preview(effects=[sentence % members])
 
 
 class RebalanceGroup(GroupAction):
@@ -131,41 +138,46 @@ class RebalanceGroup(GroupAction):
     title = lazy("Rebalance %(name)s")
 
     def preview(self, fields: dict[str, Any]) -> Preview:
+        # A dry run computes the moves and rolls them back.
         plan = rebalance.rebalance_by_hand(group=self.name, actor=self.actor, dry_run=True)
         columns: Columns[Move] = [
-            Column(_("Queue"), lambda one: rows.queue(one.queue)),
-            Column(_("From"), lambda one: text(one.source or _("nobody"))),
-            Column(_("To"), lambda one: text(one.target or _("nobody"))),
+            Column(_("Queue"), lambda row: cells.queue(row.queue)),
+            Column(_("From"), lambda row: text(row.source or _("nobody"))),
+            Column(_("To"), lambda row: text(row.target or _("nobody"))),
             Column(
                 _("When"),
-                lambda one: badge(
-                    _("at once") if one.at_once else _("when its owner releases it")
+                lambda row: badge(
+                    _("at once") if row.at_once else _("when its owner releases it")
                 ),
             ),
         ]
-        moves = len(plan.moves)
-        if not moves:
+        move_count = len(plan.moves)
+        if not move_count:
             return Preview(effects=[_("No moves: the assignment is balanced.")])
-        what = ngettext("%d queue will move.", "%d queues will move.", moves) % moves
-        return Preview(effects=[what], table=plain(columns, plan.moves, Empty("")))
+        sentence = (
+            ngettext("%d queue will move.", "%d queues will move.", move_count) % move_count
+        )
+        return Preview(
+            effects=[sentence], table=simple_table(columns, plan.moves, EmptyHint(""))
+        )
 
     def run(self, fields: dict[str, Any]) -> Text:
-        done = rebalance.rebalance_by_hand(group=self.name, actor=self.actor)
+        plan = rebalance.rebalance_by_hand(group=self.name, actor=self.actor)
         return _("%(count)d queues of %(name)s move.") % {
-            "count": len(done.moves),
+            "count": len(plan.moves),
             "name": self.name,
         }
 
 
 class DeleteGroup(Delete, GroupAction):
     title = lazy("Delete %(name)s")
-    gone_to = "groups"
+    page_after = "groups"
 
     def preview(self, fields: dict[str, Any]) -> Preview:
         view = groups.describe(name=self.name, actor=self.actor)
-        what = _("Group %(name)s and its offsets in %(topics)d topics will be deleted.")
+        sentence = _("Group %(name)s and its offsets in %(topics)d topics will be deleted.")
         return Preview(
-            effects=[what % {"name": self.name, "topics": len(view.subscriptions)}]
+            effects=[sentence % {"name": self.name, "topics": len(view.subscriptions)}]
         )
 
     def run(self, fields: dict[str, Any]) -> Text:

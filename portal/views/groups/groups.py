@@ -1,8 +1,10 @@
-"""Consumer groups: the list, and one group with who reads which queue and how far."""
+"""Pages of consumer groups: the list, and a group with its queues, members, lag and
+settings.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import groupby
 from typing import Any, NamedTuple
 
@@ -26,33 +28,33 @@ from metadata.rules.membership.process_report import ProcessReport
 from metadata.rules.settings import GROUP, LIMITS, SHARE
 from metadata.rules.topics.names import failure_name
 from portal.auth.access import actor, may
-from portal.kit import causes, charts, outages, pages, places, progress, rows
-from portal.kit.pages import Fact, Link, to
-from portal.kit.setting_fields import facts
+from portal.kit import causes, cells, charts, navigation, outages, pages, progress
+from portal.kit.pages import Fact, Link, page_url
+from portal.kit.setting_fields import setting_facts
 from portal.kit.tables import (
-    PART,
+    ROWS_PER_PAGE,
     Cell,
     Column,
     Columns,
-    Empty,
+    EmptyHint,
     Table,
     badge,
     code,
-    lasting,
-    listed,
+    duration,
+    list_table,
     number,
-    part,
+    parse_list_query,
+    split_table,
     text,
-    wanted,
-    when,
+    timestamp,
 )
-from portal.templatetags.shapes import at
+from portal.templatetags.formats import format_time
 from portal.views.groups import leases, resetting
 
 
-class Matrix(NamedTuple):
-    """The queues of a topic as a group reads them, and those of its retry topic; None:
-    there is none.
+class TopicQueues(NamedTuple):
+    """The queues of a topic as a group reads them, and the queues of its retry topic (None
+    if there is none).
     """
 
     topic: str
@@ -60,316 +62,345 @@ class Matrix(NamedTuple):
     subscription: SubscriptionView | None
     retries: Table | None
     retry_topic: str
-    waiting: int  # messages that are unread in the retry topic
+    # Unread messages in the retry topic.
+    unread_retries: int
 
 
 def groups_list(request: HttpRequest) -> HttpResponse:
-    found = topic_lists.groups(wanted=wanted(request), actor=actor(request))
-    dead = dead_letter_counts.read_group_counts([row.pk for row in found.items])
-    *figures, minutes = rows.GROUP
+    page = topic_lists.groups(wanted=parse_list_query(request), actor=actor(request))
+    dead_letters = dead_letter_counts.read_group_counts([row.pk for row in page.items])
+    # The small chart stays to the right of all figures.
+    *usual_columns, sparkline = cells.GROUP_COLUMNS
     columns: Columns[GroupRow] = [
-        *figures,
+        *usual_columns,
         Column(
             _("Dead letters"),
-            lambda one: _dead_count(dead.get(one.pk)),
+            lambda row: _dead_letters_cell(dead_letters.get(row.pk)),
             right=True,
             lead=True,
         ),
-        Column(_("Topics"), lambda one: number(one.topics), right=True),
-        minutes,
-        Column(_("Owners"), lambda one: text(one.owners or None)),
+        Column(_("Topics"), lambda row: number(row.topics), right=True),
+        sparkline,
+        Column(_("Owners"), lambda row: text(row.owners or None)),
     ]
-    hint = Empty(
+    hint = EmptyHint(
         _(
             "No matching groups. A consumer creates its group when it starts. To create "
             "one by hand:"
         ),
         "catmq group create billing && catmq subscribe billing orders",
-        to("group-create"),
+        page_url("group-create"),
         _("Create a group"),
     )
-    table = listed(request, columns, found, empty=hint)
-    actions = [Link(_("Create a group"), to("group-create"))]
-    return pages.list_page(
+    table = list_table(request, columns, page, empty=hint)
+    actions = [Link(_("Create a group"), page_url("group-create"))]
+    return pages.render_list(
         request, _("Consumer groups"), table, section="groups", actions=actions
     )
 
 
+def _dead_letters_cell(dead_letters: GroupDeadLetters | None) -> Cell:
+    """Return the number of a group's dead letters, red until all were marked as seen."""
+    if dead_letters is None:
+        return number(0)
+    tone = "bad" if dead_letters.unseen else ""
+    return number(dead_letters.messages, page_url("group", dead_letters.group), tone)
+
+
 def group(request: HttpRequest, name: str) -> HttpResponse:
     view = groups.describe(name=name, actor=actor(request))
-    offsets, found = group_lag.standing(group=name, actor=actor(request))
-    whose: dict[str, Any] = {
+    # A single read of the nodes serves the tiles, the tables and the causes.
+    offsets, group_progress = group_lag.standing(group=name, actor=actor(request))
+    samples: dict[str, Any] = {
         "group_id": view.id,
-        "sent_to": [one.topic_id for one in view.subscriptions],
+        # The charts compare messages sent to the group's topics with those it handled.
+        "sent_to": [subscription.topic_id for subscription in view.subscriptions],
     }
-    span = charts.span(request, **whose)
-    points = metrics_history.read_points(for_s=span.for_s, **whose)
-    marks = chart_marks.list_marks(for_s=span.for_s, group=name, actor=actor(request))
+    span = charts.chosen_span(request, **samples)
+    points = metrics_history.read_points(for_s=span.length_s, **samples)
+    marks = chart_marks.list_marks(for_s=span.length_s, group=name, actor=actor(request))
+    # Users without this right see no links to changes.
     manages = may(request, "manage", name, what="group")
     reasons = lag_causes.explain_lag(
-        view=view, offsets=offsets, found=found, actor=actor(request)
+        view=view, offsets=offsets, found=group_progress, actor=actor(request)
     )
-    return pages.show(
+    pause_or_resume = (
+        Link(_("Resume"), page_url("group-start", view.name))
+        if view.stopped
+        else Link(_("Pause"), page_url("group-stop", view.name))
+    )
+    columns: Columns[MemberView] = [
+        Column(_("Member"), lambda row: text(row.name)),
+        Column(
+            _("Last heartbeat"),
+            lambda row: cells.heartbeat_age(row.heartbeat_age_ms, view.session_timeout_ms),
+            right=True,
+        ),
+        Column(_("Queues"), lambda row: number(len(row.queues)), right=True),
+        Column(
+            _("State"),
+            lambda row: badge(_("reads"), "ok") if row.active else badge(_("stands by")),
+        ),
+        Column(_("Address"), lambda row: code(row.address)),
+        Column(_("Client"), lambda row: text(row.sdk or None)),
+        Column(_("Since"), lambda row: timestamp(row.joined_at_ms)),
+    ]
+    hint = EmptyHint(
+        _("No members. Start a consumer:"), f"catmq consume --group {view.name} TOPIC"
+    )
+    return pages.render_page(
         request,
         "groups/group",
         name,
-        **places.of_group(request, name, "group"),
+        **navigation.for_group(request, name, "group"),
         live=True,
-        actions=_actions(view) if manages else [],
+        actions=[
+            pause_or_resume,
+            Link(_("Subscribe"), page_url("subscribe", view.name)),
+            Link(_("Reset offsets"), page_url("group-reset", view.name)),
+            *(
+                []
+                if view.mode == "share"
+                else [Link(_("Rebalance"), page_url("group-rebalance", view.name))]
+            ),
+            Link(_("Settings"), page_url("group-settings", view.name)),
+            Link(_("Delete"), page_url("group-delete", view.name), "danger"),
+        ]
+        if manages
+        else [],
         tiles=_tiles(
-            view, offsets, metrics_history.read_pace(**whose), found, manages=manages
+            view,
+            offsets,
+            metrics_history.read_pace(**samples),
+            group_progress,
+            manages=manages,
         ),
-        leases=leases.of(view, offsets, manages=manages, actor=actor(request)),
-        rates=charts.rates(points, marks),
-        lags=charts.lags(points, marks),
-        spans=charts.spans(span),
-        matrices=_matrices(request, view, offsets),
-        members=_members(request, view),
-        processes=_processes(request, view),
-        moves=resetting.latest(group=name, manages=manages, actor=actor(request)),
-        facts=_facts(view),
-        causes=causes.said(reasons, group=name, manages=manages),
-        away=outages.of(one.queue for one in offsets if one.head is None),
+        leases=leases.find_leases(view, offsets, manages=manages, actor=actor(request)),
+        rates=charts.rate_chart(points, marks),
+        lags=charts.lag_chart(points, marks),
+        spans=charts.span_links(span),
+        topics=_queues_by_topic(request, view, offsets),
+        members=split_table(request, columns, view.members, hint, parameter="members"),
+        processes=_processes_table(request, view),
+        moves=resetting.latest_moves(group=name, manages=manages, actor=actor(request)),
+        facts=[
+            Fact(_("Mode"), cells.state(view.mode).value),
+            Fact(
+                _("Generation"),
+                view.generation,
+                f"{page_url('rebalances')}?q={view.name}&of=group",
+                kind="number",
+            ),
+            *setting_facts(
+                GROUP,
+                view,
+                without=["stopped", *(LIMITS if view.mode == "share" else SHARE)],
+            ),
+            Fact(_("Created"), view.created_at_ms, kind="when"),
+            Fact(_("Changes"), _("audit log"), f"{page_url('audit')}?name={view.name}"),
+            Fact(_("Rebalances"), _("history"), f"{page_url('rebalances')}?q={view.name}"),
+        ],
+        causes=causes.describe_causes(reasons, group=name, manages=manages),
+        away=outages.names_of_nodes(
+            queue_lag.queue for queue_lag in offsets if queue_lag.head is None
+        ),
         manages=manages,
     )
-
-
-def _actions(view: GroupView) -> list[Link]:
-    switch = (
-        Link(_("Resume"), to("group-start", view.name))
-        if view.stopped
-        else Link(_("Pause"), to("group-stop", view.name))
-    )
-    return [
-        switch,
-        Link(_("Subscribe"), to("subscribe", view.name)),
-        Link(_("Reset offsets"), to("group-reset", view.name)),
-        *(
-            []
-            if view.mode == "share"
-            else [Link(_("Rebalance"), to("group-rebalance", view.name))]
-        ),
-        Link(_("Settings"), to("group-settings", view.name)),
-        Link(_("Delete"), to("group-delete", view.name), "danger"),
-    ]
 
 
 def _tiles(
     view: GroupView,
     offsets: Sequence[QueueLag],
-    now: Pace,
-    found: GroupProgress | None,
+    rates: Pace,
+    group_progress: GroupProgress | None,
     *,
     manages: bool,
 ) -> list[Fact]:
-    oldest = max((one.lag_ms or 0 for one in offsets), default=0) or None
-    state, tone, trend = progress.state(found)
-    dead = dead_letter_counts.read_group_count(view.id)
-    if dead is not None and dead.unseen and tone == "ok":
+    # A group that has read everything shows a dash instead of 0 ms.
+    oldest = max((queue_lag.lag_ms or 0 for queue_lag in offsets), default=0) or None
+    # Dead letters count as a problem of the group even while it reads.
+    state, tone, trend = progress.group_state(group_progress)
+    dead_letters = dead_letter_counts.read_group_count(view.id)
+    if dead_letters is not None and dead_letters.unseen and tone == "ok":
+        # The group reads, but some of its messages failed for good.
         tone = "warn"  # it reads, but not all of it was handled
-    return [
+    tiles = [
         Fact(_("State"), state, tone=tone, kind="words", note=trend),
-        Fact(_("Handled per second"), now.handled, kind="rate"),
-        Fact(_("Pulled per second"), now.pulled, kind="rate"),
-        Fact(_("Sent per second"), now.sent, kind="rate"),
-        Fact(_("Unread messages"), sum(one.lag or 0 for one in offsets), kind="number"),
+        Fact(_("Handled per second"), rates.handled, kind="rate"),
+        Fact(_("Pulled per second"), rates.pulled, kind="rate"),
+        Fact(_("Sent per second"), rates.sent, kind="rate"),
+        Fact(
+            _("Unread messages"),
+            sum(queue_lag.lag or 0 for queue_lag in offsets),
+            kind="number",
+        ),
         Fact(
             _("Oldest unread"),
             oldest,
             kind="lasts",
-            tone="warn" if (oldest or 0) > rows.LATE_MS else "",
+            tone="warn" if (oldest or 0) > cells.LATE_MS else "",
         ),
-        *(leases.tiles(offsets) if view.mode == "share" else []),
+        *(leases.lease_tiles(offsets) if view.mode == "share" else []),
         Fact(_("Members"), len(view.members), kind="number"),
-        *_dead_letters(view.name, dead, manages=manages),
     ]
+    if dead_letters is not None:
+        tile = Fact(
+            _("Dead letters"),
+            dead_letters.messages,
+            page_url("failures", view.name) if manages else "",
+            "bad" if dead_letters.unseen else "warn",
+            kind="number",
+            note=_("the newest: %s") % format_time(dead_letters.newest_at_ms),
+        )
+        tiles.append(tile)
+    return tiles
 
 
-def _dead_count(dead: GroupDeadLetters | None) -> Cell:
-    """Return the number of a group's dead letters, red until somebody has seen all."""
-    if dead is None:
-        return number(0)
-    return number(dead.messages, to("group", dead.group), "bad" if dead.unseen else "")
-
-
-def _dead_letters(
-    group: str, dead: GroupDeadLetters | None, *, manages: bool
-) -> list[Fact]:
-    """Return the tile of a group's dead letters; none for a group without any."""
-    if dead is None:
-        return []
-    tone = "bad" if dead.unseen else "warn"
-    newest = _("the newest: %s") % at(dead.newest_at_ms)
-    href = to("failures", group) if manages else ""
-    return [Fact(_("Dead letters"), dead.messages, href, tone, kind="number", note=newest)]
-
-
-def _matrices(
+def _queues_by_topic(
     request: HttpRequest, view: GroupView, offsets: Sequence[QueueLag]
-) -> list[Matrix]:
-    """Return each topic with its queues, their owners and positions; its retry topic is
-    folded into it.
+) -> list[TopicQueues]:
+    """Return each topic with its queues, their owners and positions.
+
+    The queues of a retry topic are part of their topic.
     """
-    known = {one.topic: one for one in view.subscriptions}
-    heard = {member.name: member for member in view.members}
-    shares = view.mode == "share"
-    held = leases.columns() if shares else _owner(heard)
-    fence: Columns[QueueLag] = (
-        [] if shares else [Column(_("Epoch"), lambda one: code(one.epoch))]
+    subscriptions = {queue_lag.topic: queue_lag for queue_lag in view.subscriptions}
+    heartbeat_ages = {member.name: member.heartbeat_age_ms for member in view.members}
+    is_share_group = view.mode == "share"
+    reader_columns: Columns[QueueLag] = (
+        leases.lease_columns()
+        if is_share_group
+        else [
+            Column(_("Owner"), _owner_cell),
+            Column(
+                _("Last heartbeat"),
+                lambda row: duration(heartbeat_ages.get(row.owner or "")),
+                right=True,
+            ),
+        ]
     )
-    mine = {
-        topic: list(found) for topic, found in groupby(offsets, key=lambda one: one.topic)
+    # Members of a share group own no queues, so there is no epoch to fence them.
+    epoch_columns: Columns[QueueLag] = (
+        [] if is_share_group else [Column(_("Epoch"), lambda row: code(row.epoch))]
+    )
+    lags_by_topic = {
+        topic: list(lags) for topic, lags in groupby(offsets, key=lambda row: row.topic)
     }
-    retries = {topic: failure_name(view.name, topic) for topic in mine}
-    found = []
-    for topic in sorted(mine.keys() - set(retries.values())):
-        after = mine.get(retries[topic])
-        found.append(
-            Matrix(
+    # A retry topic is recognised by its name, which follows from the group and the topic.
+    retries = {topic: failure_name(view.name, topic) for topic in lags_by_topic}
+    lags = []
+    for topic in sorted(lags_by_topic.keys() - set(retries.values())):
+        retry_lags = lags_by_topic.get(retries[topic])
+        lags.append(
+            TopicQueues(
                 topic,
-                _matrix(mine[topic], known.get(topic), held, fence, request=request),
-                known.get(topic),
-                _matrix(after, None, held, fence, request=request) if after else None,
+                _queues_table(
+                    lags_by_topic[topic],
+                    subscriptions.get(topic),
+                    reader_columns,
+                    epoch_columns,
+                    request=request,
+                ),
+                subscriptions.get(topic),
+                _queues_table(
+                    retry_lags, None, reader_columns, epoch_columns, request=request
+                )
+                if retry_lags
+                else None,
                 retries[topic],
-                sum(one.lag or 0 for one in after or ()),
+                sum(queue_lag.lag or 0 for queue_lag in retry_lags or ()),
             )
         )
-    return found
+    return lags
 
 
-def _matrix(
+def _queues_table(
     offsets: Sequence[QueueLag],
     subscription: SubscriptionView | None,
-    held: Columns[QueueLag],
-    fence: Columns[QueueLag],
+    reader_columns: Columns[QueueLag],
+    epoch_columns: Columns[QueueLag],
     *,
     request: HttpRequest,
 ) -> Table:
-    stopped = set(subscription.stopped_queues) if subscription else set()
+    paused_queues = set(subscription.stopped_queues) if subscription else set()
     columns: Columns[QueueLag] = [
-        Column(_("Queue"), _position),
-        *held[:1],
-        Column(_("Unread"), lambda one: number(one.lag), right=True),
-        Column(_("Oldest unread"), lambda one: rows.age(one.lag_ms), right=True),
-        Column(_("Position"), lambda one: number(one.committed), right=True),
-        Column(_("Log end offset"), lambda one: number(one.head), right=True),
-        Column(_("Log start offset"), lambda one: number(one.low), right=True),
-        *held[1:],
-        *fence,
-        Column(_("State"), lambda one: _queue_state(one, stopped)),
-    ]
-    if len(offsets) > PART:  # so that the first page has what is late
-        offsets = sorted(offsets, key=lambda one: -(one.lag or 0))
-    return part(request, columns, offsets, Empty(_("No queues.")), word="queues")
-
-
-def _owner(heard: Mapping[str, MemberView]) -> Columns[QueueLag]:
-    return [
-        Column(_("Owner"), _reader),
         Column(
-            _("Last heartbeat"),
-            lambda one: lasting(_silent_ms(heard.get(one.owner or ""))),
-            right=True,
+            _("Queue"),
+            lambda row: cells.queue(
+                row.queue,
+                f"{page_url('messages')}?topic={row.topic}&queue={row.queue}"
+                f"&offset={row.committed or 0}",
+            ),
         ),
-    ]
-
-
-def _position(one: QueueLag) -> Cell:
-    place = f"?topic={one.topic}&queue={one.queue}&offset={one.committed or 0}"
-    return rows.queue(one.queue, to("messages") + place)
-
-
-def _queue_state(one: QueueLag, stopped: set[int]) -> Cell:
-    """Describe whether the queue can be read, which does not say that its messages are
-    handled.
-    """
-    if one.head is None or one.queue in stopped:
-        return rows.state("away" if one.head is None else "stopped")
-    return badge(_("open"))
-
-
-def _silent_ms(member: MemberView | None) -> int | None:
-    return member.heartbeat_age_ms if member else None
-
-
-def _reader(one: QueueLag) -> Cell:
-    if not one.owner:
-        return badge(_("nobody"), "warn" if one.lag else "")
-    return text(f"{one.owner} ({one.instance})" if one.instance else one.owner)
-
-
-def _members(request: HttpRequest, view: GroupView) -> Table:
-    columns: Columns[MemberView] = [
-        Column(_("Member"), lambda one: text(one.name)),
-        Column(
-            _("Last heartbeat"),
-            lambda one: rows.silence(one.heartbeat_age_ms, view.session_timeout_ms),
-            right=True,
-        ),
-        Column(_("Queues"), lambda one: number(len(one.queues)), right=True),
+        *reader_columns[:1],
+        Column(_("Unread"), lambda row: number(row.lag), right=True),
+        Column(_("Oldest unread"), lambda row: cells.age(row.lag_ms), right=True),
+        Column(_("Position"), lambda row: number(row.committed), right=True),
+        Column(_("Log end offset"), lambda row: number(row.head), right=True),
+        Column(_("Log start offset"), lambda row: number(row.low), right=True),
+        *reader_columns[1:],
+        *epoch_columns,
         Column(
             _("State"),
-            lambda one: badge(_("reads"), "ok") if one.active else badge(_("stands by")),
+            lambda row: (
+                cells.state("away" if row.head is None else "stopped")
+                if row.head is None or row.queue in paused_queues
+                else badge(_("open"))
+            ),
         ),
-        Column(_("Address"), lambda one: code(one.address)),
-        Column(_("Client"), lambda one: text(one.sdk or None)),
-        Column(_("Since"), lambda one: when(one.joined_at_ms)),
     ]
-    hint = Empty(
-        _("No members. Start a consumer:"), f"catmq consume --group {view.name} TOPIC"
+    # Of many queues, the first page shows the queues that lag most.
+    if len(offsets) > ROWS_PER_PAGE:
+        offsets = sorted(offsets, key=lambda row: -(row.lag or 0))
+    return split_table(
+        request, columns, offsets, EmptyHint(_("No queues.")), parameter="queues"
     )
-    return part(request, columns, view.members, hint, word="members")
 
 
-def _processes(request: HttpRequest, view: GroupView) -> Table | None:
-    """Return what the members' processes say of themselves; None if none of them does."""
-    reporting = [(one, one.process) for one in view.members if one.process is not None]
+def _owner_cell(queue: QueueLag) -> Cell:
+    if not queue.owner:
+        return badge(_("nobody"), "warn" if queue.lag else "")
+    return text(f"{queue.owner} ({queue.instance})" if queue.instance else queue.owner)
+
+
+def _processes_table(request: HttpRequest, view: GroupView) -> Table | None:
+    """Return the state that the members' processes report, None if none reports."""
+    # Not every client reports its process.
+    reporting = [
+        (member, member.process) for member in view.members if member.process is not None
+    ]
     columns: Columns[tuple[MemberView, ProcessReport]] = [
-        Column(_("Member"), lambda one: text(one[0].name)),
-        Column(_("Threads at work"), lambda one: _threads(one[1]), right=True),
-        Column(_("Slowest handler"), lambda one: rows.place_of_handler(one[1].slowest)),
-        Column(_("Running for"), lambda one: _running(one[1]), right=True),
-        Column(_("Buffered messages"), lambda one: number(one[1].buffered), right=True),
+        Column(_("Member"), lambda row: text(row[0].name)),
         Column(
-            _("Buffered bytes"), lambda one: Cell(one[1].buffered_bytes, "size"), right=True
+            _("Threads at work"),
+            lambda row: text(
+                _("%(busy)s of %(threads)s")
+                % {"busy": row[1].busy, "threads": row[1].threads}
+            ),
+            right=True,
         ),
-        Column(_("Handled since start"), lambda one: number(one[1].handled), right=True),
-        Column(_("Failed attempts"), lambda one: number(one[1].failed), right=True),
-        Column(_("Reported"), lambda one: lasting(one[0].process_age_ms), right=True),
+        Column(_("Slowest handler"), lambda row: cells.handled_message(row[1].slowest)),
+        Column(
+            _("Running for"),
+            lambda row: (
+                duration(None)
+                if row[1].slowest is None
+                else duration(
+                    row[1].slowest.running_ms,
+                    "warn" if row[1].slowest.running_ms >= LONG_MS else "",
+                )
+            ),
+            right=True,
+        ),
+        Column(_("Buffered messages"), lambda row: number(row[1].buffered), right=True),
+        Column(
+            _("Buffered bytes"), lambda row: Cell(row[1].buffered_bytes, "size"), right=True
+        ),
+        Column(_("Handled since start"), lambda row: number(row[1].handled), right=True),
+        Column(_("Failed attempts"), lambda row: number(row[1].failed), right=True),
+        Column(_("Reported"), lambda row: duration(row[0].process_age_ms), right=True),
     ]
     return (
-        part(request, columns, reporting, Empty(""), word="processes")
+        split_table(request, columns, reporting, EmptyHint(""), parameter="processes")
         if reporting
         else None
     )
-
-
-def _threads(one: ProcessReport) -> Cell:
-    words = {"busy": one.busy, "threads": one.threads}
-    return text(_("%(busy)s of %(threads)s") % words)
-
-
-def _running(one: ProcessReport) -> Cell:
-    if one.slowest is None:
-        return lasting(None)
-    return lasting(
-        one.slowest.running_ms, "warn" if one.slowest.running_ms >= LONG_MS else ""
-    )
-
-
-def _facts(view: GroupView) -> list[Fact]:
-    return [
-        Fact(_("Mode"), rows.state(view.mode).value),
-        Fact(
-            _("Generation"),
-            view.generation,
-            f"{to('rebalances')}?q={view.name}&of=group",
-            kind="number",
-        ),
-        *facts(
-            GROUP, view, without=["stopped", *(LIMITS if view.mode == "share" else SHARE)]
-        ),
-        Fact(_("Created"), view.created_at_ms, kind="when"),
-        Fact(_("Changes"), _("audit log"), f"{to('audit')}?name={view.name}"),
-        Fact(_("Rebalances"), _("history"), f"{to('rebalances')}?q={view.name}"),
-    ]

@@ -1,5 +1,5 @@
-"""Moving the offsets of a group, with a preview, and taking such moves back; the group may
-be running.
+"""Resets of a group's offsets, with a preview, and their reversal. The group may be
+running.
 """
 
 from __future__ import annotations
@@ -21,34 +21,35 @@ from metadata.errors import Invalid
 from metadata.groups import groups, offset_resets
 from metadata.groups.offset_resets import PastMove
 from portal.actions.action import Preview
-from portal.actions.fields import only_for, time_field
+from portal.actions.fields import shown_only_for, time_field
 from portal.actions.pickers import Picker
 from portal.auth.access import actor, may
-from portal.kit import pages, places, rows
-from portal.kit.pages import Link, to
+from portal.kit import cells, navigation, pages
+from portal.kit.pages import Link, page_url
 from portal.kit.setting_fields import QueuesField
 from portal.kit.tables import (
-    Cell,
     Column,
     Columns,
-    Empty,
+    EmptyHint,
     Table,
     Text,
     badge,
     code,
     number,
-    plain,
+    simple_table,
     text,
-    when,
+    timestamp,
 )
 from portal.views.groups.group_actions import GroupAction
 
-SHOWN = 50  # moves of queues
-SHOWN_FIRST = 8  # on the page of the group
+# Moved queues on a page of the history.
+MOVES_PER_PAGE = 50
+# Moved queues on the page of the group.
+LATEST_MOVES = 8
 
 
-class Resetting(forms.Form):
-    """Target of a reset of a group's offsets."""
+class ResetForm(forms.Form):
+    """Queues whose offsets are reset, and the target of the reset."""
 
     topic = forms.CharField(
         label=lazy("Topic"),
@@ -67,13 +68,13 @@ class Resetting(forms.Form):
             ("group", lazy("the offsets of another group")),
         ),
     )
-    offset = only_for(
+    offset = shown_only_for(
         forms.IntegerField(label=lazy("Offset"), required=False, min_value=0),
         "to",
         "offset",
     )
-    at = only_for(time_field(help_text=lazy("For a point in time.")), "to", "time")
-    minutes_ago = only_for(
+    at = shown_only_for(time_field(help_text=lazy("For a point in time.")), "to", "time")
+    minutes_ago = shown_only_for(
         forms.IntegerField(
             label=lazy("Minutes ago"),
             required=False,
@@ -83,7 +84,7 @@ class Resetting(forms.Form):
         "to",
         "time",
     )
-    source_group = only_for(
+    source_group = shown_only_for(
         forms.CharField(
             label=lazy("Other group"),
             required=False,
@@ -110,45 +111,64 @@ class Resetting(forms.Form):
 
 
 class MoveOffsets(GroupAction):
+    """Moves offsets, with a preview of the messages that are skipped or repeated."""
+
     danger = True
 
     def moves(self, fields: dict[str, Any], *, dry_run: bool) -> list[Move]:
+        """Move the offsets. With `dry_run`, return only the moves."""
         raise NotImplementedError
 
     def preview(self, fields: dict[str, Any]) -> Preview:
-        """From where to where each queue moves, and what that skips or repeats."""
-        found = self.moves(fields, dry_run=True)
-        return Preview(effects=self._effects(found), table=_planned(found))
-
-    def _effects(self, found: Sequence[Move]) -> list[Text]:
-        topics = sorted({one.topic for one in found})
-        where = ", ".join(
-            [*topics[:SHOWN_FIRST], *(["…"] if len(topics) > SHOWN_FIRST else [])]
+        """Describe where each queue's offset moves to, and the messages that this skips or
+        repeats.
+        """
+        moves = self.moves(fields, dry_run=True)
+        columns: Columns[Move] = [
+            Column(_("Queue"), lambda row: cells.queue(row.queue)),
+            Column(_("Requested"), lambda row: number(row.asked), right=True),
+            Column(_("Now"), lambda row: number(row.from_offset), right=True),
+            Column(_("After"), lambda row: number(row.to_offset), right=True),
+            Column(_("Repeated"), lambda row: number(row.repeated), right=True),
+            Column(_("Skipped"), lambda row: number(row.skipped), right=True),
+        ]
+        return Preview(
+            effects=self._describe_moves(moves),
+            table=simple_table(columns, moves, EmptyHint(_("No queues."))),
         )
-        queues = ngettext(
+
+    def _describe_moves(self, moves: Sequence[Move]) -> list[Text]:
+        topics = sorted({move.topic for move in moves})
+        topic_names = ", ".join(
+            [*topics[:LATEST_MOVES], *(["…"] if len(topics) > LATEST_MOVES else [])]
+        )
+        queue_effect = ngettext(
             "%(count)d queue of %(topics)s is reset.",
             "%(count)d queues of %(topics)s are reset.",
-            len(found),
+            len(moves),
         )
         repeated, skipped = (
-            sum(one.repeated for one in found),
-            sum(one.skipped for one in found),
+            sum(move.repeated for move in moves),
+            sum(move.skipped for move in moves),
         )
-        what = _("%(repeated)d messages are read again, %(skipped)d are skipped.")
+        message_effect = _("%(repeated)d messages are read again, %(skipped)d are skipped.")
         effects: list[Text] = [
-            queues % {"count": len(found), "topics": where},
-            what % {"repeated": repeated, "skipped": skipped},
+            queue_effect % {"count": len(moves), "topics": topic_names},
+            message_effect % {"repeated": repeated, "skipped": skipped},
         ]
-        if any(one.asked is not None for one in found):
+        # An offset below the log start or above the log end is moved to the nearest
+        # existing offset.
+        if any(move.asked is not None for move in moves):
             effects.append(_("A queue without this offset is set to its nearest offset."))
-        kept = ", ".join(rows.queue_name(one.queue) for one in found if one.kept)
-        if kept:
+        kept_queues = ", ".join(cells.queue_name(move.queue) for move in moves if move.kept)
+        if kept_queues:
             effects.append(
                 _(
                     "The other group has no offset in these queues, which stay as they are: %s"
                 )
-                % kept
+                % kept_queues
             )
+        # Members learn of the new offsets with their next heartbeat.
         if not groups.describe(name=self.name, actor=self.actor).stopped:
             effects.append(
                 _(
@@ -164,29 +184,31 @@ class MoveOffsets(GroupAction):
         return effects
 
     def run(self, fields: dict[str, Any]) -> Text:
-        made = self.moves(fields, dry_run=False)
+        moves = self.moves(fields, dry_run=False)
         return _("%d offsets were reset. The list of resets on this page undoes it.") % sum(
-            not one.kept for one in made
+            not move.kept for move in moves
         )
 
 
 class ResetGroup(MoveOffsets):
-    form_class = Resetting
+    form_class = ResetForm
     button = lazy("Reset the offsets")
     title = lazy("Reset offsets of %(name)s")
 
     def initial(self) -> dict[str, Any]:
         view = groups.describe(name=self.name, actor=self.actor)
-        first = next((one.topic for one in view.subscriptions), "")
-        return {"topic": first, "to": "earliest", **super().initial()}
+        # The form suggests a topic. An empty field resets all topics.
+        first_topic = next((subscription.topic for subscription in view.subscriptions), "")
+        return {"topic": first_topic, "to": "earliest", **super().initial()}
 
-    def words(self) -> dict[str, Any]:
-        """Return links to the previews of the usual resets, of all topics unless the URL
-        names one.
+    def extra_context(self) -> dict[str, Any]:
+        """Return links to previews of the usual resets.
+
+        They reset all topics unless the URL names a topic.
         """
-        topic = urlencode({"topic": self.request.GET.get("topic", "")})
-        page = f"{to('group-reset', self.name)}?preview=yes&{topic}"
-        usual = [
+        query = urlencode({"topic": self.request.GET.get("topic", "")})
+        page = f"{page_url('group-reset', self.name)}?preview=yes&{query}"
+        links = [
             Link(_("Earliest"), f"{page}&to=earliest"),
             Link(_("Latest"), f"{page}&to=latest"),
         ]
@@ -195,21 +217,22 @@ class ResetGroup(MoveOffsets):
             (_("1 hour ago"), 60),
             (_("1 day ago"), 1440),
         ):
-            usual.append(Link(label, f"{page}&to=time&minutes_ago={minutes}"))
-        return {"quick": usual}
+            links.append(Link(label, f"{page}&to=time&minutes_ago={minutes}"))
+        return {"quick": links}
 
     def moves(self, fields: dict[str, Any], *, dry_run: bool) -> list[Move]:
-        ago, at = fields["minutes_ago"], fields["at"]
-        at_time = fields["to"] == "time"
-        if at_time and (ago is None) == (at is None):
+        minutes_ago, at = fields["minutes_ago"], fields["at"]
+        is_time = fields["to"] == "time"
+        # Both could contradict each other.
+        if is_time and (minutes_ago is None) == (at is None):
             raise Invalid.field("at", _("Give a date and time, or minutes, and not both."))
         if fields["to"] == "group" and not fields["source_group"]:
             raise Invalid.field("source_group", _("Name the other group."))
         target = Target(
             to=fields["to"],
             offset=fields["offset"] if fields["to"] == "offset" else None,
-            at_ms=round(at.timestamp() * 1000) if at is not None and at_time else None,
-            ago_ms=None if ago is None or not at_time else ago * 60_000,
+            at_ms=round(at.timestamp() * 1000) if at is not None and is_time else None,
+            ago_ms=None if minutes_ago is None or not is_time else minutes_ago * 60_000,
             source_group=fields["source_group"] if fields["to"] == "group" else None,
         )
         return offset_reset.reset(
@@ -225,82 +248,81 @@ class UndoReset(MoveOffsets):
 
     def moves(self, fields: dict[str, Any], *, dry_run: bool) -> list[Move]:
         return offset_reset.undo(
-            group=self.name, reset=self.word("reset"), actor=self.actor, dry_run=dry_run
+            group=self.name,
+            reset=self.url_argument("reset"),
+            actor=self.actor,
+            dry_run=dry_run,
         )
 
 
-def _planned(found: Sequence[Move]) -> Table:
-    columns: Columns[Move] = [
-        Column(_("Queue"), lambda one: rows.queue(one.queue)),
-        Column(_("Requested"), lambda one: number(one.asked), right=True),
-        Column(_("Now"), lambda one: number(one.from_offset), right=True),
-        Column(_("After"), lambda one: number(one.to_offset), right=True),
-        Column(_("Repeated"), lambda one: number(one.repeated), right=True),
-        Column(_("Skipped"), lambda one: number(one.skipped), right=True),
-    ]
-    return plain(columns, found, Empty(_("No queues.")))
-
-
-def moves_of(request: HttpRequest, name: str) -> HttpResponse:
-    """Show where a group's offsets were moved by hand, by whom, and the way back."""
+def show_moves(request: HttpRequest, name: str) -> HttpResponse:
+    """Show the resets of a group's offsets, the user of each, and links that undo them."""
     after = request.GET.get("after", "")
+    # A longer number would overflow the column of the id.
     before_id = (
         int(after) if after.isascii() and after.isdigit() and len(after) < 19 else None
     )
+    # Pages continue below the id of the last move, so that new moves shift nothing.
     page = offset_resets.list_moves(
-        group=name, limit=SHOWN, after=before_id, actor=actor(request)
+        group=name, limit=MOVES_PER_PAGE, after=before_id, actor=actor(request)
     )
-    return pages.show(
+    return pages.render_page(
         request,
         "groups/moves",
         _("Offset resets of %s") % name,
-        **places.of_group(request, name, "moves"),
+        **navigation.for_group(request, name, "moves"),
         name=name,
-        table=_past(name, page.items, manages=may(request, "manage", name, what="group")),
+        table=_history_table(
+            name, page.items, manages=may(request, "manage", name, what="group")
+        ),
         following=f"?after={page.next}" if page.next else "",
     )
 
 
-def latest(*, group: str, manages: bool, actor: Actor) -> Table:
-    """The latest moves of a group's offsets, for its page."""
-    found = offset_resets.list_moves(
-        group=group, limit=SHOWN_FIRST, after=None, actor=actor
+def latest_moves(*, group: str, manages: bool, actor: Actor) -> Table:
+    """Return the latest resets of a group's offsets, for its page."""
+    moves = offset_resets.list_moves(
+        group=group, limit=LATEST_MOVES, after=None, actor=actor
     ).items
-    return _past(group, found, manages=manages)
+    return _history_table(group, moves, manages=manages)
 
 
-def _past(group: str, found: Sequence[PastMove], *, manages: bool) -> Table:
-    undone = {one.undoes for one in found}
+def _history_table(group: str, moves: Sequence[PastMove], *, manages: bool) -> Table:
+    # An undo is a move of its own, which names the move that it undoes.
+    undone_resets = {move.undoes for move in moves}
     columns: list[Column[PastMove]] = [
-        Column(_("Reset"), lambda one: when(one.at_ms)),
-        Column(_("Requested by"), lambda one: text(one.actor)),
-        Column(_("Queue"), _queue),
-        Column(_("From"), lambda one: number(one.from_offset), right=True),
-        Column(_("To"), lambda one: number(one.to_offset), right=True),
-        Column(_("State"), lambda one: _moved(one, undone=one.reset in undone)),
+        Column(_("Reset"), lambda row: timestamp(row.at_ms)),
+        Column(_("Requested by"), lambda row: text(row.actor)),
+        Column(
+            _("Queue"),
+            lambda row: code(
+                cells.queue_name(row.queue)
+                + (f" ({row.instance})" if row.instance else ""),
+                page_url("topic", row.topic),
+            ),
+        ),
+        Column(_("From"), lambda row: number(row.from_offset), right=True),
+        Column(_("To"), lambda row: number(row.to_offset), right=True),
+        Column(
+            _("State"),
+            lambda row: (
+                badge(_("not carried out"), "warn")
+                if not row.done
+                else badge(_("undone"))
+                if row.reset in undone_resets
+                else badge(_("done"), "ok")
+            ),
+        ),
     ]
     if manages:
         columns.append(
             Column(
-                _("Action"), lambda one: _way_back(group, one, undone=one.reset in undone)
+                _("Action"),
+                lambda row: (
+                    text(_("undo"), page_url("group-undo", group, row.reset))
+                    if row.done and row.reset not in undone_resets
+                    else text(None)
+                ),
             )
         )
-    return plain(columns, found, Empty(_("No offset resets")))
-
-
-def _queue(one: PastMove) -> Cell:
-    name = rows.queue_name(one.queue)
-    return code(
-        f"{name} ({one.instance})" if one.instance else name, to("topic", one.topic)
-    )
-
-
-def _moved(one: PastMove, *, undone: bool) -> Cell:
-    if not one.done:
-        return badge(_("not carried out"), "warn")
-    return badge(_("undone")) if undone else badge(_("done"), "ok")
-
-
-def _way_back(group: str, one: PastMove, *, undone: bool) -> Cell:
-    offered = one.done and not undone
-    return text(_("undo"), to("group-undo", group, one.reset)) if offered else text(None)
+    return simple_table(columns, moves, EmptyHint(_("No offset resets")))

@@ -1,4 +1,4 @@
-"""Subscriptions of a group: made, stopped and started, ended."""
+"""Subscriptions of a group: create, change, end."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from metadata.groups import subscription_rows
 from metadata.rules.settings import DELIVERY, SUBSCRIPTION
 from portal.actions.action import NoFields, Preview
 from portal.actions.edit import Edit, EditFields
-from portal.actions.fields import only_for, time_field
+from portal.actions.fields import shown_only_for, time_field
 from portal.actions.pickers import Picker
 from portal.kit.setting_fields import with_settings
 from portal.kit.tables import Text
-from portal.templatetags.shapes import count
+from portal.templatetags.formats import format_count
 from portal.views.groups.group_actions import GroupAction
 
 
-class Subscribing(forms.Form):
+class SubscribeForm(forms.Form):
     topic = forms.CharField(label=lazy("Topic"), max_length=100, widget=Picker("topic"))
     start = forms.ChoiceField(
         label=lazy("From"),
@@ -37,29 +37,37 @@ class Subscribing(forms.Form):
             ("time", lazy("a point in time")),
         ),
     )
-    at = only_for(time_field(help_text=lazy("For a point in time.")), "start", "time")
+    at = shown_only_for(time_field(help_text=lazy("For a point in time.")), "start", "time")
 
 
 @with_settings(SUBSCRIPTION)
-class SubscriptionSettings(EditFields):
-    """Settings of a subscription: what a group reads, when and how often, and how it
-    handles messages.
+class SubscriptionForm(EditFields):
+    """Settings of a subscription: which messages a group gets, when, and how it handles
+    failures.
     """
 
 
 class Subscribe(GroupAction):
-    form_class = Subscribing
+    form_class = SubscribeForm
     title = lazy("Subscribe %(name)s to a topic")
 
     def preview(self, fields: dict[str, Any]) -> Preview:
-        where = _where(fields["start"], _start_at_ms(fields))
-        what = _("Group %(group)s will read %(topic)s from %(where)s.")
+        at_ms = _start_at_ms(fields)
+        if at_ms is not None:
+            time = f"{datetime.fromtimestamp(at_ms / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC"
+            start = _("what was stored at %s or later") % time
+        elif fields["start"] == "latest":
+            start = _("what comes from now on")
+        else:
+            start = _("the earliest message")
+        text = _("Group %(group)s will read %(topic)s from %(where)s.")
         return Preview(
-            effects=[what % {"group": self.name, "topic": fields["topic"], "where": where}]
+            effects=[text % {"group": self.name, "topic": fields["topic"], "where": start}]
         )
 
     def run(self, fields: dict[str, Any]) -> Text:
         at_ms = _start_at_ms(fields)
+        # With a time, `start` keeps its default.
         start = "earliest" if at_ms is not None else fields["start"]
         subscriptions.create(
             group=self.name,
@@ -75,7 +83,7 @@ class Subscribe(GroupAction):
 
 
 def _start_at_ms(fields: dict[str, Any]) -> int | None:
-    """The time from which the group is to read; None where a word says it. Raises Invalid."""
+    """Return the time from which the group reads, None for another start. Raises Invalid."""
     at: datetime | None = fields["at"]
     if fields["start"] != "time":
         return None
@@ -84,93 +92,95 @@ def _start_at_ms(fields: dict[str, Any]) -> int | None:
     return ms(at)
 
 
-def _where(start: str, at_ms: int | None) -> Text:
-    if at_ms is not None:
-        time = f"{datetime.fromtimestamp(at_ms / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC"
-        return _("what was stored at %s or later") % time
-    return _("what comes from now on") if start == "latest" else _("the earliest message")
-
-
 class ChangeSubscription(Edit, GroupAction):
-    """Changes what a group reads of a topic, and how; members hear of it within a moment."""
+    """Changes the settings of a subscription. Members apply them within a moment."""
 
-    form_class = SubscriptionSettings
+    form_class = SubscriptionForm
     title = lazy("Subscription of %(name)s to %(topic)s")
 
-    def now(self) -> dict[str, Any]:
+    def stored_settings(self) -> dict[str, Any]:
         view = subscription_rows.find_subscription(
-            group=self.name, topic=self.word("topic"), actor=self.actor
+            group=self.name, topic=self.url_argument("topic"), actor=self.actor
         )
         return {
-            name: one.kind.written(
+            name: setting.kind.written(
                 getattr(view.delivery if name in DELIVERY else view, name)
             )
-            for name, one in SUBSCRIPTION.items()
+            for name, setting in SUBSCRIPTION.items()
         }
 
     def preview(self, fields: dict[str, Any]) -> Preview:
-        """The settings that change; of another filter, how many of the last messages it
-        would take.
+        """Describe the changed settings, and how many recent messages a changed filter
+        would match.
         """
-        found = super().preview(fields)
+        preview = super().preview(fields)
         merge = self._merge(fields)
+        # Other settings change no matches, and a test reads messages from the nodes.
         if not {"tags", "headers"} & merge.changed.keys():
-            return found
-        wanted = {**merge.now, **merge.changed}
-        tags, headers = wanted["tags"], wanted["headers"]
-        taken = _taken(
+            return preview
+        # The filter as it would be after the change.
+        settings = {**merge.stored, **merge.changed}
+        tags, headers = settings["tags"], settings["headers"]
+        matches = _describe_matches(
             tag_matches(
-                topic=self.word("topic"), tags=tags, headers=headers, actor=self.actor
+                topic=self.url_argument("topic"),
+                tags=tags,
+                headers=headers,
+                actor=self.actor,
             )
         )
         return replace(
-            found, effects=[*found.effects, *taken.effects], warnings=taken.warnings
+            preview, effects=[*preview.effects, *matches.effects], warnings=matches.warnings
         )
 
     def save(self, changed: dict[str, Any]) -> None:
-        topic = self.word("topic")
+        topic = self.url_argument("topic")
         subscription_rows.update(
             group=self.name, topic=topic, settings=changed, actor=self.actor
         )
 
-    def saved(self) -> Text:
-        said: str = (
+    def saved_message(self) -> Text:
+        text: str = (
             _("The subscription of %(name)s to %(topic)s was changed.") % self.kwargs
         )
-        return said
+        return text
 
 
-def _taken(found: TagMatches) -> Preview:
-    """The figures of a filter, in words."""
-    away = ", ".join(found.away)
-    if not found.looked_at:
-        if away:
-            unknown = _(
+def _describe_matches(matches: TagMatches) -> Preview:
+    """Describe how many messages a filter matches."""
+    silent_nodes = ", ".join(matches.away)
+    # Without a message to test, the preview must not promise that nothing would match.
+    if not matches.looked_at:
+        if silent_nodes:
+            text = _(
                 "How many messages would match is not known. Nodes that do not answer: %s."
             )
-            return Preview(warnings=[unknown % away])
+            return Preview(warnings=[text % silent_nodes])
         return Preview(
             effects=[_("The topic has no messages yet, so the filter cannot be tested.")]
         )
     uncounted = _(
         "Messages of these nodes are not counted, because they do not answer: %s."
     )
-    warnings: list[Text] = [uncounted % away] if away else []
-    words = {"looked": count(found.looked_at), "matching": count(found.matching)}
-    if found.matching:
-        some = ngettext(
+    warnings: list[Text] = [uncounted % silent_nodes] if silent_nodes else []
+    figures = {
+        "looked": format_count(matches.looked_at),
+        "matching": format_count(matches.matching),
+    }
+    if matches.matching:
+        text = ngettext(
             "The last message would match.",
             "Of the last %(looked)s messages %(matching)s would match.",
-            found.looked_at,
+            matches.looked_at,
         )
-        return Preview(effects=[some % words], warnings=warnings)
-    none = ngettext(
+        return Preview(effects=[text % figures], warnings=warnings)
+    text = ngettext(
         "The last message would not match. Messages that do not match are skipped and committed.",
         "None of the last %(looked)s messages would match. Messages that do not match are skipped "
         "and committed.",
-        found.looked_at,
+        matches.looked_at,
     )
-    return Preview(warnings=[none % words, *warnings])
+    return Preview(warnings=[text % figures, *warnings])
 
 
 class Unsubscribe(GroupAction):
@@ -178,10 +188,10 @@ class Unsubscribe(GroupAction):
     danger = True
     button = lazy("Unsubscribe")
     title = lazy("Unsubscribe %(name)s from %(topic)s")
-    would = lazy("The group's offsets in this topic will be deleted for good.")
+    effect = lazy("The group's offsets in this topic will be deleted for good.")
 
     def run(self, fields: dict[str, Any]) -> Text:
-        topic = self.word("topic")
+        topic = self.url_argument("topic")
         subscriptions.delete(group=self.name, topic=topic, actor=self.actor)
         return _("Group %(group)s no longer reads %(topic)s.") % {
             "group": self.name,

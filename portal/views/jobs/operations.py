@@ -1,11 +1,11 @@
-"""Records of the system about itself: jobs, audit log."""
+"""Pages of jobs and of the audit log."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
 from contextlib import suppress
-from datetime import date, datetime
+from datetime import date
 from typing import Any
 
 from django.http import HttpRequest, HttpResponse
@@ -18,150 +18,166 @@ from metadata.listing import operation_lists
 from metadata.listing.operation_lists import AuditRow, RunRow
 from portal.actions.action import Action, Preview
 from portal.auth.access import actor, may
-from portal.kit import pages, places, rows
-from portal.kit.pages import Link, to
+from portal.kit import cells, navigation, pages
+from portal.kit.pages import Link, page_url
 from portal.kit.tables import (
     Cell,
     Column,
     Columns,
-    Empty,
+    EmptyHint,
     Table,
     Text,
     badge,
     code,
-    lasting,
-    listed,
+    duration,
+    list_table,
     long,
     number,
-    plain,
+    parse_list_query,
+    simple_table,
     text,
-    wanted,
-    when,
-    with_words,
+    timestamp,
+    url_with,
 )
 
-MOST_SHOWN = 300  # characters of one side of a change
+# Characters of the values before or after a change.
+MAX_CHANGE_LENGTH = 300
 
 
 def jobs(request: HttpRequest) -> HttpResponse:
-    """Schedules with their last runs, and all runs."""
-    found = operation_lists.runs(wanted=wanted(request), actor=actor(request))
-    cancels = may(request, "admin")
-    columns = run_columns(opens=cancels)
-    if cancels:
-        columns.append(Column(_("Cancel"), _ending))
-    hint = Empty(
+    """Show the schedules with their last runs, and all runs."""
+    runs_page = operation_lists.runs(wanted=parse_list_query(request), actor=actor(request))
+    is_admin = may(request, "admin")
+    columns = run_columns(has_links=is_admin)
+    if is_admin:
+        columns.append(
+            Column(
+                _("Cancel"),
+                lambda row: (
+                    text(_("cancel requested"))
+                    if row.cancelling
+                    else text(_("cancel"), page_url("run-cancel", row.id))
+                    if row.state == "running"
+                    else text(None)
+                ),
+            )
+        )
+    hint = EmptyHint(
         _("No matching runs. Check that a worker is running."), "python manage.py qcluster"
     )
-    return pages.show(
+    # A single query for all jobs.
+    last_runs = operation_lists.last_runs(actor=actor(request))
+    next_runs = {
+        name: round(next_run.timestamp() * 1000) if next_run else None
+        for name, next_run in Schedule.objects.values_list("name", "next_run")
+    }
+    schedule_columns: list[Column[tuple[str, runs.ScheduledJob]]] = [
+        Column(_("Job"), lambda row: code(row[0], f"{page_url('jobs')}?q={row[0]}")),
+        Column(_("What it does"), lambda row: text(_(row[1].text))),
+        Column(_("Every"), lambda row: duration(row[1].every_minutes * 60_000)),
+        Column(
+            _("Last run"),
+            lambda row: timestamp(
+                last_runs[row[0]].started_at_ms if row[0] in last_runs else None
+            ),
+        ),
+        Column(
+            _("State"),
+            lambda row: (
+                cells.state(last_runs[row[0]].state)
+                if row[0] in last_runs
+                else badge(_("never ran"))
+            ),
+        ),
+        Column(
+            _("Next run"),
+            lambda row: timestamp(next_runs.get(row[0])),
+        ),
+    ]
+    if is_admin:
+        schedule_columns.append(
+            Column(_("Now"), lambda row: text(_("run"), page_url("job-run", row[0])))
+        )
+    return pages.render_page(
         request,
         "jobs/jobs",
         _("Jobs"),
         section="jobs",
         live=True,
-        schedules=_schedules(request),
-        loops=_loops(request),
-        table=listed(request, columns, found, empty=hint),
+        schedules=simple_table(
+            schedule_columns, sorted(runs.scheduled_jobs().items()), EmptyHint(_("No jobs"))
+        ),
+        loops=_loops_table(request),
+        table=list_table(request, columns, runs_page, empty=hint),
         query=request.GET.get("q", ""),
     )
 
 
-def run_columns(*, opens: bool = True) -> list[Column[RunRow]]:
-    """Return the columns of a list of runs; `opens`: with links to their own pages."""
-    return [
-        Column(_("Started"), lambda one: when(one.started_at_ms), "at"),
-        Column(
-            _("Job"), lambda one: code(one.name, to("run", one.id) if opens else ""), "name"
-        ),
-        Column(_("State"), _state),
-        Column(_("Duration"), lambda one: lasting(one.took_ms), right=True),
-        Column(_("Processed"), lambda one: number(one.count), right=True),
-        Column(_("Detail"), lambda one: long(_where(one)[:MOST_SHOWN] or None)),
-    ]
-
-
-def _state(one: RunRow) -> Cell:
-    return badge(_("not responding"), "warn") if one.silent else rows.state(one.state)
-
-
-def _ending(one: RunRow) -> Cell:
-    if one.cancelling:
-        return text(_("cancel requested"))
-    return (
-        text(_("cancel"), to("run-cancel", one.id))
-        if one.state == "running"
-        else text(None)
-    )
-
-
-def _where(row: RunRow) -> str:
-    """Return a run's result, or its progress while it runs."""
-    if row.state != "running" or not row.stage:
-        return row.detail
-    if not row.total:
-        return row.stage
-    words = {"stage": row.stage, "done": row.done, "total": row.total}
-    return str(_("%(stage)s: %(done)d of %(total)d") % words)
-
-
-def _schedules(request: HttpRequest) -> Table:
-    """Return every job, when it ran last and runs next."""
-    last = operation_lists.last_runs(actor=actor(request))
-    following = dict(Schedule.objects.values_list("name", "next_run"))
-    columns: list[Column[tuple[str, runs.ScheduledJob]]] = [
-        Column(_("Job"), lambda one: code(one[0], f"{to('jobs')}?q={one[0]}")),
-        Column(_("What it does"), lambda one: text(_(one[1].text))),
-        Column(_("Every"), lambda one: lasting(one[1].every_minutes * 60_000)),
-        Column(
-            _("Last run"),
-            lambda one: when(last[one[0]].started_at_ms if one[0] in last else None),
-        ),
-        Column(_("State"), lambda one: _last_state(last.get(one[0]))),
-        Column(_("Next run"), lambda one: _next(following.get(one[0]))),
-    ]
-    if may(request, "admin"):
-        columns.append(Column(_("Now"), lambda one: text(_("run"), to("job-run", one[0]))))
-    return plain(columns, sorted(runs.scheduled_jobs().items()), Empty(_("No jobs")))
-
-
-def _loops(request: HttpRequest) -> Table:
+def _loops_table(request: HttpRequest) -> Table:
     """Return the loops of the broker processes, with the process that makes the passes."""
     holders = operation_lists.lease_holders(actor=actor(request))
     columns: list[Column[runs.BrokerLoop]] = [
-        Column(_("Loop"), lambda loop: code(loop.name)),
-        Column(_("What it does"), lambda loop: text(_(loop.purpose))),
-        Column(_("Every"), _pause),
-        Column(_("Runs in"), _processes),
-        Column(_("Lease held by"), lambda loop: text(holders.get(loop.lease))),
+        Column(_("Loop"), lambda row: code(row.name)),
+        Column(_("What it does"), lambda row: text(_(row.purpose))),
+        Column(
+            _("Every"),
+            lambda row: (
+                duration(round(row.every_s * 1000))
+                if row.every_s
+                else text(_("until an event"))
+            ),
+        ),
+        Column(
+            _("Runs in"),
+            lambda row: text(
+                _("one process of all brokers")
+                if row.lease
+                else _("every broker process, once for each node")
+                if row.per_node
+                else _("every broker process")
+            ),
+        ),
+        Column(_("Lease held by"), lambda row: text(holders.get(row.lease))),
     ]
-    return plain(columns, list(runs.broker_loops()), Empty(_("No loops")))
+    return simple_table(columns, list(runs.broker_loops()), EmptyHint(_("No loops")))
 
 
-def _pause(loop: runs.BrokerLoop) -> Cell:
-    return (
-        lasting(round(loop.every_s * 1000)) if loop.every_s else text(_("until an event"))
-    )
+def run_columns(*, has_links: bool = True) -> list[Column[RunRow]]:
+    """Return the columns of a list of runs. With `has_links`, runs link to their own pages."""
+    return [
+        Column(_("Started"), lambda row: timestamp(row.started_at_ms), "at"),
+        Column(
+            _("Job"),
+            lambda row: code(row.name, page_url("run", row.id) if has_links else ""),
+            "name",
+        ),
+        Column(
+            _("State"),
+            lambda row: (
+                badge(_("not responding"), "warn") if row.silent else cells.state(row.state)
+            ),
+        ),
+        Column(_("Duration"), lambda row: duration(row.took_ms), right=True),
+        Column(_("Processed"), lambda row: number(row.count), right=True),
+        Column(
+            _("Detail"), lambda row: long(_describe_run(row)[:MAX_CHANGE_LENGTH] or None)
+        ),
+    ]
 
 
-def _processes(loop: runs.BrokerLoop) -> Cell:
-    if loop.lease:
-        return text(_("one process of all brokers"))
-    if loop.per_node:
-        return text(_("every broker process, once for each node"))
-    return text(_("every broker process"))
-
-
-def _last_state(run: RunRow | None) -> Cell:
-    return rows.state(run.state) if run else badge(_("never ran"))
-
-
-def _next(at: datetime | None) -> Cell:
-    return when(round(at.timestamp() * 1000) if at else None)
+def _describe_run(run: RunRow) -> str:
+    """Return a run's result, or its progress while it runs."""
+    if run.state != "running" or not run.stage:
+        return run.detail
+    if not run.total:
+        return run.stage
+    progress = {"stage": run.stage, "done": run.done, "total": run.total}
+    return str(_("%(stage)s: %(done)d of %(total)d") % progress)
 
 
 class RunJob(Action):
     right = "admin"
-    what = "job"
+    object_kind = "job"
     section = "jobs"
     button = lazy("Run now")
     title = lazy("Run %(name)s now")
@@ -178,14 +194,14 @@ class RunJob(Action):
 
 class CancelRun(Action):
     right = "admin"
-    what = "job"
+    object_kind = "job"
     section = "jobs"
     danger = True
     button = lazy("Cancel the run")
-    everywhere = True
+    needs_right_on_all = True
     title = lazy("Cancel run %(run)d")
     back_to = ("run", "run")
-    would = lazy(
+    effect = lazy(
         "A long job checks for this request regularly and then ends. A short job may "
         "complete first."
     )
@@ -196,84 +212,94 @@ class CancelRun(Action):
 
 
 def audit(request: HttpRequest) -> HttpResponse:
-    name, who = (
-        request.GET.get(one, "").replace("\0", "")[:500] for one in ("name", "who")
+    """Show the audit log, filtered by name, actor and days."""
+    # Longer texts match nothing, and NUL is refused by some databases.
+    name, actor_name = (
+        request.GET.get(parameter, "").replace("\0", "")[:500]
+        for parameter in ("name", "who")
     )
-    since, until = (_day(request.GET.get(one, "")) for one in ("since", "until"))
-    found = operation_lists.audit(
-        wanted=wanted(request),
+    since, until = (
+        _parse_day(request.GET.get(parameter, "")) for parameter in ("since", "until")
+    )
+    changes = operation_lists.audit(
+        wanted=parse_list_query(request),
         actor=actor(request),
         name=name,
-        who=who,
+        who=actor_name,
         since=since,
         until=until,
     )
     columns: Columns[AuditRow] = [
-        Column(_("When"), lambda one: when(one.at_ms), "at"),
-        Column(_("Who"), lambda one: _who(request, one)),
-        Column(_("Action"), lambda one: text(rows.deed(one.verb, one.kind))),
-        Column(_("Target"), lambda one: rows.of_audit(one.kind, one.name), "name"),
-        Column(_("Before"), lambda one: long(_values(one.before))),
-        Column(_("After"), lambda one: long(_values(one.after))),
+        Column(_("When"), lambda row: timestamp(row.at_ms), "at"),
+        Column(
+            _("Who"),
+            lambda row: Cell(
+                (
+                    f"{cells.ACTOR_LABELS.get(row.actor_kind, row.actor_kind)} {row.actor}",
+                    row.address,
+                ),
+                "who",
+                # All changes by this actor.
+                url_with(request, who=row.actor, page=""),
+            ),
+        ),
+        Column(_("Action"), lambda row: text(cells.audited_action(row.verb, row.kind))),
+        Column(_("Target"), lambda row: cells.audited_object(row.kind, row.name), "name"),
+        Column(_("Before"), lambda row: long(_format_values(row.before))),
+        Column(_("After"), lambda row: long(_format_values(row.after))),
     ]
-    hint = Empty(_("No matching changes"))
-    mine = (
+    hint = EmptyHint(_("No matching changes"))
+    # The list is filtered by rights, which the page must not hide.
+    scope = (
         ""
         if may(request, "admin")
         else _("You see what was done to topics and groups that you manage.")
     )
-    intro = _("Changes of %s") % name if name else mine
-    filters = [Link(_("All changes"), to("audit"))] if name else []
-    table = listed(request, columns, found, empty=hint)
-    place = {"section": "audit", **places.of_list(request, "audit", name=name)}
+    intro = _("Changes of %s") % name if name else scope
+    filters = [Link(_("All changes"), page_url("audit"))] if name else []
+    table = list_table(request, columns, changes, empty=hint)
+    navigation_context = {
+        "section": "audit",
+        **navigation.for_list(request, "audit", name=name),
+    }
     labels = {"who": _("Who"), "since": _("From"), "until": _("To")}
-    asked = [
+    search_fields = [
         {
-            "name": one,
-            "label": labels[one],
-            "type": "text" if one == "who" else "date",
-            "value": shown or "",
+            "name": parameter,
+            "label": labels[parameter],
+            "type": "text" if parameter == "who" else "date",
+            "value": value or "",
         }
-        for one, shown in (
-            ("who", who),
+        for parameter, value in (
+            ("who", actor_name),
             ("since", since and since.isoformat()),
             ("until", until and until.isoformat()),
         )
     ]
-    chips = pages.chips(request, labels)
-    return pages.list_page(
+    chips = pages.filter_chips(request, labels)
+    return pages.render_list(
         request,
         _("Audit log"),
         table,
         intro=intro,
         filters=filters,
-        asked=asked,
+        search_fields=search_fields,
         chips=chips,
-        **place,
+        **navigation_context,
     )
 
 
-def _day(word: str) -> date | None:
-    """Return the day of a filter; what is none is ignored."""
+def _parse_day(day: str) -> date | None:
+    """Return the day of a filter, None for an invalid day."""
     with suppress(ValueError):
-        return date.fromisoformat(word)
+        return date.fromisoformat(day)
     return None
 
 
-def _who(request: HttpRequest, one: AuditRow) -> Cell:
-    """Return who changed something, with a link to all that he did."""
-    kind = rows.ACTORS.get(one.actor_kind, one.actor_kind)
-    return Cell(
-        (f"{kind} {one.actor}", one.address),
-        "who",
-        with_words(request, who=one.actor, page=""),
-    )
-
-
-def _values(values: Mapping[str, Any] | None) -> str | None:
+def _format_values(values: Mapping[str, Any] | None) -> str | None:
     if not values:
         return None
-    shown = ", ".join(
+    line = ", ".join(
         f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in values.items()
     )
-    return shown if len(shown) <= MOST_SHOWN else f"{shown[:MOST_SHOWN]} …"
+    return line if len(line) <= MAX_CHANGE_LENGTH else f"{line[:MAX_CHANGE_LENGTH]} …"

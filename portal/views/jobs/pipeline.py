@@ -1,6 +1,4 @@
-"""The data pipeline: what the archive has, jobs of Spark that are asked for, and each run
-with its log.
-"""
+"""Pages of the data pipeline: the archive, Spark jobs to start, and a run with its log."""
 
 from __future__ import annotations
 
@@ -21,42 +19,54 @@ from metadata.listing import operation_lists
 from metadata.topics import topic_rows
 from portal.actions.action import Action, Preview
 from portal.actions.pickers import Picker
-from portal.auth import error_words
+from portal.auth import error_texts
 from portal.auth.access import actor
-from portal.kit import pages, rows
-from portal.kit.pages import Fact, Link, to
+from portal.kit import cells, pages
+from portal.kit.pages import Fact, Link, page_url
 from portal.kit.tables import (
     Cell,
     Column,
     Columns,
-    Empty,
-    Table,
+    EmptyHint,
     Text,
     code,
-    listed,
+    list_table,
     number,
-    plain,
+    parse_list_query,
+    simple_table,
     text,
-    wanted,
 )
 from portal.views.jobs.operations import run_columns
 
 
 def overview(request: HttpRequest) -> HttpResponse:
-    """Show where jobs work, what is archived, and the runs."""
-    place = pipeline.job_place(actor=actor(request))
-    found = operation_lists.runs(
-        wanted=wanted(request), actor=actor(request), pipeline=True
+    """Show the pipeline's configuration, the archived topics, and the runs."""
+    configuration = pipeline.job_place(actor=actor(request))
+    runs_page = operation_lists.runs(
+        wanted=parse_list_query(request), actor=actor(request), pipeline=True
     )
-    hint = Empty(_("No matching runs"))
+    hint = EmptyHint(_("No matching runs"))
     actions = [
-        Link(_("Archive a topic"), to("archive-start")),
-        Link(_("Purge a topic"), to("purge-start")),
-        Link(_("Replay an archive"), to("replay-start")),
-        Link(_("Create a report"), to("report-make") + "?engine=spark"),
+        Link(_("Archive a topic"), page_url("archive-start")),
+        Link(_("Purge a topic"), page_url("purge-start")),
+        Link(_("Replay an archive"), page_url("replay-start")),
+        Link(_("Create a report"), page_url("report-make") + "?engine=spark"),
     ]
-    stock, problem = _stock(place.archive)
-    return pages.show(
+    stock_columns: Columns[Stock] = [
+        Column(_("Topic"), lambda row: code(row.topic)),
+        Column(_("Days"), lambda row: number(row.days), right=True),
+        Column(_("First day"), lambda row: text(row.first_day)),
+        Column(_("Last day"), lambda row: text(row.last_day)),
+        Column(_("Messages"), lambda row: number(row.rows), right=True),
+        Column(_("Size"), lambda row: Cell(row.bytes, "size"), right=True),
+    ]
+    problem, stocks = "", []
+    try:
+        stocks = archives.stock(Path(configuration.archive))
+    # A damaged archive must not hide the runs that may explain the damage.
+    except Conflict as error:
+        problem = error_texts.describe_error(error)
+    return pages.render_page(
         request,
         "jobs/pipeline",
         _("Data pipeline"),
@@ -67,151 +77,137 @@ def overview(request: HttpRequest) -> HttpResponse:
             "create reports."
         ),
         actions=actions,
-        blocked_by=place.blocked_by or problem,
+        blocked_by=configuration.blocked_by or problem,
         facts=[
-            Fact(_("Archive"), place.archive, kind="code"),
-            Fact(_("Spark master"), place.master, kind="code"),
-            Fact(_("Memory of each process"), place.memory, kind="code"),
+            Fact(_("Archive"), configuration.archive, kind="code"),
+            Fact(_("Spark master"), configuration.master, kind="code"),
+            Fact(_("Memory of each process"), configuration.memory, kind="code"),
         ],
-        stock=stock,
-        table=listed(request, run_columns(), found, empty=hint),
+        stock=simple_table(stock_columns, stocks, EmptyHint(_("Nothing is archived yet."))),
+        table=list_table(request, run_columns(), runs_page, empty=hint),
         query=request.GET.get("q", ""),
     )
 
 
-def _stock(archive: str) -> tuple[Table, str]:
-    """Return the archive's stock, and what is wrong with it."""
-    columns: Columns[Stock] = [
-        Column(_("Topic"), lambda one: code(one.topic)),
-        Column(_("Days"), lambda one: number(one.days), right=True),
-        Column(_("First day"), lambda one: text(one.first_day)),
-        Column(_("Last day"), lambda one: text(one.last_day)),
-        Column(_("Messages"), lambda one: number(one.rows), right=True),
-        Column(_("Size"), lambda one: Cell(one.bytes, "size"), right=True),
-    ]
-    problem, found = "", []
-    try:
-        found = archives.stock(Path(archive))
-    except Conflict as error:
-        problem = error_words.said(error)
-    return plain(columns, found, Empty(_("Nothing is archived yet."))), problem
-
-
 def run(request: HttpRequest, run: int) -> HttpResponse:
-    """A run: how far it is, how it ended, what came of it, its log."""
-    found = pipeline.find_run(id=run, actor=actor(request))
-    ends = [Link(_("Cancel it"), to("run-cancel", found.id), "danger")]
-    made = [Link(_("Open the report"), to("report", found.report))] if found.report else []
-    running = found.state == "running"
-    return pages.show(
-        request,
-        "jobs/run",
-        _("Run %(run)d of %(job)s") % {"run": found.id, "job": found.name},
-        section="pipeline" if pipeline.is_pipeline_job(found.name) else "jobs",
-        live=running,
-        actions=[*made, *(ends if running and not found.cancelling else [])],
-        facts=_facts(found),
-        run=found,
-        note=_note(found),
+    """Show a run: its progress, its outcome and its log."""
+    view = pipeline.find_run(id=run, actor=actor(request))
+    cancel_actions = [Link(_("Cancel it"), page_url("run-cancel", view.id), "danger")]
+    report_actions = (
+        [Link(_("Open the report"), page_url("report", view.report))] if view.report else []
     )
-
-
-def _facts(found: RunView) -> list[Fact]:
-    asked = ", ".join(
+    is_running = view.state == "running"
+    parameters = ", ".join(
         f"{name}: {value}"
-        for name, value in found.settings.items()
+        for name, value in view.settings.items()
         if value not in (None, "", False)
     )
-    state = rows.state(found.state)
-    return [
-        Fact(_("State"), state.value, tone=state.tone, kind="badge"),
-        Fact(_("Requested by"), found.asked_by or None),
-        Fact(_("Parameters"), asked or None),
-        Fact(_("Started"), found.started_at_ms, kind="when"),
-        Fact(
-            _("Duration"),
-            (found.finished_at_ms or found.now_ms) - found.started_at_ms,
-            kind="lasting",
-        ),
-        Fact(_("Processed"), found.count, kind="number"),
-        Fact(_("Working directory"), found.directory or None, kind="code"),
-    ]
+    state_badge = cells.state(view.state)
+    return pages.render_page(
+        request,
+        "jobs/run",
+        _("Run %(run)d of %(job)s") % {"run": view.id, "job": view.name},
+        section="pipeline" if pipeline.is_pipeline_job(view.name) else "jobs",
+        live=is_running,
+        actions=[
+            *report_actions,
+            *(cancel_actions if is_running and not view.cancelling else []),
+        ],
+        facts=[
+            Fact(_("State"), state_badge.value, tone=state_badge.tone, kind="badge"),
+            Fact(_("Requested by"), view.asked_by or None),
+            Fact(_("Parameters"), parameters or None),
+            Fact(_("Started"), view.started_at_ms, kind="when"),
+            Fact(
+                _("Duration"),
+                (view.finished_at_ms or view.now_ms) - view.started_at_ms,
+                kind="lasting",
+            ),
+            Fact(_("Processed"), view.count, kind="number"),
+            Fact(_("Working directory"), view.directory or None, kind="code"),
+        ],
+        run=view,
+        note=_state_note(view),
+    )
 
 
-def _note(found: RunView) -> Text:
-    """Return a note on a run's state."""
-    if found.waiting:
+def _state_note(view: RunView) -> Text:
+    """Return a note about a run that makes no progress, '' for others."""
+    if view.waiting:
         return _(
             "No worker has started it yet. Check that python manage.py qcluster is running."
         )
-    if found.silent:
+    if view.silent:
         return _(
             "Its process does not report progress. If it has died, cancel the run and "
             "start it again."
         )
     return (
-        _("Cancellation requested.")
-        if found.cancelling and found.state == "running"
-        else ""
+        _("Cancellation requested.") if view.cancelling and view.state == "running" else ""
     )
 
 
-class Day(forms.DateField):
-    """A day, in UTC; the job gets it as text."""
+class DayField(forms.DateField):
+    """A day in UTC. The job gets it as text."""
 
     widget = forms.DateInput(attrs={"type": "date"}, format="%Y-%m-%d")
 
 
-class Asking(Action):
-    """Asks for a run of a job. Subclasses say which, and what it would do."""
+class StartRun(Action):
+    """Base of actions that start a run of a job."""
 
     right = "admin"
-    what = "job"
+    object_kind = "job"
     section = "pipeline"
     job = ""
-    asked = 0
-    everywhere = True
+    # Id of the started run, 0 before it was started.
+    run_id = 0
+    needs_right_on_all = True
 
     def back(self) -> str:
-        return to("run", self.asked) if self.asked else to("pipeline")
+        return page_url("run", self.run_id) if self.run_id else page_url("pipeline")
 
     def settings(self, fields: dict[str, Any]) -> dict[str, Any]:
-        """The job's settings; days as text."""
+        """Return the job's settings. Days become text."""
         return {
-            name: f"{one:%Y-%m-%d}" if hasattr(one, "year") else one
-            for name, one in fields.items()
+            name: f"{value:%Y-%m-%d}" if hasattr(value, "year") else value
+            for name, value in fields.items()
         }
 
     def run(self, fields: dict[str, Any]) -> Text:
-        self.asked = pipeline.request_run(
+        # The redirect leads to this run.
+        self.run_id = pipeline.request_run(
             name=self.job, settings=self.settings(fields), actor=self.actor
         )
-        return _("Run %d was queued; it starts as soon as a worker is free.") % self.asked
+        return _("Run %d was queued; it starts as soon as a worker is free.") % self.run_id
 
-    def known_topic(self, name: str) -> None:
-        """Raises NotFound."""
+    def check_topic(self, name: str) -> None:
+        """Raise NotFound if the topic does not exist."""
         topic_rows.find_topic(name=name, actor=self.actor)
 
-    def archived_topic(self, name: str) -> Stock:
-        """Return the archive's stock of a topic. Raises Invalid, Conflict."""
+    def find_archive(self, name: str) -> Stock:
+        """Return the archived days of a topic. Raises Invalid if there are none, Conflict
+        for a damaged archive.
+        """
         archive = pipeline.job_place(actor=self.actor).archive
-        found = [one for one in archives.stock(Path(archive)) if one.topic == name]
-        if not found:
+        # Purging and replaying read the archive, so it must have the topic.
+        stocks = [stock for stock in archives.stock(Path(archive)) if stock.topic == name]
+        if not stocks:
             raise Invalid.field(
                 "topic",
                 _("%(archive)s has no archived days of this topic.") % {"archive": archive},
             )
-        return found[0]
+        return stocks[0]
 
-    def hindered(self) -> list[Text]:
-        """Return what Spark lacks on this machine, as a warning."""
+    def spark_warnings(self) -> list[Text]:
+        """Return what Spark lacks on this machine, as warnings."""
         blocked_by = pipeline.job_place(actor=self.actor).blocked_by
         return [blocked_by] if blocked_by else []
 
 
-class ArchiveFields(forms.Form):
+class ArchiveForm(forms.Form):
     topic = forms.CharField(label=lazy("Topic"), max_length=210, widget=Picker("topic"))
-    through = Day(
+    through = DayField(
         label=lazy("Last day"),
         required=False,
         help_text=lazy("In UTC. Empty: the last complete day."),
@@ -221,97 +217,98 @@ class ArchiveFields(forms.Form):
         label=lazy("Messages a second"), required=False, min_value=1, max_value=1_000_000_000,
         help_text=lazy("For each task that reads a node. Empty: no limit."),
     )  # fmt: skip
-    # Any other master gets the accounts of nodes with the job: that choice is the server's
-    # settings'.
+    # A remote master would get the accounts of nodes with the job, so only the server's
+    # settings may choose it.
     master = forms.RegexField(
         regex=r"^local\[(\*|[1-9][0-9]{0,2})\]\Z", label=lazy("Spark master"), required=False,
         help_text=lazy("Empty: as configured. local[1] leaves CPU time to other processes."),
     )  # fmt: skip
 
     def clean(self) -> dict[str, Any]:
-        found: dict[str, Any] = super().clean() or self.cleaned_data
-        if found.get("through") and found.get("up_to_now"):
+        fields: dict[str, Any] = super().clean() or self.cleaned_data
+        # They contradict each other: today is later than any complete day.
+        if fields.get("through") and fields.get("up_to_now"):
             raise forms.ValidationError(_("Choose either a last day or today."))
-        return found
+        return fields
 
 
-class StartArchive(Asking):
-    form_class = ArchiveFields
+class StartArchive(StartRun):
+    form_class = ArchiveForm
     job = pipeline.ARCHIVE
     button = lazy("Archive it")
     title = lazy("Archive a topic")
 
     def preview(self, fields: dict[str, Any]) -> Preview:
-        self.known_topic(fields["topic"])
-        where = pipeline.job_place(actor=self.actor).archive
-        words = {"topic": fields["topic"], "archive": where}
-        says = _(
+        self.check_topic(fields["topic"])
+        archive = pipeline.job_place(actor=self.actor).archive
+        values = {"topic": fields["topic"], "archive": archive}
+        sentence = _(
             "All days of %(topic)s that are not archived yet will be written to %(archive)s. "
             "Each day is read back, compared with the source, and only then published. No "
             "messages are deleted from the nodes."
         )
-        return Preview(effects=[says % words, *self.hindered()])
+        return Preview(effects=[sentence % values, *self.spark_warnings()])
 
 
-class PurgeFields(forms.Form):
+class PurgeForm(forms.Form):
     topic = forms.CharField(label=lazy("Topic"), max_length=210, widget=Picker("topic"))
 
 
-class StartPurge(Asking):
-    form_class = PurgeFields
+class StartPurge(StartRun):
+    form_class = PurgeForm
     job = pipeline.PURGE
     danger = True
     button = lazy("Purge it")
     title = lazy("Purge a topic")
 
     def preview(self, fields: dict[str, Any]) -> Preview:
-        self.known_topic(fields["topic"])
-        found = self.archived_topic(fields["topic"])
-        words = {
-            "topic": found.topic,
-            "first": found.first_day,
-            "last": found.last_day,
-            "rows": found.rows,
+        self.check_topic(fields["topic"])
+        stock = self.find_archive(fields["topic"])
+        values = {
+            "topic": stock.topic,
+            "first": stock.first_day,
+            "last": stock.last_day,
+            "rows": stock.rows,
         }
-        says = _(
+        sentence = _(
             "The archive has %(rows)d messages of %(topic)s, from %(first)s to %(last)s. Its "
             "files are checked. Then the archived messages are dropped from the nodes, except "
             "those that an active group has not read."
         )
-        return Preview(effects=[says % words])
+        return Preview(effects=[sentence % values])
 
 
-class ReplayFields(forms.Form):
+class ReplayForm(forms.Form):
     topic = forms.CharField(
         label=lazy("Archive of topic"), max_length=210, widget=Picker("topic")
     )
     to = forms.CharField(label=lazy("To topic"), max_length=210, widget=Picker("topic"))
-    since = Day(label=lazy("First day"), required=False)
-    through = Day(label=lazy("Last day"), required=False)
+    since = DayField(label=lazy("First day"), required=False)
+    through = DayField(label=lazy("Last day"), required=False)
     messages_per_second = forms.IntegerField(
         label=lazy("Messages a second"), required=False, min_value=1, max_value=1_000_000_000,
         help_text=lazy("For the whole run. Empty: no limit."),
     )  # fmt: skip
 
 
-class StartReplay(Asking):
-    form_class = ReplayFields
+class StartReplay(StartRun):
+    form_class = ReplayForm
     job = pipeline.REPLAY
     button = lazy("Replay it")
     title = lazy("Replay an archive")
 
     def preview(self, fields: dict[str, Any]) -> Preview:
-        found = self.archived_topic(fields["topic"])
-        self.known_topic(fields["to"])
-        words = {
-            "topic": found.topic,
+        stock = self.find_archive(fields["topic"])
+        self.check_topic(fields["to"])
+        values = {
+            "topic": stock.topic,
             "to": fields["to"],
-            "rows": found.rows,
-            "days": found.days,
+            "rows": stock.rows,
+            "days": stock.days,
         }
-        says = _(
+        sentence = _(
             "The archive has %(rows)d messages of %(topic)s in %(days)d days. The days you "
             "chose are "
             "checked and sent to %(to)s, in the order of each queue; offsets and times are new."
         )
-        return Preview(effects=[says % words, *self.hindered()])
+        return Preview(effects=[sentence % values, *self.spark_warnings()])

@@ -1,4 +1,4 @@
-"""Reports: made, listed, shown, downloaded."""
+"""Reports: create, list, show, download."""
 
 from __future__ import annotations
 
@@ -21,26 +21,28 @@ from metadata.topics import topic_rows
 from portal.actions.action import Action, Preview
 from portal.actions.pickers import Picker
 from portal.auth.access import actor
-from portal.kit import bars, pages, rows
-from portal.kit.pages import Fact, Link, to
+from portal.kit import bars, cells, pages
+from portal.kit.pages import Fact, Link, page_url
 from portal.kit.tables import (
     Cell,
     Column,
-    Empty,
+    EmptyHint,
     Text,
     code,
-    harmless,
-    listed,
+    list_table,
     number,
-    plain,
+    parse_list_query,
+    simple_table,
     text,
-    wanted,
-    when,
+    timestamp,
+    without_formula,
 )
 
-MOST_ROWS = 500  # on a page; the download has all
-QUEUE = "queue"  # column of reports: the id of a queue
-MEANING: dict[str, Text] = {
+# Rows on a page. The download has all.
+MAX_ROWS = 500
+# The column of reports that holds the id of a queue.
+QUEUE_COLUMN = "queue"
+REPORT_TITLES: dict[str, Text] = {
     "volume": lazy("Messages by topic, day and queue"),
     "size_and_expiry": lazy("What each queue holds, and when it expires"),
     "topics": lazy("Topics that nobody uses, or with too many or too few queues"),
@@ -52,28 +54,35 @@ MEANING: dict[str, Text] = {
 
 def reports_list(request: HttpRequest) -> HttpResponse:
     access.require(actor(request), "admin", "*", what="report")
-    found = operation_lists.reports(wanted=wanted(request), actor=actor(request))
+    report_page = operation_lists.reports(
+        wanted=parse_list_query(request), actor=actor(request)
+    )
     columns: list[Column[ReportItem]] = [
-        Column(_("Created"), lambda one: when(one.made_at_ms), "at"),
-        Column(_("Report"), lambda one: code(one.name, to("report", one.id)), "name"),
-        Column(_("Engine"), lambda one: text(one.engine)),
-        Column(_("Requested"), lambda one: text(_asked(one.settings))),
-        Column(_("Download"), lambda one: text("CSV", to("report-csv", one.id))),
+        Column(_("Created"), lambda row: timestamp(row.made_at_ms), "at"),
+        Column(_("Report"), lambda row: code(row.name, page_url("report", row.id)), "name"),
+        Column(_("Engine"), lambda row: text(row.engine)),
+        Column(_("Requested"), lambda row: text(_format_settings(row.settings))),
+        Column(_("Download"), lambda row: text("CSV", page_url("report-csv", row.id))),
     ]
     if report_files.can_parquet():
         columns.append(
-            Column(_("Download"), lambda one: text("Parquet", to("report-parquet", one.id)))
+            Column(
+                _("Download"),
+                lambda row: text("Parquet", page_url("report-parquet", row.id)),
+            )
         )
-    hint = Empty(
+    hint = EmptyHint(
         _("No matching reports"), "python manage.py report volume",
-        to("report-make"), _("Create a report"),
+        page_url("report-make"), _("Create a report"),
     )  # fmt: skip
-    table = listed(request, columns, found, empty=hint)
-    actions = [Link(_("Create a report"), to("report-make"))]
-    return pages.list_page(request, _("Reports"), table, section="reports", actions=actions)
+    table = list_table(request, columns, report_page, empty=hint)
+    actions = [Link(_("Create a report"), page_url("report-make"))]
+    return pages.render_list(
+        request, _("Reports"), table, section="reports", actions=actions
+    )
 
 
-def _asked(settings: Any) -> str | None:
+def _format_settings(settings: Any) -> str | None:
     return (
         ", ".join(
             f"{name}: {value}" for name, value in settings.items() if value is not None
@@ -83,83 +92,81 @@ def _asked(settings: Any) -> str | None:
 
 
 def report(request: HttpRequest, number_: int) -> HttpResponse:
-    """One report, with its first rows."""
-    found = reports.find_report(id=number_, actor=actor(request))
-    columns = [_column(name, number=_is_number(found.rows, name)) for name in found.columns]
+    """Show a report with its first rows."""
+    view = reports.find_report(id=number_, actor=actor(request))
+    columns = [_report_column(name, view.rows) for name in view.columns]
     facts = [
-        Fact(_("Created"), found.made_at_ms, kind="when"),
-        Fact(_("Engine"), found.engine),
-        Fact(_("Requested"), _asked(found.settings)),
-        Fact(_("Rows"), len(found.rows), kind="number"),
+        Fact(_("Created"), view.made_at_ms, kind="when"),
+        Fact(_("Engine"), view.engine),
+        Fact(_("Requested"), _format_settings(view.settings)),
+        Fact(_("Rows"), len(view.rows), kind="number"),
     ]
-    return pages.show(
+    links = [Link(_("Download as CSV"), page_url("report-csv", number_))]
+    if report_files.can_parquet():
+        links.append(Link(_("Download as Parquet"), page_url("report-parquet", number_)))
+    return pages.render_page(
         request,
         "jobs/report",
-        found.name,
+        view.name,
         section="reports",
-        intro=MEANING.get(found.name, ""),
-        actions=_downloads(number_),
+        intro=REPORT_TITLES.get(view.name, ""),
+        actions=links,
         facts=facts,
-        drawn=bars.drawn(found.name, found.rows),
-        table=plain(columns, found.rows[:MOST_ROWS], Empty(_("No rows"))),
-        cut=len(found.rows) > MOST_ROWS,
+        drawn=bars.draw_bars(view.name, view.rows),
+        table=simple_table(columns, view.rows[:MAX_ROWS], EmptyHint(_("No rows"))),
+        cut=len(view.rows) > MAX_ROWS,
     )
 
 
-def _downloads(number_: int) -> list[Link]:
-    """Return links to the files this server can make."""
-    found = [Link(_("Download as CSV"), to("report-csv", number_))]
-    if report_files.can_parquet():
-        found.append(Link(_("Download as Parquet"), to("report-parquet", number_)))
-    return found
-
-
-def _is_number(rows: Sequence[Any], name: str) -> bool:
-    first = next((row[name] for row in rows if row.get(name) is not None), None)
-    return isinstance(first, int | float) and not isinstance(first, bool)
-
-
-def _column(name: str, *, number: bool) -> Column[Mapping[str, Any]]:
-    if name == QUEUE:  # by its name: numbers of tables are for files
+def _report_column(name: str, rows: Sequence[Any]) -> Column[Mapping[str, Any]]:
+    # Pages show names of queues. Their ids are for downloads.
+    if name == QUEUE_COLUMN:
         return Column(
-            name, lambda row: rows.queue(row[QUEUE]) if row.get(QUEUE) else text(None)
+            name,
+            lambda row: (
+                cells.queue(row[QUEUE_COLUMN]) if row.get(QUEUE_COLUMN) else text(None)
+            ),
         )
-    return Column(name, lambda row: _cell(row.get(name)), right=number)
+    # The first value decides on the alignment, because a column has a single type.
+    first = next((row[name] for row in rows if row.get(name) is not None), None)
+    is_number = isinstance(first, int | float) and not isinstance(first, bool)
+    return Column(name, lambda row: _value_cell(row.get(name)), right=is_number)
 
 
-def _cell(value: Any) -> Cell:
-    return (
-        number(value)
-        if isinstance(value, int) and not isinstance(value, bool)
-        else text(value)
-    )
+def _value_cell(value: Any) -> Cell:
+    is_integer = isinstance(value, int) and not isinstance(value, bool)
+    return number(value) if is_integer else text(value)
 
 
 def report_csv(request: HttpRequest, number_: int) -> HttpResponse:
-    found = reports.find_report(id=number_, actor=actor(request))
-    response = _file(found, "csv", "text/csv; charset=utf-8")
-    written = csv.writer(response)
-    written.writerow(found.columns)
-    written.writerows(
-        [harmless(row.get(name)) for name in found.columns] for row in found.rows
+    """Return a report as a CSV file."""
+    view = reports.find_report(id=number_, actor=actor(request))
+    response = _file_response(view, "csv", "text/csv; charset=utf-8")
+    writer = csv.writer(response)
+    writer.writerow(view.columns)
+    writer.writerows(
+        [without_formula(row.get(name)) for name in view.columns] for row in view.rows
     )
     return response
 
 
 def report_parquet(request: HttpRequest, number_: int) -> HttpResponse:
-    """A report as a Parquet file, with its types."""
-    found = reports.find_report(id=number_, actor=actor(request))
-    response = _file(found, "parquet", "application/vnd.apache.parquet")
-    written = BytesIO()
-    report_files.write_parquet(found.rows, to=written)
-    response.write(written.getvalue())
+    """Return a report as a Parquet file, with typed columns."""
+    view = reports.find_report(id=number_, actor=actor(request))
+    response = _file_response(view, "parquet", "application/vnd.apache.parquet")
+    # The writer needs a file that it can seek in.
+    buffer = BytesIO()
+    report_files.write_parquet(view.rows, to=buffer)
+    response.write(buffer.getvalue())
     return response
 
 
-def _file(found: reports.ReportView, ending: str, content_type: str) -> HttpResponse:
+def _file_response(
+    view: reports.ReportView, ending: str, content_type: str
+) -> HttpResponse:
     response = HttpResponse(content_type=content_type)
     response["Content-Disposition"] = (
-        f'attachment; filename="{found.name}-{found.id}.{ending}"'
+        f'attachment; filename="{view.name}-{view.id}.{ending}"'
     )
     return response
 
@@ -172,8 +179,8 @@ ENGINES: dict[str, Text] = {
 }
 
 
-class Making(forms.Form):
-    name = forms.ChoiceField(label=lazy("Report"), choices=tuple(MEANING.items()))
+class ReportForm(forms.Form):
+    name = forms.ChoiceField(label=lazy("Report"), choices=tuple(REPORT_TITLES.items()))
     engine = forms.ChoiceField(label=lazy("Data source"), choices=tuple(ENGINES.items()))
     topic = forms.CharField(
         label=lazy("Topic"),
@@ -188,53 +195,57 @@ class Making(forms.Form):
 
 
 class MakeReport(Action):
-    """Makes a light report here and now, or has Spark make one."""
+    """Creates a light report at once, or starts a Spark job that creates a report."""
 
-    form_class = Making
+    form_class = ReportForm
     right = "admin"
-    what = "report"
+    object_kind = "report"
     section = "reports"
     button = lazy("Create report")
-    seen_at = ""
-    everywhere = True
+    # URL of the report, or of the run that creates it.
+    result_url = ""
+    needs_right_on_all = True
     title = lazy("Create a report")
 
     def back(self) -> str:
-        """The report or the run that makes it; before, the list."""
-        return self.seen_at or to("reports")
+        """Return the URL of the report or its run, before it exists the URL of the list."""
+        return self.result_url or page_url("reports")
 
     def preview(self, fields: dict[str, Any]) -> Preview:
         if fields["engine"] == "direct":
-            what = _(
+            sentence = _(
                 "The report will be created from the log end offsets and partitions of "
                 "each queue: %s"
             )
-            return Preview(effects=[what % MEANING[fields["name"]]])
+            return Preview(effects=[sentence % REPORT_TITLES[fields["name"]]])
         if fields["topic"]:
             topic_rows.find_topic(name=fields["topic"], actor=self.actor)
-        what = _("A Spark job will read the messages and store the report: %s")
+        sentence = _("A Spark job will read the messages and store the report: %s")
         blocked_by = pipeline.job_place(actor=self.actor).blocked_by
         return Preview(
-            effects=[what % MEANING[fields["name"]], *([blocked_by] if blocked_by else [])]
+            effects=[
+                sentence % REPORT_TITLES[fields["name"]],
+                *([blocked_by] if blocked_by else []),
+            ]
         )
 
     def run(self, fields: dict[str, Any]) -> Text:
-        asked = {"topic": fields["topic"] or None, "days": fields["days"]}
+        settings = {"topic": fields["topic"] or None, "days": fields["days"]}
         if fields["engine"] == "spark":
-            number_ = pipeline.request_run(
-                name=pipeline.REPORT + fields["name"], settings=asked, actor=self.actor
+            run_id = pipeline.request_run(
+                name=pipeline.REPORT + fields["name"], settings=settings, actor=self.actor
             )
-            self.seen_at = to("run", number_)
-            return _("Run %d was queued; it starts as soon as a worker is free.") % number_
-        rows = light_reports.make_report(name=fields["name"], actor=self.actor, **asked)
-        made = reports.save_report(
+            self.result_url = page_url("run", run_id)
+            return _("Run %d was queued; it starts as soon as a worker is free.") % run_id
+        rows = light_reports.make_report(name=fields["name"], actor=self.actor, **settings)
+        report_id = reports.save_report(
             name=fields["name"],
             engine="direct",
-            settings=asked,
+            settings=settings,
             rows=rows,
             actor=self.actor,
         )
-        self.seen_at = to("report", made)
+        self.result_url = page_url("report", report_id)
         return _("Report %(name)s was created with %(rows)d rows.") % {
             "name": fields["name"],
             "rows": len(rows),

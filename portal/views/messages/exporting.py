@@ -1,13 +1,10 @@
-"""Download of the messages that were found, as JSON lines or CSV: what the page shows, and
-not more.
-"""
+"""Download of found messages as JSON lines or CSV, with the content that the page shows."""
 
 from __future__ import annotations
 
 import csv
 import json
 from base64 import b64encode
-from collections.abc import Iterable
 from typing import Any
 
 from django.http import HttpRequest, HttpResponse
@@ -16,80 +13,79 @@ from django.utils.translation import gettext as _
 from messagestore.engine.messages import StoredMessage
 from metadata.errors import Invalid
 from portal.auth.access import actor
-from portal.kit.pages import Link, to
-from portal.kit.tables import harmless, with_words
-from portal.templatetags.shapes import iso
+from portal.kit.pages import Link, page_url
+from portal.kit.tables import url_with, without_formula
+from portal.templatetags.formats import iso_time
 from portal.views.messages import finding
 
-MOST = 1_000  # messages of a file
-TYPES = {"jsonl": "application/x-ndjson", "csv": "text/csv; charset=utf-8"}
-NAMES = (
+# Messages in a file.
+MAX_MESSAGES = 1_000
+CONTENT_TYPES = {"jsonl": "application/x-ndjson", "csv": "text/csv; charset=utf-8"}
+FIELD_NAMES = (
     "message_id", "queue", "offset", "stored_at", "key", "tag", "trace_id", "attempt",
     "headers", "body",
     "body_base64",
 )  # fmt: skip
 
 
-def links(request: HttpRequest) -> list[Link]:
-    """Return the downloads of what a page shows."""
-    page = to("messages-download")
+def download_links(request: HttpRequest) -> list[Link]:
+    """Return links that download the found messages."""
+    page = page_url("messages-download")
     return [
-        Link(label, page + with_words(request, format=kind, tail="", columns=""))
+        Link(label, page + url_with(request, format=kind, tail="", columns=""))
         for kind, label in (("jsonl", _("JSON lines")), ("csv", "CSV"))
     ]
 
 
 def download(request: HttpRequest) -> HttpResponse:
-    """The file. Its name ends in `-part` if there are more messages than it holds."""
+    """Return the file. Its name ends in `-part` if more messages match."""
     kind = request.GET.get("format", "jsonl")
-    if kind not in TYPES:
-        raise Invalid.field("format", _("must be one of: %s") % ", ".join(TYPES))
-    asked = finding.fields(request)
-    if not asked["topic"]:
+    if kind not in CONTENT_TYPES:
+        raise Invalid.field("format", _("must be one of: %s") % ", ".join(CONTENT_TYPES))
+    query = finding.fields(request)
+    if not query["topic"]:
         raise Invalid.field("topic", _("is required"))
-    found = finding.collect(asked, most=MOST, actor=actor(request))
-    response = HttpResponse(content_type=TYPES[kind])
-    part = "-part" if found.following else ""
+    messages = finding.collect(query, limit=MAX_MESSAGES, actor=actor(request))
+    response = HttpResponse(content_type=CONTENT_TYPES[kind])
+    # The file name shows that the file is incomplete.
+    suffix = "-part" if messages.next_parameters else ""
     response["Content-Disposition"] = (
-        f'attachment; filename="{asked["topic"]}-messages{part}.{kind}"'
+        f'attachment; filename="{query["topic"]}-messages{suffix}.{kind}"'
     )
-    rows = (_row(one, masked=found.masked) for one in found.messages)
+    rows = (_message_row(message, masked=messages.masked) for message in messages.messages)
     if kind == "csv":
-        _write_csv(response, rows)
+        writer = csv.writer(response)
+        writer.writerow(FIELD_NAMES)
+        for row in rows:
+            headers = row["headers"]
+            row["headers"] = json.dumps(headers, ensure_ascii=False) if headers else None
+            writer.writerow([without_formula(row.get(name)) for name in FIELD_NAMES])
     else:
         response.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
     return response
 
 
-def _write_csv(response: HttpResponse, rows: Iterable[dict[str, Any]]) -> None:
-    written = csv.writer(response)
-    written.writerow(NAMES)
-    for row in rows:
-        headers = row["headers"]
-        row["headers"] = json.dumps(headers, ensure_ascii=False) if headers else None
-        written.writerow([harmless(row.get(name)) for name in NAMES])
-
-
-def _row(one: StoredMessage, *, masked: bool) -> dict[str, Any]:
-    """Return a message by name; one that is masked has no `body`, for nobody knows of it
-    here.
+def _message_row(message: StoredMessage, *, masked: bool) -> dict[str, Any]:
+    """Return a message by column. A masked message has no `body`, so that it does not look
+    empty.
     """
     row = {
-        "message_id": one.message_id,
-        "queue": one.queue,
-        "offset": one.offset,
-        "stored_at": iso(one.stored_at_ms),
-        "key": one.key,
-        "tag": one.tag,
-        "trace_id": one.trace_id,
-        "attempt": one.attempt,
-        "headers": one.headers,
+        "message_id": message.message_id,
+        "queue": message.queue,
+        "offset": message.offset,
+        "stored_at": iso_time(message.stored_at_ms),
+        "key": message.key,
+        "tag": message.tag,
+        "trace_id": message.trace_id,
+        "attempt": message.attempt,
+        "headers": message.headers,
     }
-    return row if masked else {**row, **_body(one.body)}
+    return row if masked else {**row, **_body_columns(message.body)}
 
 
-def _body(body: bytes) -> dict[str, str]:
+def _body_columns(body: bytes) -> dict[str, str]:
     try:
         return {"body": body.decode()}
     except UnicodeDecodeError:
+        # JSON and CSV hold text only.
         return {"body_base64": b64encode(body).decode("ascii")}

@@ -1,4 +1,6 @@
-"""The life line of a message: what is recorded of it, in order, and what is not."""
+"""The life line of a message: its recorded events in order, and notes on events that are
+not recorded.
+"""
 
 from __future__ import annotations
 
@@ -14,156 +16,187 @@ from metadata.actors import Actor
 from metadata.cache import snapshot
 from metadata.groups.handling_traces import TraceView
 from metadata.topics import producers
-from portal.kit import rows
-from portal.kit.pages import Step, to
+from portal.kit import cells
+from portal.kit.pages import Step, page_url
 from portal.kit.tables import Text
-from portal.templatetags.shapes import at, count, lasts
+from portal.templatetags.formats import format_count, format_duration, format_time
 
-MOST_CLIENTS = 3  # that are named
+# Clients named as possible senders.
+MAX_CLIENTS = 3
 
 
-def steps(
+def life_steps(
     stored: StoredMessage,
-    sent: Text,
-    found: Sequence[DeliveryStatus],
+    sender_text: Text,
+    statuses: Sequence[DeliveryStatus],
     traces: Sequence[TraceView],
 ) -> list[Step]:
-    """Return the steps of a message: sent, stored, who had it, and what became of it in
-    each group.
+    """Return the steps of a message: sent, stored, its deliveries, and its outcome in each
+    group.
     """
-    place = _("%(queue)s, offset %(offset)s") % {
-        "queue": rows.queue_name(stored.queue),
-        "offset": count(stored.offset),
+    position = _("%(queue)s, offset %(offset)s") % {
+        "queue": cells.queue_name(stored.queue),
+        "offset": format_count(stored.offset),
     }
     return [
-        Step(_("Sent"), sent),
-        Step(_("Stored in its queue"), place, stored.stored_at_ms, "ok"),
-        *map(_attempt, traces),
-        *(step for one in found for step in _in_group(one)),
+        Step(_("Sent"), sender_text),
+        Step(_("Stored in its queue"), position, stored.stored_at_ms, "ok"),
+        *map(_attempt_step, traces),
+        *(step for status in statuses for step in _group_steps(status)),
     ]
 
 
-def sender(topic: str, stored: StoredMessage, actor: Actor) -> Text:
-    """Describe the sender by the name stored with the message, and the clients that sent
-    under it then.
+def describe_sender(topic: str, stored: StoredMessage, actor: Actor) -> Text:
+    """Describe the sender of a message.
+
+    The message stores the sender's name. Clients that sent under this name at that time are
+    named, too.
     """
     name = browse.read_sender(
         topic=topic, queue=stored.queue, offset=stored.offset, actor=actor
     )
+    # Retries are sent by the server, so no client is their sender.
     is_retry = snapshot.origin_of(topic) is not None
-    said: list[Text] = [_("The sender is not recorded.")]
+    sentences: list[Text] = [_("The sender is not recorded.")]
     if is_retry and name == "redrive":
-        said = [_("Redriven from the dead letters.")]
+        sentences = [_("Redriven from the dead letters.")]
     elif name:
-        said = [_("By %s.") % name]
+        sentences = [_("By %s.") % name]
         if not is_retry:
-            said += _clients(topic, name, stored.stored_at_ms, actor)
+            sentences += _possible_clients(topic, name, stored.stored_at_ms, actor)
     if stored.trace_id:
-        said.append(_("The trace id is %s.") % stored.trace_id)
-    return " ".join(map(str, said))
+        sentences.append(_("The trace id is %s.") % stored.trace_id)
+    return " ".join(map(str, sentences))
 
 
-def _clients(topic: str, name: str, at_ms: int, actor: Actor) -> Iterator[Text]:
-    """Name the clients that sent under this name at that time; which of them it was is not
-    recorded.
+def _possible_clients(topic: str, name: str, at_ms: int, actor: Actor) -> Iterator[Text]:
+    """Name the clients that sent under this name at that time. The message does not record
+    which of them sent it.
     """
-    found = producers.list_clients(topic=topic, name=name, at_ms=at_ms, actor=actor)
-    if found:
-        named = [
-            f"{one.address} ({one.sdk})" if one.sdk else one.address
-            for one in found[:MOST_CLIENTS]
+    clients = producers.list_clients(topic=topic, name=name, at_ms=at_ms, actor=actor)
+    if clients:
+        names = [
+            f"{client.address} ({client.sdk})" if client.sdk else client.address
+            for client in clients[:MAX_CLIENTS]
         ]
-        more = ["…"] if len(found) > MOST_CLIENTS else []
-        yield _("It sent at that time from: %s.") % ", ".join([*named, *more])
+        ellipsis = ["…"] if len(clients) > MAX_CLIENTS else []
+        yield _("It sent at that time from: %s.") % ", ".join([*names, *ellipsis])
 
 
-def _attempt(one: TraceView) -> Step:
-    """Describe a traced attempt; a member reports it itself, so its clock has no part in
-    the time.
-    """
-    words = {"group": one.group, "member": one.member}
-    title = _("%(group)s: delivered to %(member)s") % words
-    time = lasts(one.took_ms)
+def _attempt_step(trace: TraceView) -> Step:
+    """Describe a traced attempt."""
+    names = {"group": trace.group, "member": trace.member}
+    title = _("%(group)s: delivered to %(member)s") % names
+    # The member measures the time itself, so its clock does not matter.
+    took = format_duration(trace.took_ms)
     text = {
-        "handled": _("Handled in %s.") % time,
-        "failed": _("Failed after %s.") % time,
+        "handled": _("Handled in %s.") % took,
+        "failed": _("Failed after %s.") % took,
         "delivered": _("The client does not report how long it took."),
-    }[one.outcome]
-    if one.attempt:
-        text = f"{_('Retry %s.') % count(one.attempt)} {text}"
-    tone = {"handled": "ok", "failed": "warn"}.get(one.outcome, "")
-    return Step(title, text, one.at_ms, tone, to("group", one.group))
+    }[trace.outcome]
+    if trace.attempt:
+        text = f"{_('Retry %s.') % format_count(trace.attempt)} {text}"
+    tone = {"handled": "ok", "failed": "warn"}.get(trace.outcome, "")
+    return Step(title, text, trace.at_ms, tone, page_url("group", trace.group))
 
 
-def _in_group(one: DeliveryStatus) -> Iterator[Step]:
-    href = to("group", one.group)
-    if one.first_failed_at_ms is not None:
-        title = _("%s: failed first") % one.group
-        yield Step(title, _error(one), one.first_failed_at_ms, "warn", href)
-    for redrive in one.redrives:
-        yield Step(_("%s: dead letter") % one.group, "", redrive.died_at_ms, "bad", href)
-        title = _("%s: redriven from the dead letters") % one.group
+def _group_steps(status: DeliveryStatus) -> Iterator[Step]:
+    """Yield the steps of a message in a group."""
+    href = page_url("group", status.group)
+    if status.first_failed_at_ms is not None:
+        title = _("%s: failed first") % status.group
+        yield Step(
+            title,
+            _("The last error: %s") % status.error if status.error else "",
+            status.first_failed_at_ms,
+            "warn",
+            href,
+        )
+    for redrive in status.redrives:
+        yield Step(_("%s: dead letter") % status.group, "", redrive.died_at_ms, "bad", href)
+        title = _("%s: redriven from the dead letters") % status.group
         yield Step(title, "", redrive.at_ms, "warn", href)
-    after = ngettext("After %s attempt.", "After %s attempts.", one.attempt or 0) % count(
-        one.attempt
-    )
-    if one.state == "unread":
-        ahead = one.ahead or 0
+    attempts_text = ngettext(
+        "After %s attempt.", "After %s attempts.", status.attempt or 0
+    ) % format_count(status.attempt)
+    if status.state == "unread":
+        messages_before = status.ahead or 0
         text = ngettext(
-            "%s message comes before it.", "%s messages come before it.", ahead
-        ) % count(ahead)
-        yield Step(_("%s: not read yet") % one.group, text, None, "warn", href)
-    elif one.state == "read":
-        yield _read(one, href)
-    elif one.state == "skipped":
-        yield Step(_("%s: skipped") % one.group, _skipped(one), one.by_ms, "", href)
-    elif one.state == "waiting":
-        yield Step(_("%s: waiting for a retry") % one.group, after, one.at_ms, "warn", href)
+            "%s message comes before it.", "%s messages come before it.", messages_before
+        ) % format_count(messages_before)
+        yield Step(_("%s: not read yet") % status.group, text, None, "warn", href)
+    elif status.state == "read":
+        yield _committed_step(status, href)
+    elif status.state == "skipped":
+        yield Step(
+            _("%s: skipped") % status.group,
+            {
+                "reset": _("The group's offset was reset to one behind it."),
+                "filter": _("The subscription's filter does not take it."),
+                "start": _("The subscription began behind it."),
+            }[status.skipped_by],
+            status.by_ms,
+            "",
+            href,
+        )
+    elif status.state == "waiting":
+        yield Step(
+            _("%s: waiting for a retry") % status.group,
+            attempts_text,
+            status.at_ms,
+            "warn",
+            href,
+        )
     else:
-        page = to("dead", one.group, one.dead_id) if one.dead_id else href
-        yield Step(_("%s: dead letter") % one.group, after, one.at_ms, "bad", page)
-        if one.state == "removed":
+        page = page_url("dead", status.group, status.dead_id) if status.dead_id else href
+        yield Step(
+            _("%s: dead letter") % status.group, attempts_text, status.at_ms, "bad", page
+        )
+        if status.state == "removed":
             text = _("It was redriven to its topic, deleted, or has expired.")
-            yield Step(_("%s: no longer a dead letter") % one.group, text, None, "", href)
+            yield Step(
+                _("%s: no longer a dead letter") % status.group, text, None, "", href
+            )
 
 
-def _error(one: DeliveryStatus) -> Text:
-    return _("The last error: %s") % one.error if one.error else ""
+def _committed_step(status: DeliveryStatus, href: str) -> Step:
+    """Describe a committed message.
 
-
-def _read(one: DeliveryStatus, href: str) -> Step:
-    """Describe a committed message; it is "handled" only if no failure of it can have been
-    overlooked.
+    It is shown as "handled" only if no failure can have been overlooked.
     """
-    said: list[Text] = []
-    if one.attempt:
-        said.append(
-            ngettext("After %s failed attempt.", "After %s failed attempts.", one.attempt)
-            % count(one.attempt)
+    sentences: list[Text] = []
+    if status.attempt:
+        sentences.append(
+            ngettext(
+                "After %s failed attempt.", "After %s failed attempts.", status.attempt
+            )
+            % format_count(status.attempt)
         )
-    if one.after_ms is not None and one.by_ms is not None:
-        times = {"after": at(one.after_ms), "by": at(one.by_ms)}
-        said.append(_("Committed between %(after)s and %(by)s UTC.") % times)
-    elif one.by_ms is None:
-        said.append(_("The time is not recorded."))
-    if not one.partly:
+    # A commit has no time of its own. Samples of the position bound it.
+    if status.after_ms is not None and status.by_ms is not None:
+        times = {"after": format_time(status.after_ms), "by": format_time(status.by_ms)}
+        sentences.append(_("Committed between %(after)s and %(by)s UTC.") % times)
+    elif status.by_ms is None:
+        sentences.append(_("The time is not recorded."))
+    # Partial records could hide a failure, so nothing is claimed then.
+    if not status.partly:
         return Step(
-            _("%s: handled") % one.group, " ".join(map(str, said)), one.by_ms, "ok", href
+            _("%s: handled") % status.group,
+            " ".join(map(str, sentences)),
+            status.by_ms,
+            "ok",
+            href,
         )
-    said.append(
+    sentences.append(
         _(
             "It is not known whether it failed: records are older than two days, a node is away, "
             "or you may not manage the group."
         )
     )
     return Step(
-        _("%s: committed") % one.group, " ".join(map(str, said)), one.by_ms, "", href
+        _("%s: committed") % status.group,
+        " ".join(map(str, sentences)),
+        status.by_ms,
+        "",
+        href,
     )
-
-
-def _skipped(one: DeliveryStatus) -> Text:
-    return {
-        "reset": _("The group's offset was reset to one behind it."),
-        "filter": _("The subscription's filter does not take it."),
-        "start": _("The subscription began behind it."),
-    }[one.skipped_by]

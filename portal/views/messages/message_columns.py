@@ -1,6 +1,4 @@
-"""Columns of a list of messages: which are shown is chosen in the URL, and remembered in a
-cookie.
-"""
+"""Columns of a list of messages. The URL chooses them, and a cookie remembers the choice."""
 
 from __future__ import annotations
 
@@ -10,27 +8,28 @@ from django.http import HttpRequest, HttpResponse
 from django.utils.translation import gettext as _
 
 from messagestore.engine.messages import StoredMessage
-from portal.kit import bodies, rows
-from portal.kit.pages import Link, to
+from portal.kit import bodies, cells
+from portal.kit.pages import Link, page_url
 from portal.kit.tables import (
     Cell,
     Column,
-    Empty,
+    EmptyHint,
     Table,
     code,
-    fold,
+    folded,
     long,
     number,
-    plain,
+    simple_table,
     text,
-    when,
-    with_words,
+    timestamp,
+    url_with,
 )
 
-COLUMNS = "columns"  # word of the URL: names with commas
+# URL parameter with the names of the columns, separated by commas.
+COLUMNS_PARAMETER = "columns"
 COOKIE = "message_columns"
-USUAL = ("stored", "key", "body", "tag", "size")
-ALL = (
+DEFAULT_COLUMNS = ("stored", "key", "body", "tag", "size")
+ALL_COLUMNS = (
     "stored",
     "queue",
     "offset",
@@ -42,77 +41,89 @@ ALL = (
     "attempt",
     "size",
 )
-FOLDED_BYTES = 4096  # a longer body is shown on the page of its message
+# A longer body is shown only on the page of its message.
+MAX_FOLDED_BYTES = 4096
 MONTH_S = 30 * 86_400
 
 
-def chosen(request: HttpRequest) -> tuple[str, ...]:
-    """Return the names of the columns that are shown, in order: of the URL, the cookie, or
-    the usual.
+def chosen_columns(request: HttpRequest) -> tuple[str, ...]:
+    """Return the names of the visible columns in order: from the URL, the cookie, or the
+    default.
     """
-    asked = request.GET.get(COLUMNS) or request.COOKIES.get(COOKIE, "")
-    names = asked.split(",")
-    return tuple(name for name in ALL if name in names) or USUAL
+    value = request.GET.get(COLUMNS_PARAMETER) or request.COOKIES.get(COOKIE, "")
+    # The order of ALL_COLUMNS applies, whatever the order in the URL.
+    names = value.split(",")
+    return tuple(name for name in ALL_COLUMNS if name in names) or DEFAULT_COLUMNS
 
 
-def remember(request: HttpRequest, response: HttpResponse) -> HttpResponse:
-    """Have the browser keep the columns that the URL chose."""
-    if request.GET.get(COLUMNS):
-        value = ",".join(chosen(request))
+def remember_columns(request: HttpRequest, response: HttpResponse) -> HttpResponse:
+    """Let the browser keep the columns chosen in the URL."""
+    if request.GET.get(COLUMNS_PARAMETER):
+        value = ",".join(chosen_columns(request))
         response.set_cookie(COOKIE, value, max_age=MONTH_S, samesite="Lax", httponly=True)
     return response
 
 
-def choices(request: HttpRequest) -> list[Link]:
-    """Return a link for each column that shows or hides it; the last one that is shown
-    stays.
-    """
-    shown = chosen(request)
+def column_links(request: HttpRequest) -> list[Link]:
+    """Return a link for each column that shows or hides it. The last visible column stays."""
+    visible = chosen_columns(request)
     labels = {name: column.label for name, column in _columns("").items()}
-    found = []
-    for name in ALL:
-        others = [one for one in ALL if (one in shown) != (one == name)] or list(shown)
-        href = with_words(request, **{COLUMNS: ",".join(others)})
-        found.append(Link(labels[name], href, "on" if name in shown else ""))
-    return found
+    links = []
+    for name in ALL_COLUMNS:
+        # A link toggles its column. The last column cannot be hidden.
+        columns = [
+            other for other in ALL_COLUMNS if (other in visible) != (other == name)
+        ] or list(visible)
+        href = url_with(request, **{COLUMNS_PARAMETER: ",".join(columns)})
+        links.append(Link(labels[name], href, "on" if name in visible else ""))
+    return links
 
 
-def table(topic: str, found: Sequence[StoredMessage], names: Sequence[str]) -> Table:
-    """Return messages as a table with the named columns, one line each."""
-    known = _columns(topic)
-    hint = Empty(_("No matching messages so far. Send one:"), f"catmq send {topic} 'hello'")
-    return plain([known["message"], *(known[name] for name in names)], found, hint)
+def messages_table(
+    topic: str, messages: Sequence[StoredMessage], names: Sequence[str]
+) -> Table:
+    """Return messages as a table with the named columns, a line per message."""
+    columns = _columns(topic)
+    hint = EmptyHint(
+        _("No matching messages so far. Send one:"), f"catmq send {topic} 'hello'"
+    )
+    return simple_table(
+        [columns["message"], *(columns[name] for name in names)], messages, hint
+    )
 
 
 def _columns(topic: str) -> dict[str, Column[StoredMessage]]:
     return {
         "message": Column(
             _("Message"),
-            lambda one: code(one.message_id, to("message", topic, one.message_id)),
+            lambda row: code(row.message_id, page_url("message", topic, row.message_id)),
         ),
-        "stored": Column(_("Stored"), lambda one: when(one.stored_at_ms)),
-        "queue": Column(_("Queue"), lambda one: rows.queue(one.queue)),
-        "offset": Column(_("Offset"), lambda one: number(one.offset), right=True),
-        "key": Column(_("Key"), lambda one: long(one.key)),
-        "body": Column(_("Body"), _folded, lead=True),
-        "headers": Column(_("Headers"), _headers),
-        "tag": Column(_("Tag"), lambda one: text(one.tag)),
-        "trace_id": Column(_("Trace id"), lambda one: long(one.trace_id)),
-        "attempt": Column(_("Attempt"), lambda one: number(one.attempt), right=True),
+        "stored": Column(_("Stored"), lambda row: timestamp(row.stored_at_ms)),
+        "queue": Column(_("Queue"), lambda row: cells.queue(row.queue)),
+        "offset": Column(_("Offset"), lambda row: number(row.offset), right=True),
+        "key": Column(_("Key"), lambda row: long(row.key)),
+        "body": Column(_("Body"), _body_cell, lead=True),
+        "headers": Column(
+            _("Headers"),
+            lambda row: long(
+                ", ".join(f"{k}: {v}" for k, v in sorted((row.headers or {}).items()))
+                or None
+            ),
+        ),
+        "tag": Column(_("Tag"), lambda row: text(row.tag)),
+        "trace_id": Column(_("Trace id"), lambda row: long(row.trace_id)),
+        "attempt": Column(_("Attempt"), lambda row: number(row.attempt), right=True),
         "size": Column(
-            _("Size"), lambda one: Cell(len(one.body) or None, "size"), right=True
+            _("Size"), lambda row: Cell(len(row.body) or None, "size"), right=True
         ),
     }
 
 
-def _folded(one: StoredMessage) -> Cell:
-    """Return the beginning of a body, which unfolds to the whole if that is short."""
-    preview = bodies.preview(one.body)
-    if not 0 < len(one.body) <= FOLDED_BYTES:
+def _body_cell(message: StoredMessage) -> Cell:
+    """Return the beginning of a body. A short body unfolds to the whole."""
+    preview = bodies.preview_line(message.body)
+    if not 0 < len(message.body) <= MAX_FOLDED_BYTES:
         return long(preview or None)
-    return fold(preview, bodies.shown(one.body).shown, place=one.message_id)
-
-
-def _headers(one: StoredMessage) -> Cell:
-    headers = sorted((one.headers or {}).items())
-    return long(", ".join(f"{name}: {value}" for name, value in headers) or None)
+    return folded(
+        preview, bodies.render_body(message.body).text, fold_id=message.message_id
+    )

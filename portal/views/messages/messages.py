@@ -1,211 +1,233 @@
-"""Messages: found by what they carry, shown as they are, downloaded."""
+"""Pages of messages: the search, a message with its life line, and the download of a body."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from django.http import HttpRequest, HttpResponse
 from django.utils.translation import gettext as _
 
-from messagestore.engine.messages import StoredMessage
 from messagestore.inspect import browse, delivery_status
 from metadata.errors import CatmqError, Forbidden, Invalid, MetadataUnavailable
 from metadata.groups import handling_traces
 from metadata.listing import topic_lists
-from portal.auth import error_words
+from portal.auth import error_texts
 from portal.auth.access import actor, may
-from portal.kit import bodies, pages, places, rows
-from portal.kit.pages import Fact, Link, to
-from portal.kit.tables import Table, Text, with_words
-from portal.templatetags.shapes import size
+from portal.kit import bodies, cells, navigation, pages
+from portal.kit.pages import Fact, Link, page_url
+from portal.kit.tables import Table, url_with
+from portal.templatetags.formats import format_size
 from portal.views.messages import exporting, finding, life, message_columns
-from portal.views.messages.finding import Found
+from portal.views.messages.finding import FoundMessages
 
-SHOWN = 50  # messages on a page
-MOST_TOPICS = 500  # offered while typing
+# Messages found at a time.
+MESSAGES_PER_PAGE = 50
+# Topic names suggested while the user types.
+MAX_TOPICS_OFFERED = 500
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """Found messages as a table; `following` is the address of the next part; `recent`:
-    only the messages of the last minute were looked through."""
+    """Found messages as a table.
 
-    found: Found
+    `next_url` continues the search. `last_minute_only`: the search covered only the
+    messages of the last minute.
+    """
+
+    messages: FoundMessages
     table: Table
-    following: str
-    recent: bool
+    next_url: str
+    last_minute_only: bool
 
 
 def messages(request: HttpRequest) -> HttpResponse:
-    """The search page, with what it found."""
-    asked = finding.fields(request)
-    tails = bool(request.GET.get("tail"))
-    result, problem, status = None, "", 200
-    if asked["topic"]:
+    """Show the search form and the messages it finds."""
+    query = finding.fields(request)
+    # A live tail shows the latest messages and refreshes itself.
+    is_tail = bool(request.GET.get("tail"))
+    result, error_text, status = None, "", 200
+    if query["topic"]:
         try:
-            result = _result(request, asked, tails=tails)
+            find = finding.tail if is_tail else finding.find
+            found_messages = find(query, limit=MESSAGES_PER_PAGE, actor=actor(request))
+            table = message_columns.messages_table(
+                query["topic"],
+                found_messages.messages,
+                message_columns.chosen_columns(request),
+            )
+            next_url = (
+                url_with(request, **found_messages.next_parameters)
+                if found_messages.next_parameters
+                else ""
+            )
+            result = Result(
+                found_messages,
+                table,
+                next_url,
+                last_minute_only=is_tail and finding.is_filtered(query),
+            )
+        # These get a page of their own. Other errors are shown above the form, which keeps
+        # its input.
         except (Forbidden, MetadataUnavailable):
             raise
         except CatmqError as error:
-            problem, status = (
-                error_words.said(error),
+            error_text, status = (
+                error_texts.describe_error(error),
                 400 if isinstance(error, Invalid) else 503,
             )
-    offered = topic_lists.topic_names(most=MOST_TOPICS, actor=actor(request))
-    response = pages.show(
+    # Names suggested while the user types a topic.
+    topic_names = topic_lists.topic_names(most=MAX_TOPICS_OFFERED, actor=actor(request))
+    response = pages.render_page(
         request,
         "topics/messages",
         _("Messages"),
         status=status,
         **(
-            places.of_topic(asked["topic"], "messages")
+            navigation.for_topic(query["topic"], "messages")
             if result
             else {"section": "messages"}
         ),
-        **(_tools(request, tails=tails) if asked["topic"] else {}),
-        saved=pages.saved(request),
-        asked=asked,
-        offered=offered,
+        **(_toolbar(request, is_tail=is_tail) if query["topic"] else {}),
+        saved=pages.find_saved_filters(request),
+        query=query,
+        topic_names=topic_names,
         result=result,
-        problem=problem,
-        live=tails and result is not None,
+        error_text=error_text,
+        live=is_tail and result is not None,
     )
-    return message_columns.remember(request, response)
+    return message_columns.remember_columns(request, response)
 
 
-def _result(request: HttpRequest, asked: Mapping[str, str], *, tails: bool) -> Result:
-    look = finding.tail if tails else finding.find
-    found = look(asked, limit=SHOWN, actor=actor(request))
-    table = message_columns.table(
-        asked["topic"], found.messages, message_columns.chosen(request)
+def _toolbar(request: HttpRequest, *, is_tail: bool) -> dict[str, Any]:
+    """Return the context of the tools between the search form and the found messages."""
+    selected = None if is_tail else request.GET.get("minutes", "")
+    ranges = (
+        (_("All"), ""),
+        (_("15 min"), "15"),
+        (_("1 hour"), "60"),
+        (_("1 day"), "1440"),
     )
-    following = with_words(request, **found.following) if found.following else ""
-    return Result(found, table, following, recent=tails and finding.is_filtered(asked))
-
-
-def _tools(request: HttpRequest, *, tails: bool) -> dict[str, Any]:
-    """Return what stands between the search and what it found."""
     return {
-        "chips": pages.chips(request, _labels()),
-        "ranges": _ranges(request, tails=tails),
-        "tail": with_words(request, tail="" if tails else "1", **_anew()),
-        "columns": message_columns.choices(request),
-        "choosing": message_columns.COLUMNS in request.GET,
-        "downloads": exporting.links(request),
-        "most": exporting.MOST,
+        "chips": pages.filter_chips(
+            request,
+            {
+                "key": _("Key"),
+                "tag": _("Tag"),
+                "trace_id": _("Trace id"),
+                "header": _("Header"),
+                "contains": _("Text in the body"),
+                "minutes": _("Sent within the last … minutes"),
+                "since": _("From"),
+                "until": _("To"),
+                "queue": _("Queue"),
+                "offset": _("From offset"),
+            },
+        ),
+        "ranges": [
+            Link(
+                label,
+                url_with(
+                    request, **{**_without_time_range(), "minutes": minutes, "tail": ""}
+                ),
+                "on" if minutes == selected else "",
+            )
+            for label, minutes in ranges
+        ],
+        "tail": url_with(request, tail="" if is_tail else "1", **_without_time_range()),
+        "columns": message_columns.column_links(request),
+        "choosing": message_columns.COLUMNS_PARAMETER in request.GET,
+        "downloads": exporting.download_links(request),
+        "most": exporting.MAX_MESSAGES,
     }
 
 
-def _labels() -> dict[str, Text]:
-    """Return the fields that are shown as filters, those that the query box does not hold."""
-    return {
-        "key": _("Key"),
-        "tag": _("Tag"),
-        "trace_id": _("Trace id"),
-        "header": _("Header"),
-        "contains": _("Text in the body"),
-        "minutes": _("Sent within the last … minutes"),
-        "since": _("From"),
-        "until": _("To"),
-        "queue": _("Queue"),
-        "offset": _("From offset"),
-    }
-
-
-def _ranges(request: HttpRequest, *, tails: bool) -> list[Link]:
-    """Return links to the usual ranges of time."""
-    chosen = None if tails else request.GET.get("minutes", "")
-    usual = ((_("All"), ""), (_("15 min"), "15"), (_("1 hour"), "60"), (_("1 day"), "1440"))
-    return [
-        Link(
-            label,
-            with_words(request, **{**_anew(), "minutes": minutes, "tail": ""}),
-            "on" if minutes == chosen else "",
-        )
-        for label, minutes in usual
-    ]
-
-
-def _anew() -> dict[str, str]:
-    """Return the words of the URL that another range of time does without."""
+def _without_time_range() -> dict[str, str]:
+    """Return the URL parameters to clear for a different time range."""
     return dict.fromkeys(
         ("minutes", "since", "until", "offset", "message_id", "after", "seen"), ""
     )
 
 
 def message(request: HttpRequest, topic: str, message_id: str) -> HttpResponse:
-    found = browse.read_message(topic=topic, message_id=message_id, actor=actor(request))
-    (one,) = found.messages
+    """Show a message, its life line, and the actions on it."""
+    browsed = browse.read_message(topic=topic, message_id=message_id, actor=actor(request))
+    (stored,) = browsed.messages
+    # The link begins some messages earlier, so that the message stands among its
+    # neighbours.
     actions = [
         Link(
             _("Nearby messages"),
-            f"{to('messages')}?topic={topic}&queue={one.queue}&offset={max(0, one.offset - 10)}",
+            f"{page_url('messages')}?topic={topic}&queue={stored.queue}"
+            f"&offset={max(0, stored.offset - 10)}",
         )
     ]
-    if not found.masked:
-        actions.append(Link(_("Download"), to("message-body", topic, message_id)))
-    if may(request, "produce", topic) and not found.masked:
-        actions.append(Link(_("Resend or edit"), to("message-resend", topic, message_id)))
-    body = bodies.shown(one.body)
+    # Without the right to browse, the body can be neither downloaded nor sent again.
+    if not browsed.masked:
+        actions.append(Link(_("Download"), page_url("message-body", topic, message_id)))
+    if may(request, "produce", topic) and not browsed.masked:
+        actions.append(
+            Link(_("Resend or edit"), page_url("message-resend", topic, message_id))
+        )
+    body = bodies.render_body(stored.body)
+    # Reads the positions, retries and dead letters of every subscribed group.
     statuses = delivery_status.trace_message(
         topic=topic,
-        queue=one.queue,
-        offset=one.offset,
-        stored_at_ms=one.stored_at_ms,
+        queue=stored.queue,
+        offset=stored.offset,
+        stored_at_ms=stored.stored_at_ms,
         actor=actor(request),
-        # a masked message has no headers to try filters on
-        message=None if found.masked else one,
+        # A masked message has no headers, so filters cannot be tested on it.
+        message=None if browsed.masked else stored,
     )
     traces = handling_traces.traces_of_message(
-        queue=one.queue, offset=one.offset, actor=actor(request)
+        queue=stored.queue, offset=stored.offset, actor=actor(request)
     )
-    place = places.of_topic(topic, "messages")
-    place["crumbs"].append(Link(_("Messages"), f"{to('messages')}?topic={topic}"))
-    return pages.show(
+    navigation_context = navigation.for_topic(topic, "messages")
+    navigation_context["crumbs"].append(
+        Link(_("Messages"), f"{page_url('messages')}?topic={topic}")
+    )
+    return pages.render_page(
         request,
         "topics/message",
         message_id,
-        **place,
+        **navigation_context,
         topic=topic,
-        facts=_facts(one, topic, body, masked=found.masked),
-        headers=sorted((one.headers or {}).items()),
+        facts=[
+            Fact(_("Topic"), topic, page_url("topic", topic), kind="code"),
+            Fact(
+                _("Queue"),
+                cells.queue_name(stored.queue),
+                f"{page_url('messages')}?topic={topic}&queue={stored.queue}",
+            ),
+            Fact(_("Offset"), stored.offset),
+            Fact(_("Stored"), stored.stored_at_ms, kind="when"),
+            Fact(_("Key"), stored.key, kind="code"),
+            Fact(_("Tag"), stored.tag),
+            Fact(_("Trace id"), stored.trace_id, kind="code"),
+            Fact(_("Attempt"), stored.attempt),
+            Fact(_("Size"), None if browsed.masked else format_size(body.size)),
+        ],
+        headers=sorted((stored.headers or {}).items()),
         body=body,
-        masked=found.masked,
+        masked=browsed.masked,
         unread_by_all=not statuses,
-        steps=life.steps(one, life.sender(topic, one, actor(request)), statuses, traces),
+        steps=life.life_steps(
+            stored, life.describe_sender(topic, stored, actor(request)), statuses, traces
+        ),
         actions=actions,
     )
 
 
-def _facts(
-    one: StoredMessage, topic: str, body: bodies.Body, *, masked: bool
-) -> list[Fact]:
-    return [
-        Fact(_("Topic"), topic, to("topic", topic), kind="code"),
-        Fact(
-            _("Queue"),
-            rows.queue_name(one.queue),
-            f"{to('messages')}?topic={topic}&queue={one.queue}",
-        ),
-        Fact(_("Offset"), one.offset),
-        Fact(_("Stored"), one.stored_at_ms, kind="when"),
-        Fact(_("Key"), one.key, kind="code"),
-        Fact(_("Tag"), one.tag),
-        Fact(_("Trace id"), one.trace_id, kind="code"),
-        Fact(_("Attempt"), one.attempt),
-        Fact(_("Size"), None if masked else size(body.size)),
-    ]
-
-
 def message_body(request: HttpRequest, topic: str, message_id: str) -> HttpResponse:
-    """The bytes of a body, as a file and never as a page."""
-    found = browse.read_message(topic=topic, message_id=message_id, actor=actor(request))
-    if found.masked:
+    """Return the body of a message as a file, never as a page that a browser would run."""
+    browsed = browse.read_message(topic=topic, message_id=message_id, actor=actor(request))
+    if browsed.masked:
         raise Forbidden(_("You may not read the messages of %s.") % topic)
-    response = HttpResponse(found.messages[0].body, content_type="application/octet-stream")
+    response = HttpResponse(
+        browsed.messages[0].body, content_type="application/octet-stream"
+    )
     response["Content-Disposition"] = (
-        f'attachment; filename="{topic}-{found.messages[0].message_id}.bin"'
+        f'attachment; filename="{topic}-{browsed.messages[0].message_id}.bin"'
     )
     return response

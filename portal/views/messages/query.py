@@ -1,5 +1,5 @@
-"""The box of a search for messages: `key:42 header:source=web "some text"`, or the id of a
-message.
+"""The query box of the message search: `key:42 header:source=web "some text"`, or a message
+id.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from django.utils.translation import gettext as _
 
 from metadata.errors import Invalid
 
-FIELDS: Mapping[str, str] = {  # what is written → the name of the field
+# Prefix in the query box → name of the field.
+FIELD_PREFIXES: Mapping[str, str] = {
     "key": "key",
     "tag": "tag",
     "trace": "trace_id",
@@ -20,41 +21,41 @@ FIELDS: Mapping[str, str] = {  # what is written → the name of the field
     "offset": "offset",
     "id": "message_id",
 }
-_FIELD = re.compile(rf'(?<!\S)({"|".join(FIELDS)}):(?:"([^"]*)"|(\S+))')
-_QUOTED = re.compile(r'"([^"]*)"')
-_ID = re.compile(r"[0-9]{1,18}-[0-9]{1,18}", re.ASCII)
+_FIELD_PATTERN = re.compile(rf'(?<!\S)({"|".join(FIELD_PREFIXES)}):(?:"([^"]*)"|(\S+))')
+_QUOTED_PATTERN = re.compile(r'"([^"]*)"')
+_ID_PATTERN = re.compile(r"[0-9]{1,18}-[0-9]{1,18}", re.ASCII)
 
 
-def parse(query: str) -> dict[str, str]:
-    """Return the fields that a query names; the rest is text in the body, as it is written.
-    Raises Invalid.
+def parse_query(query: str) -> dict[str, str]:
+    """Return the fields in a query. The rest of the query is text in the body. Raises
+    Invalid.
 
-    >>> parse('key:"a b" tag:new paid in full')
+    >>> parse_query('key:"a b" tag:new paid in full')
     {'key': 'a b', 'tag': 'new', 'contains': 'paid in full'}
-    >>> parse("7-145"), parse('"path": "x"'), parse('"a text"')
+    >>> parse_query("7-145"), parse_query('"path": "x"'), parse_query('"a text"')
     ({'message_id': '7-145'}, {'contains': '"path": "x"'}, {'contains': 'a text'})
     """
-    found: dict[str, str] = {}
-    for name, quoted, word in _FIELD.findall(query):
-        if FIELDS[name] in found:
+    fields: dict[str, str] = {}
+    for name, quoted, word in _FIELD_PATTERN.findall(query):
+        if FIELD_PREFIXES[name] in fields:
             raise Invalid.field(
                 "q", _("%s is given twice; a search is for one value of it.") % name
             )
-        found[FIELDS[name]] = quoted or word
-    text = _FIELD.sub("", query).strip()
+        fields[FIELD_PREFIXES[name]] = quoted or word
+    text = _FIELD_PATTERN.sub("", query).strip()
     if not text:
-        return found
-    if not found and _ID.fullmatch(text):
+        return fields
+    # A message id would rarely be text in a body.
+    if not fields and _ID_PATTERN.fullmatch(text):
         return {"message_id": text}
-    quoted_text = _QUOTED.fullmatch(text)
-    return {**found, "contains": quoted_text[1] if quoted_text else text}
+    quoted_text = _QUOTED_PATTERN.fullmatch(text)
+    return {**fields, "contains": quoted_text[1] if quoted_text else text}
 
 
-def header(text: str) -> tuple[str, str] | None:
-    """Return the name and the value of a header to look for, None if there is none. Raises
-    Invalid.
+def parse_header(text: str) -> tuple[str, str] | None:
+    """Return the name and value of a header filter, None if there is none. Raises Invalid.
 
-    >>> header("source=web=1"), header("")
+    >>> parse_header("source=web=1"), parse_header("")
     (('source', 'web=1'), None)
     """
     name, equals, value = text.partition("=")

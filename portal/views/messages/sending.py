@@ -1,16 +1,15 @@
-"""Sending a message by hand: a new one, or one that was sent before, as it was or edited."""
+"""Sending a message by hand: a new message, or a stored message as it is or edited."""
 
 from __future__ import annotations
 
 from typing import Any, ClassVar
-from uuid import UUID
 
 from django import forms
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy as lazy
 
 from messagestore.engine import batch_ids
-from messagestore.engine.messages import NewMessage, StoredMessage
+from messagestore.engine.messages import NewMessage
 from messagestore.inspect import browse
 from messagestore.produce import operator_sends
 from metadata.errors import Forbidden, Invalid
@@ -19,8 +18,11 @@ from portal.kit import bodies
 from portal.kit.tables import Text
 
 
-class Sending(forms.Form):
-    """A message to be sent; `batch` makes it stored once, however often the form is sent."""
+class SendForm(forms.Form):
+    """A message to send.
+
+    `batch` is its batch id, so that it is stored once even if the form is sent again.
+    """
 
     key = forms.CharField(
         label=lazy("Key"),
@@ -40,25 +42,27 @@ class Sending(forms.Form):
         strip=False,
         widget=forms.Textarea(attrs={"rows": 14, "spellcheck": "false"}),
     )
+    # A hidden field, so that a repeated form sends the same batch id.
     batch = forms.UUIDField(widget=forms.HiddenInput)
 
     def clean_body(self) -> str:
-        """The text with the line ends that were typed: browsers send others."""
+        """Return the body with its original line ends. Browsers send CRLF."""
         return str(self.cleaned_data["body"]).replace("\r\n", "\n")
 
     def clean_headers(self) -> dict[str, str] | None:
-        """Headers by name. Raises ValidationError."""
+        """Return the headers by name. Raises ValidationError."""
         headers = {}
         for line in filter(None, map(str.strip, self.cleaned_data["headers"].splitlines())):
             name, colon, value = line.partition(":")
             if not name.strip() or not colon:
                 raise forms.ValidationError(_("Write each header as name: value."))
+            # Only the blank after the colon is removed: a value may begin with blanks.
             headers[name.strip()] = value[1:] if value[:1].isspace() else value
         return headers or None
 
 
 class Send(Action):
-    form_class = Sending
+    form_class = SendForm
     right = "produce"
     section = "messages"
     button = lazy("Send")
@@ -67,33 +71,30 @@ class Send(Action):
 
     @property
     def topic(self) -> str:
-        return self.word("topic")
+        return self.url_argument("topic")
 
     def initial(self) -> dict[str, Any]:
         return {**super().initial(), "batch": batch_ids.new()}
 
     def preview(self, fields: dict[str, Any]) -> Preview:
         message = self._message(fields)
-        what = _(
+        sentence = _(
             "A message of %(bytes)d bytes will be stored in %(topic)s and delivered to every "
             "group that reads it."
         )
-        shown = bodies.shown(message.body)
+        body_text = bodies.render_body(message.body)
         return Preview(
-            effects=[what % {"bytes": len(message.body), "topic": self.topic}],
-            diff=[(" ", line) for line in shown.shown.splitlines()],
+            effects=[sentence % {"bytes": len(message.body), "topic": self.topic}],
+            diff=[(" ", line) for line in body_text.text.splitlines()],
         )
 
     def run(self, fields: dict[str, Any]) -> Text:
         receipt = operator_sends.send(
-            topic=self.topic, message=self._message(fields), batch_id=self._batch(fields),
-            actor=self.actor,
+            topic=self.topic, message=self._message(fields),
+            batch_id=batch_ids.check(fields["batch"]), actor=self.actor,
             again=str(self.kwargs.get("message_id", "")),
         )  # fmt: skip
         return _("Stored as message %s.") % receipt.message_id
-
-    def _batch(self, fields: dict[str, Any]) -> UUID:
-        return batch_ids.check(fields["batch"])
 
     def _message(self, fields: dict[str, Any]) -> NewMessage:
         return NewMessage(
@@ -108,17 +109,15 @@ class Resend(Send):
     title = lazy("Send %(message_id)s again")
     back_to = ("message", "topic", "message_id")
 
-    def _stored(self) -> StoredMessage:
-        found = browse.read_message(
-            topic=self.topic, message_id=self.word("message_id"), actor=self.actor
-        )
-        if found.masked:
-            raise Forbidden(_("You may not read the messages of %s.") % self.topic)
-        return found.messages[0]
-
     def initial(self) -> dict[str, Any]:
-        """The message as it is stored. Raises Invalid if its body is no text."""
-        stored = self._stored()
+        """Return the stored message. Raises Invalid if its body is not text."""
+        browsed = browse.read_message(
+            topic=self.topic, message_id=self.url_argument("message_id"), actor=self.actor
+        )
+        # The form would show the body to a user who may not read it.
+        if browsed.masked:
+            raise Forbidden(_("You may not read the messages of %s.") % self.topic)
+        stored = browsed.messages[0]
         headers = "\n".join(
             f"{name}: {value}" for name, value in (stored.headers or {}).items()
         )
@@ -126,13 +125,13 @@ class Resend(Send):
             "key": stored.key or "",
             "tag": stored.tag or "",
             "headers": headers,
-            "body": _text(stored.body),
+            "body": _decode_body(stored.body),
             "batch": batch_ids.new(),
         }
 
     def preview(self, fields: dict[str, Any]) -> Preview:
-        before, after = self._described(self.initial()), self._described(fields)
-        diff = bodies.differences(before, after)
+        original, edited = self._as_text(self.initial()), self._as_text(fields)
+        diff = bodies.diff_lines(original, edited)
         effects = [
             _("A new message will be stored in %s. The original message is not changed.")
             % self.topic
@@ -140,14 +139,14 @@ class Resend(Send):
         effects.append(_("Differences:") if diff else _("It is identical to the original."))
         return Preview(effects=effects, diff=diff)
 
-    def _described(self, fields: dict[str, Any]) -> str:
+    def _as_text(self, fields: dict[str, Any]) -> str:
         headers = fields["headers"]
         if isinstance(headers, dict):
             headers = "\n".join(f"{name}: {value}" for name, value in headers.items())
         return f"key: {fields['key']}\ntag: {fields['tag']}\n{headers or ''}\n\n{fields['body']}"
 
 
-def _text(body: bytes) -> str:
+def _decode_body(body: bytes) -> str:
     try:
         return body.decode()
     except UnicodeDecodeError:

@@ -1,4 +1,4 @@
-"""Actions on nodes: register, change, test, remove."""
+"""Actions on nodes: register, change, check, remove."""
 
 from __future__ import annotations
 
@@ -18,21 +18,22 @@ from portal.actions.action import Action, Delete, NoFields, Preview
 from portal.actions.edit import Edit, EditFields
 from portal.actions.fields import password_field
 from portal.kit import findings
-from portal.kit.setting_fields import field, with_settings
+from portal.kit.setting_fields import form_field, with_settings
 from portal.kit.tables import Text
 
-MOST_NAMED = 20  # topics in a sentence
+# Topics named in a sentence.
+MAX_TOPICS_NAMED = 20
 
 
 def tls_field(unset: Text) -> forms.ChoiceField:
-    """A field for the mode of TLS; `unset` says what is meant by none."""
+    """Return a field for the TLS mode. `unset` is the label of the empty choice."""
     modes = [(mode, lazy(meaning)) for mode, meaning in MODES.items()]
     return forms.ChoiceField(
         label=lazy(NODE["tls"].label), required=False, choices=[("", unset), *modes]
     )
 
 
-class NewNode(forms.Form):
+class NewNodeForm(forms.Form):
     name = forms.CharField(label=lazy("Name"), max_length=100)
     engine = forms.ChoiceField(
         label=lazy("Engine"),
@@ -60,129 +61,145 @@ class NewNode(forms.Form):
     )
     username = forms.CharField(label=lazy("Account"), required=False, max_length=200)
     password = password_field(lazy("Password"), required=False)
+    # The product chooses the mode by the server's address unless the administrator does.
     tls = tls_field(
         lazy("on, if the server is on another machine and offers TLS; else off")
     )
-    tls_ca = field(NODE["tls_ca"])
-    capacity_gb = field(NODE["capacity_gb"])
-    dedicated = field(NODE["dedicated"])
+    tls_ca = form_field(NODE["tls_ca"])
+    capacity_gb = form_field(NODE["capacity_gb"])
+    dedicated = form_field(NODE["dedicated"])
     unsafe = forms.BooleanField(
         label=lazy("Accept a server that loses messages in a crash"), required=False
     )
 
 
 class RegisterNode(Action):
-    """Registers a node: the database is examined, the findings are shown, then it is
-    confirmed.
+    """Registers a node.
+
+    The preview examines the database and shows the findings. A database that cannot serve
+    as a node cannot be confirmed.
     """
 
-    form_class = NewNode
+    form_class = NewNodeForm
     right = "admin"
-    what = "node"
+    object_kind = "node"
     section = "nodes"
-    says = lazy("Findings; nothing was changed")
+    preview_title = lazy("Findings; nothing was changed")
     title = lazy("Register a node")
-    everywhere = True
+    needs_right_on_all = True
     back_to = ("nodes",)
 
     def preview(self, fields: dict[str, Any]) -> Preview:
-        found = preflight.examine(actor=self.actor, **_given(fields))
-        if found.passed:
-            said = _("The node can be registered. Its tables are created when you confirm.")
+        preflight_result = preflight.examine(actor=self.actor, **_node_settings(fields))
+        if preflight_result.passed:
+            sentence = _(
+                "The node can be registered. Its tables are created when you confirm."
+            )
         else:
-            said = _(
+            sentence = _(
                 "The node cannot be registered. Fix the problems below, enter the password "
                 "again, and repeat the test."
             )
         return Preview(
-            effects=[said], table=findings.table(found), blocked=not found.passed
+            effects=[sentence],
+            table=findings.findings_table(preflight_result),
+            blocked=not preflight_result.passed,
         )
 
     def run(self, fields: dict[str, Any]) -> Text:
-        """Registers it; what was found is asked again."""
-        registry.register(**_given(fields), actor=self.actor)
+        """Register the node. The database is examined again."""
+        registry.register(**_node_settings(fields), actor=self.actor)
         return _("Node %s was tested and registered.") % str(fields["name"])
 
 
-def _given(fields: dict[str, Any]) -> dict[str, Any]:
-    """The fields of a new node, without a mode of TLS that is left to the product."""
+def _node_settings(fields: dict[str, Any]) -> dict[str, Any]:
+    """Return the settings of a new node. Without a TLS mode, the default applies."""
     return {name: value for name, value in fields.items() if name != "tls" or value}
 
 
 class NodeAction(Action):
     right = "admin"
-    what = "node"
+    object_kind = "node"
     section = "nodes"
     back_to = ("node", "name")
 
 
 @with_settings(NODE)
-class EditNode(EditFields):
-    """Settings of a node that exists."""
+class EditNodeForm(EditFields):
+    """Settings of an existing node."""
 
 
 class ChangeNode(Edit, NodeAction):
-    form_class = EditNode
+    form_class = EditNodeForm
     title = lazy("Settings of %(name)s")
 
-    def now(self) -> dict[str, Any]:
+    def stored_settings(self) -> dict[str, Any]:
         return read_settings(NODE, node_rows.find_node(name=self.name, actor=self.actor))
 
     def preview(self, fields: dict[str, Any]) -> Preview:
-        """Describe what changes, and what a node that is closed keeps from being sent."""
+        """Describe the changes, and the sends that a closed node refuses."""
         changed = self._merge(fields).changed
+        # Refuses a change that the node cannot take, before its preview is shown.
         registry.check_update(name=self.name, settings=changed, actor=self.actor)
-        found = super().preview(fields)
-        return Preview(effects=[*found.effects, *self._closing(changed)], table=found.table)
+        preview = super().preview(fields)
+        return Preview(
+            effects=[*preview.effects, *self._describe_closing(changed)],
+            table=preview.table,
+        )
 
-    def _closing(self, changed: dict[str, Any]) -> list[Text]:
+    def _describe_closing(self, changed: dict[str, Any]) -> list[Text]:
         state = changed.get("state")
         if state not in ("read_only", "offline"):
             return []
-        said = [_("The queues of the node will be closed. Sends go to other nodes.")]
+        sentences = [_("The queues of the node will be closed. Sends go to other nodes.")]
         if state == "offline":
-            said.append(
+            sentences.append(
                 _("The node will not be read. Its queues keep their owners and wait.")
             )
-        alone = node_rows.topics_only_there(name=self.name, actor=self.actor)
-        if alone:
-            what = _(
+        # These topics have no other node to send to.
+        topics = node_rows.topics_only_there(name=self.name, actor=self.actor)
+        if topics:
+            sentence = _(
                 "%(count)d topics have no open queues on other nodes. Sends to them will be "
                 "refused: %(names)s"
             )
-            said.append(
-                what % {"count": len(alone), "names": ", ".join(alone[:MOST_NAMED])}
+            sentences.append(
+                sentence
+                % {"count": len(topics), "names": ", ".join(topics[:MAX_TOPICS_NAMED])}
             )
-        return list(said)
+        return list(sentences)
 
     def save(self, changed: dict[str, Any]) -> None:
         registry.update(name=self.name, settings=changed, actor=self.actor)
 
 
-class TryNode(NodeAction):
-    """Asks a node what a new one is asked."""
+class CheckNode(NodeAction):
+    """Runs the registration checks on a registered node again."""
 
     form_class = NoFields
     button = lazy("Test again, with account rights")
-    says = lazy("Findings; nothing was changed")
+    preview_title = lazy("Findings; nothing was changed")
     title = lazy("Test of %(name)s")
 
     def preview(self, fields: dict[str, Any]) -> Preview:
-        """Show the node's answers; rights are tried on a table made for it, so not by a
-        mere link.
-        """
-        tried = self.request.method == "POST"
-        found = preflight.reexamine(name=self.name, actor=self.actor, rights=tried)
-        return Preview(table=findings.table(found))
+        """Show the findings."""
+        # Rights are tested on a table created for that, so not by merely opening a link.
+        tests_rights = self.request.method == "POST"
+        preflight_result = preflight.reexamine(
+            name=self.name, actor=self.actor, rights=tests_rights
+        )
+        return Preview(table=findings.findings_table(preflight_result))
 
-    def post(self, request: HttpRequest, **words: Any) -> HttpResponse:
-        return self._ask(NoFields({}))
+    def post(self, request: HttpRequest, **arguments: Any) -> HttpResponse:
+        return self._show_preview(NoFields({}))
 
 
 class DeleteNode(Delete, NodeAction):
     title = lazy("Remove node %(name)s")
-    gone_to = "nodes"
-    would = lazy("The node will be removed from the registry. Its database is not changed.")
+    page_after = "nodes"
+    effect = lazy(
+        "The node will be removed from the registry. Its database is not changed."
+    )
 
     def run(self, fields: dict[str, Any]) -> Text:
         node_rows.delete(name=self.name, confirm=fields["confirm"], actor=self.actor)

@@ -1,4 +1,4 @@
-"""Nodes: the databases that hold messages. For administrators."""
+"""Pages of nodes, the databases that hold messages. For administrators."""
 
 from __future__ import annotations
 
@@ -17,160 +17,182 @@ from metadata.nodes.node_rows import NodeView
 from metadata.nodes.size_rows import Growth
 from metadata.rules.growth import days_left
 from metadata.rules.tls import MODES
-from portal.auth import error_words
+from portal.auth import error_texts
 from portal.auth.access import actor
-from portal.kit import charts, outages, pages, rows
-from portal.kit.pages import Fact, Link, to
+from portal.kit import cells, charts, outages, pages
+from portal.kit.pages import Fact, Link, page_url
 from portal.kit.tables import (
     Cell,
     Column,
     Columns,
-    Empty,
+    EmptyHint,
     code,
-    lasting,
-    listed,
+    duration,
+    list_table,
     number,
+    parse_list_query,
     text,
-    wanted,
 )
-from portal.templatetags.shapes import DASH, DAY, lasts, size
+from portal.templatetags.formats import DASH, DAY, format_duration, format_size
 
-MOST = 1000
-FAR_DAYS = 3650  # a node that lasts longer is not said to become full
+# All nodes are on a single page.
+MAX_NODES = 1000
+# A node that will be full later than this has no forecast.
+MAX_FORECAST_DAYS = 3650
 
 
 def nodes_list(request: HttpRequest) -> HttpResponse:
     access.require(actor(request), "admin", "*", what="node")
-    window = Window(search=wanted(request).search, limit=MOST)
-    found = node_rows.list_nodes(window=window, actor=actor(request)).items
-    latencies, away, growing = (
-        registry.latencies(),
-        set(outages.silent()),
-        size_rows.read_growth(),
-    )
+    # Administrators have few nodes, so the list is not paged.
+    window = Window(search=parse_list_query(request).search, limit=MAX_NODES)
+    nodes = node_rows.list_nodes(window=window, actor=actor(request)).items
+    latencies_ms = {
+        name: None if seconds is None else round(seconds * 1000)
+        for name, seconds in registry.latencies().items()
+    }
+    silent, growth_by_node = set(outages.silent_nodes()), size_rows.read_growth()
 
-    def held(one: NodeView) -> int | None:
-        growth = growing.get(one.id)
+    def stored_bytes(view: NodeView) -> int | None:
+        growth = growth_by_node.get(view.id)
         return growth.bytes if growth else None
 
     columns: Columns[NodeView] = [
-        Column(_("Node"), lambda one: code(one.name, to("node", one.name))),
+        Column(_("Node"), lambda row: code(row.name, page_url("node", row.name))),
         Column(
-            _("State"), lambda one: rows.state("away" if one.name in away else one.state)
+            _("State"), lambda row: cells.state("away" if row.name in silent else row.state)
         ),
-        Column(_("Kind"), lambda one: rows.state(one.kind)),
-        Column(_("Engine"), lambda one: code(one.engine)),
-        Column(_("Where"), lambda one: code(_where(one))),
+        Column(_("Kind"), lambda row: cells.state(row.kind)),
+        Column(_("Engine"), lambda row: code(row.engine)),
+        Column(_("Where"), lambda row: code(_location(row))),
         Column(
             _("Response time"),
-            lambda one: lasting(_ms(latencies.get(one.name))),
+            lambda row: duration(latencies_ms.get(row.name)),
             right=True,
         ),
-        Column(_("Queues"), lambda one: number(one.queues), right=True),
-        Column(_("Size"), lambda one: Cell(held(one), "size"), right=True),
-        Column(_("Growth per day"), lambda one: text(grown(growing.get(one.id)))),
-        Column(_("Disk space"), lambda one: rows.state(one.disk)),
+        Column(_("Queues"), lambda row: number(row.queues), right=True),
+        Column(_("Size"), lambda row: Cell(stored_bytes(row), "size"), right=True),
+        Column(
+            _("Growth per day"),
+            lambda row: text(describe_growth(growth_by_node.get(row.id))),
+        ),
+        Column(_("Disk space"), lambda row: cells.state(row.disk)),
     ]
-    hint = Empty(_("No matching nodes"), "python manage.py register_node --help")
-    table = listed(request, columns, ListPage(found, len(found), 1, 1), empty=hint)
-    actions = [Link(_("Register a node"), to("node-register"))]
-    return pages.list_page(request, _("Nodes"), table, section="nodes", actions=actions)
+    hint = EmptyHint(_("No matching nodes"), "python manage.py register_node --help")
+    table = list_table(request, columns, ListPage(nodes, len(nodes), 1, 1), empty=hint)
+    actions = [Link(_("Register a node"), page_url("node-register"))]
+    return pages.render_list(request, _("Nodes"), table, section="nodes", actions=actions)
 
 
-def _ms(seconds: float | None) -> int | None:
-    return None if seconds is None else round(seconds * 1000)
-
-
-def grown(growth: Growth | None) -> str | None:
-    """Return a node's growth in a day, with its sign; None if that is not known yet."""
+def describe_growth(growth: Growth | None) -> str | None:
+    """Return a node's growth per day with its sign, None if it is not known yet."""
     if growth is None or growth.per_day is None:
         return None
-    return f"{'-' if growth.per_day < 0 else '+'}{size(abs(round(growth.per_day)))}"
+    return f"{'-' if growth.per_day < 0 else '+'}{format_size(abs(round(growth.per_day)))}"
 
 
-def _where(one: NodeView) -> str:
+def _location(view: NodeView) -> str:
     return (
-        one.database
-        if one.engine == "sqlite"
-        else f"{one.host}:{one.port or 3306}/{one.database}"
+        view.database
+        if view.engine == "sqlite"
+        else f"{view.host}:{view.port or 3306}/{view.database}"
     )
 
 
 def node(request: HttpRequest, name: str) -> HttpResponse:
     view = node_rows.find_node(name=name, actor=actor(request))
-    latency, room, why = _measured(view)
+    # The page asks the node itself, so that it shows the state of this moment.
+    latency, space, error_text = _probe(view)
     growth = size_rows.read_growth().get(view.id)
-    return pages.show(
+    name = view.name
+    server_actions = [
+        Link(_("Account"), page_url("node-account", name)),
+        Link(_("Reader account"), page_url("node-reader", name)),
+        Link(_("Promote the replica"), page_url("node-promote", name), "danger"),
+    ]
+    # A replica without a port uses MySQL's default.
+    replica = (
+        f"{view.replica_host}:{view.replica_port or 3306}" if view.replica_host else None
+    )
+    state_badge = cells.state(
+        view.state if latency is not None or view.state == "offline" else "away"
+    )
+    remaining_days = days_left(space.usable, growth.per_day) if space and growth else None
+    return pages.render_page(
         request,
         "system/node",
         name,
         section="nodes",
         live=True,
-        actions=_actions(view),
-        why=why,
+        actions=[
+            Link(_("Test the connection"), page_url("node-test", name)),
+            Link(_("Settings"), page_url("node-settings", name)),
+            *(server_actions if view.engine == "mysql" else ()),
+            Link(_("Adopt restored data"), page_url("node-adopt", name), "danger"),
+            Link(_("Remove"), page_url("node-delete", name), "danger"),
+        ],
+        why=error_text,
         quarantined=view.quarantined,
-        tiles=_tiles(view, latency, room, growth),
-        facts=_facts(view, growth),
-        sizes=charts.sizes(size_rows.read_history(node=name, actor=actor(request))),
+        tiles=[
+            Fact(_("State"), state_badge.value, tone=state_badge.tone),
+            Fact(_("Response time"), latency, kind="lasts"),
+            Fact(_("Queues"), view.queues, f"{page_url('topics')}", kind="number"),
+            Fact(_("Size"), growth and growth.bytes, kind="size"),
+            Fact(_("Growth per day"), describe_growth(growth) or DASH),
+            Fact(_("Free space"), format_size(space.free) if space else _("not known")),
+            Fact(
+                _("Free"),
+                f"{space.free_percent:.0f} %" if space else DASH,
+                tone=cells.state(view.disk).tone,
+            ),
+            Fact(
+                _("Full in"),
+                (
+                    DASH
+                    if remaining_days is None or remaining_days > MAX_FORECAST_DAYS
+                    else format_duration(remaining_days * DAY)
+                ),
+            ),
+        ],
+        facts=[
+            Fact(_("Kind"), cells.state(view.kind).value),
+            Fact(_("Engine"), view.engine),
+            Fact(_("Where"), _location(view), kind="code"),
+            Fact(_("TLS"), None if view.engine == "sqlite" else _(MODES[view.tls])),
+            *(
+                [Fact(_("CA file"), view.tls_ca or _("the CAs of the system"))]
+                if view.tls == "verify"
+                else ()
+            ),
+            Fact(_("Account"), view.username or None),
+            Fact(_("Reader account"), view.reader_username or None),
+            Fact(_("Tables of queues"), growth and growth.tables),
+            Fact(_("Epoch"), view.epoch),
+            Fact(_("Schema version"), _schema_version(view)),
+            Fact(_("Chosen for new queues"), _("no") if view.dedicated else _("yes")),
+            Fact(_("Capacity, GB"), view.capacity_gb),
+            Fact(_("Replica"), replica, kind="code"),
+            Fact(_("Registered"), view.created_at_ms, kind="when"),
+            Fact(_("Changes"), _("audit log"), f"{page_url('audit')}?name={view.name}"),
+        ],
+        sizes=charts.size_chart(size_rows.read_history(node=name, actor=actor(request))),
     )
 
 
-def _measured(view: NodeView) -> tuple[float | None, disks.Space | None, str]:
-    """(ms of a smallest question, its room, why it does not answer)."""
+def _probe(view: NodeView) -> tuple[float | None, disks.Space | None, str]:
+    """Return (response time in ms, disk space, error text) of a node."""
+    # An offline node must not be contacted.
     if view.state == "offline":
         return None, None, ""
     try:
-        latency = registry.ping(view.id) * 1000
+        latency_ms = registry.ping(view.id) * 1000
         with node_pools.node(view.id).reading() as session:
-            return latency, disks.measure(session, snapshot.node_by_id(view.id)), ""
+            return latency_ms, disks.measure(session, snapshot.node_by_id(view.id)), ""
     except NodeUnavailable as error:
-        return None, None, error_words.said(error)
+        return None, None, error_texts.describe_error(error)
 
 
-def _actions(view: NodeView) -> list[Link]:
-    name = view.name
-    of_server = [
-        Link(_("Account"), to("node-account", name)),
-        Link(_("Reader account"), to("node-reader", name)),
-        Link(_("Promote the replica"), to("node-promote", name), "danger"),
-    ]
-    return [
-        Link(_("Test the connection"), to("node-test", name)),
-        Link(_("Settings"), to("node-settings", name)),
-        *(of_server if view.engine == "mysql" else ()),
-        Link(_("Adopt restored data"), to("node-adopt", name), "danger"),
-        Link(_("Remove"), to("node-delete", name), "danger"),
-    ]
-
-
-def _tiles(
-    view: NodeView, latency: float | None, room: disks.Space | None, growth: Growth | None
-) -> list[Fact]:
-    state = rows.state(
-        view.state if latency is not None or view.state == "offline" else "away"
-    )
-    return [
-        Fact(_("State"), state.value, tone=state.tone),
-        Fact(_("Response time"), latency, kind="lasts"),
-        Fact(_("Queues"), view.queues, f"{to('topics')}", kind="number"),
-        Fact(_("Size"), growth and growth.bytes, kind="size"),
-        Fact(_("Growth per day"), grown(growth) or DASH),
-        Fact(_("Free space"), size(room.free) if room else _("not known")),
-        Fact(
-            _("Free"),
-            f"{room.free_percent:.0f} %" if room else DASH,
-            tone=rows.state(view.disk).tone,
-        ),
-        Fact(_("Full in"), _full_in(room, growth)),
-    ]
-
-
-def _full_in(room: disks.Space | None, growth: Growth | None) -> str:
-    left = days_left(room.usable, growth.per_day) if room and growth else None
-    return DASH if left is None or left > FAR_DAYS else lasts(left * DAY)
-
-
-def _schema(view: NodeView) -> str | None:
+def _schema_version(view: NodeView) -> str | None:
+    """Return the schema version of a node, with the command that upgrades it."""
     version = registry.schema_version(view.id)
     if version is None or not registry.can_be_upgraded(view.id):
         return None if version is None else str(version)
@@ -179,36 +201,3 @@ def _schema(view: NodeView) -> str | None:
         "version": version,
         "command": command,
     }
-
-
-def _tls(view: NodeView) -> str | None:
-    if view.engine == "sqlite":
-        return None
-    return _(MODES[view.tls])
-
-
-def _facts(view: NodeView, growth: Growth | None) -> list[Fact]:
-    replica = (
-        f"{view.replica_host}:{view.replica_port or 3306}" if view.replica_host else None
-    )
-    return [
-        Fact(_("Kind"), rows.state(view.kind).value),
-        Fact(_("Engine"), view.engine),
-        Fact(_("Where"), _where(view), kind="code"),
-        Fact(_("TLS"), _tls(view)),
-        *(
-            [Fact(_("CA file"), view.tls_ca or _("the CAs of the system"))]
-            if view.tls == "verify"
-            else ()
-        ),
-        Fact(_("Account"), view.username or None),
-        Fact(_("Reader account"), view.reader_username or None),
-        Fact(_("Tables of queues"), growth and growth.tables),
-        Fact(_("Epoch"), view.epoch),
-        Fact(_("Schema version"), _schema(view)),
-        Fact(_("Chosen for new queues"), _("no") if view.dedicated else _("yes")),
-        Fact(_("Capacity, GB"), view.capacity_gb),
-        Fact(_("Replica"), replica, kind="code"),
-        Fact(_("Registered"), view.created_at_ms, kind="when"),
-        Fact(_("Changes"), _("audit log"), f"{to('audit')}?name={view.name}"),
-    ]

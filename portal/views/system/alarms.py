@@ -1,4 +1,4 @@
-"""Alarms: what lasts, what was, and who looks after it."""
+"""Alarms: active, resolved, and their acknowledgement."""
 
 from __future__ import annotations
 
@@ -21,54 +21,87 @@ from metadata.monitoring import alarms, mails
 from metadata.rules.alarm_rules import ONCE, parse_subject
 from portal.actions.action import Action, Preview
 from portal.auth.access import actor, may
-from portal.kit import pages, rows
-from portal.kit.pages import Link, to
+from portal.kit import cells, pages
+from portal.kit.pages import Link, page_url
 from portal.kit.tables import (
     Cell,
     Column,
     Columns,
-    Empty,
+    EmptyHint,
     Text,
     badge,
-    listed,
+    list_table,
     number,
+    parse_list_query,
     text,
-    wanted,
-    when,
+    timestamp,
 )
-from portal.templatetags.shapes import at, count
+from portal.templatetags.formats import format_count, format_time
 
-MOST_NAMED = 20  # alarms in the preview of an acknowledgement
-SHOWN: dict[str, bool | None] = {"lasting": True, "over": False, "all": None}
+# Alarms named in the preview of an acknowledgement.
+MAX_ALARMS_NAMED = 20
+# Value of `?show=` → filter of the list.
+LASTING_FILTERS: dict[str, bool | None] = {"lasting": True, "over": False, "all": None}
 
 
 def alarms_list(request: HttpRequest) -> HttpResponse:
-    """Show the alarms that last, those that are over, or both."""
-    shown = request.GET.get("show", "lasting")
-    shown = shown if shown in SHOWN else "lasting"
-    who = actor(request)
-    found = operation_lists.alarms(wanted=wanted(request), actor=who, lasting=SHOWN[shown])
-    admin = may(request, "admin")
+    """Show active alarms, resolved alarms, or both."""
+    selected = request.GET.get("show", "lasting")
+    selected = selected if selected in LASTING_FILTERS else "lasting"
+    current_actor = actor(request)
+    alarms_page = operation_lists.alarms(
+        wanted=parse_list_query(request),
+        actor=current_actor,
+        lasting=LASTING_FILTERS[selected],
+    )
+    is_admin = may(request, "admin")
     columns: Columns[AlarmRow] = [
-        Column(_("State"), _state),
-        Column(_("What"), lambda one: text(rows.alarm_kind(one.kind)), "kind"),
-        Column(_("Where"), lambda one: rows.alarm_place(one, administrator=admin), "name"),
-        Column(_("Detail"), lambda one: text(_detail(one))),
-        Column(_("Times"), lambda one: number(one.times), right=True),
-        Column(_("Since"), lambda one: when(one.since_ms), "since"),
-        Column(_("Until"), lambda one: when(one.ended_at_ms)),
-        Column(_("Acknowledged by"), lambda one: _care(one, who)),
+        Column(
+            _("State"),
+            lambda row: (
+                badge(_("resolved"), "ok")
+                if row.ended_at_ms is not None
+                else badge(_("active"), "warn" if row.acknowledged_by else "bad")
+            ),
+        ),
+        Column(_("What"), lambda row: text(cells.alarm_kind(row.kind)), "kind"),
+        Column(
+            _("Where"), lambda row: cells.alarm_subject(row, administrator=is_admin), "name"
+        ),
+        Column(_("Detail"), lambda row: text(_alarm_detail(row))),
+        Column(_("Times"), lambda row: number(row.times), right=True),
+        Column(_("Since"), lambda row: timestamp(row.since_ms), "since"),
+        Column(_("Until"), lambda row: timestamp(row.ended_at_ms)),
+        Column(_("Acknowledged by"), lambda row: _acknowledged_by(row, current_actor)),
     ]
-    words = {"lasting": _("Active"), "over": _("Resolved"), "all": _("All")}
+    labels = {"lasting": _("Active"), "over": _("Resolved"), "all": _("All")}
     filters = [
-        Link(words[one], f"{to('alarms')}?show={one}", "on" if one == shown else "")
-        for one in SHOWN
+        Link(
+            labels[filter_name],
+            f"{page_url('alarms')}?show={filter_name}",
+            "on" if filter_name == selected else "",
+        )
+        for filter_name in LASTING_FILTERS
     ]
-    table = listed(request, columns, found, empty=_none(shown))
-    intro = _mails() if admin else ""
-    may_all = shown == "lasting" and alarms.list_acknowledgeable(actor=who)
-    actions = [Link(_("Acknowledge all"), to("alarms-acknowledge"))] if may_all else []
-    return pages.list_page(
+    table = list_table(
+        request,
+        columns,
+        alarms_page,
+        empty=EmptyHint(_("No active alarms. A job checks every minute."))
+        if selected == "lasting"
+        else EmptyHint(_("No matching alarms")),
+    )
+    intro = _describe_mails() if is_admin else ""
+    # The link is offered only if there is an alarm that the user may acknowledge.
+    may_acknowledge = selected == "lasting" and alarms.list_acknowledgeable(
+        actor=current_actor
+    )
+    actions = (
+        [Link(_("Acknowledge all"), page_url("alarms-acknowledge"))]
+        if may_acknowledge
+        else []
+    )
+    return pages.render_list(
         request,
         _("Alarms"),
         table,
@@ -79,56 +112,46 @@ def alarms_list(request: HttpRequest) -> HttpResponse:
     )
 
 
-def _none(shown: str) -> Empty:
-    if shown == "lasting":
-        return Empty(_("No active alarms. A job checks every minute."))
-    return Empty(_("No matching alarms"))
-
-
-def _mails() -> str:
+def _describe_mails() -> str:
     """Describe the state of alarm mails, for administrators."""
     if not config.smtp_url:
         return _("Nobody is mailed: CATMQ_SMTP_URL is not set.")
-    post = mails.read_mail_state()
-    if post.waiting and post.error:
+    mail_state = mails.read_mail_state()
+    # A configured server that refuses mails is the case to notice.
+    if mail_state.waiting and mail_state.error:
         return _("%(count)d mails are waiting. The last attempt failed: %(why)s") % {
-            "count": post.waiting, "why": post.error,
+            "count": mail_state.waiting, "why": mail_state.error,
         }  # fmt: skip
-    last = at(post.sent_at_ms)
+    last_sent = format_time(mail_state.sent_at_ms)
     return _("%(count)d mails are waiting. The last one was sent at %(last)s.") % {
-        "count": post.waiting,
-        "last": last,
+        "count": mail_state.waiting,
+        "last": last_sent,
     }
 
 
-def _state(one: AlarmRow) -> Cell:
-    if one.ended_at_ms is not None:
-        return badge(_("resolved"), "ok")
-    return badge(_("active"), "warn" if one.acknowledged_by else "bad")
-
-
-def _detail(one: AlarmRow) -> str:
-    detail = rows.alarm_detail(one)
-    if not one.count:
+def _alarm_detail(alarm: AlarmRow) -> str:
+    detail = cells.alarm_detail(alarm)
+    if not alarm.count:
         return detail
     return _("%(detail)s (%(count)s so far)") % {
         "detail": detail,
-        "count": count(one.count),
+        "count": format_count(alarm.count),
     }
 
 
-def _care(row: AlarmRow, who: Actor) -> Cell:
-    """Return the person who looks after an alarm, or a link to acknowledge it."""
-    if row.acknowledged_by or row.ended_at_ms is not None:
-        return text(row.acknowledged_by or None)
-    if not alarms.may_manage(who, parse_subject(row.kind, row.name)):
+def _acknowledged_by(alarm: AlarmRow, current_actor: Actor) -> Cell:
+    """Return who acknowledged an alarm, or a link to acknowledge it."""
+    if alarm.acknowledged_by or alarm.ended_at_ms is not None:
+        return text(alarm.acknowledged_by or None)
+    if not alarms.may_manage(current_actor, parse_subject(alarm.kind, alarm.name)):
         return text(None)
-    return text(_("acknowledge"), to("alarm-acknowledge", row.kind, row.name))
+    return text(_("acknowledge"), page_url("alarm-acknowledge", alarm.kind, alarm.name))
 
 
-class ChosenAlarms(forms.Form):
-    """The alarms that a preview named, so that none that is raised meanwhile is
-    acknowledged unseen.
+class ChosenAlarmsForm(forms.Form):
+    """The alarms named in a preview.
+
+    An alarm that is raised after the preview must not be acknowledged unseen.
     """
 
     chosen = forms.CharField(widget=forms.HiddenInput, max_length=500_000)
@@ -138,6 +161,7 @@ class ChosenAlarms(forms.Form):
             pairs = [
                 (str(kind), str(name)) for kind, name in loads(self.cleaned_data["chosen"])
             ]
+        # The field is hidden, so only a manipulated form gets here.
         except (TypeError, ValueError):
             raise forms.ValidationError(
                 _("This form has expired. Open its page again.")
@@ -146,23 +170,26 @@ class ChosenAlarms(forms.Form):
 
 
 class Acknowledge(Action):
-    """Says that somebody looks after an alarm."""
+    """Acknowledge an alarm."""
 
-    right = LOOK  # the verb asks for more, by what the alarm is about
-    what = "alarm"
+    # The verb requires more, depending on the object of the alarm.
+    right = LOOK
+    object_kind = "alarm"
     section = "alarms"
     button = lazy("Acknowledge")
-    everywhere = True
+    needs_right_on_all = True
     back_to = ("alarms",)
 
     def heading(self) -> Text:
-        words = {"what": rows.alarm_kind(self.word("kind")), "where": self.name}
-        return _("Acknowledge: %(what)s, %(where)s") % words
+        values = {"what": cells.alarm_kind(self.url_argument("kind")), "where": self.name}
+        return _("Acknowledge: %(what)s, %(where)s") % values
 
     def preview(self, fields: dict[str, Any]) -> Preview:
-        """Describe what acknowledging means. Raises Forbidden for who may not."""
-        alarms.require_manage(self.actor, parse_subject(self.word("kind"), self.name))
-        if self.word("kind") in ONCE:
+        """Describe the effect of the acknowledgement. Raises Forbidden."""
+        alarms.require_manage(
+            self.actor, parse_subject(self.url_argument("kind"), self.name)
+        )
+        if self.url_argument("kind") in ONCE:
             return Preview(
                 effects=[
                     _("This alarm reports a past event. It ends when you acknowledge it.")
@@ -178,34 +205,31 @@ class Acknowledge(Action):
         )
 
     def run(self, fields: dict[str, Any]) -> Text:
-        alarms.acknowledge(kind=self.word("kind"), name=self.name, actor=self.actor)
+        alarms.acknowledge(kind=self.url_argument("kind"), name=self.name, actor=self.actor)
         return _("The alarm is acknowledged.")
 
 
 class AcknowledgeAll(Action):
-    """Acknowledge every active alarm that the person may acknowledge and that the preview
-    named.
-    """
+    """Acknowledge the active alarms that the preview named, as far as the user may."""
 
-    right = LOOK  # the verb asks for more, by what each alarm is about
-    what = "alarm"
+    # The verb requires more, depending on the object of each alarm.
+    right = LOOK
+    object_kind = "alarm"
     section = "alarms"
     title = lazy("Acknowledge all alarms")
     button = lazy("Acknowledge all")
-    everywhere = True
+    needs_right_on_all = True
     back_to = ("alarms",)
-    form_class = ChosenAlarms
+    form_class = ChosenAlarmsForm
 
-    def get(self, request: HttpRequest, **words: Any) -> HttpResponse:
+    def get(self, request: HttpRequest, **arguments: Any) -> HttpResponse:
         chosen = alarms.list_acknowledgeable(actor=self.actor)
         if not chosen:
             raise NotFound(_("There is no active alarm that you may acknowledge."))
-        return self._ask(ChosenAlarms({"chosen": dumps(chosen)}))
+        return self._show_preview(ChosenAlarmsForm({"chosen": dumps(chosen)}))
 
     def preview(self, fields: dict[str, Any]) -> Preview:
-        """Name the alarms. Raises Forbidden if one of them is not the person's to
-        acknowledge.
-        """
+        """Name the alarms. Raises Forbidden if the user may not acknowledge all of them."""
         for kind, name in fields["chosen"]:
             alarms.require_manage(self.actor, parse_subject(kind, name))
         effects: list[Text] = [
@@ -214,19 +238,21 @@ class AcknowledgeAll(Action):
                 "The overview does not mention it until it is raised again."
             )
         ]
-        named: list[Text] = [
-            _("%(what)s: %(where)s") % {"what": rows.alarm_kind(kind), "where": name}
-            for kind, name in fields["chosen"][:MOST_NAMED]
+        alarm_names: list[Text] = [
+            _("%(what)s: %(where)s") % {"what": cells.alarm_kind(kind), "where": name}
+            for kind, name in fields["chosen"][:MAX_ALARMS_NAMED]
         ]
-        more = len(fields["chosen"]) - MOST_NAMED
-        if more > 0:
-            named.append(ngettext("%s more alarm", "%s more alarms", more) % count(more))
+        omitted = len(fields["chosen"]) - MAX_ALARMS_NAMED
+        if omitted > 0:
+            alarm_names.append(
+                ngettext("%s more alarm", "%s more alarms", omitted) % format_count(omitted)
+            )
         if any(kind in ONCE for kind, _name in fields["chosen"]):
             effects.append(_("Alarms that report a past event end."))
-        return Preview(effects=[*effects, *named])
+        return Preview(effects=[*effects, *alarm_names])
 
     def run(self, fields: dict[str, Any]) -> Text:
-        done = alarms.acknowledge_all(chosen=fields["chosen"], actor=self.actor)
+        count = alarms.acknowledge_all(chosen=fields["chosen"], actor=self.actor)
         return ngettext(
-            "%s alarm is acknowledged.", "%s alarms are acknowledged.", done
-        ) % count(done)
+            "%s alarm is acknowledged.", "%s alarms are acknowledged.", count
+        ) % format_count(count)

@@ -1,4 +1,4 @@
-"""Brokers: which there are, drained and enabled."""
+"""Brokers: the list, drain and enable, and the Java clients that called."""
 
 from __future__ import annotations
 
@@ -15,33 +15,58 @@ from metadata.listing.pages import ListPage
 from portal.actions.action import Action, Delete, Preview
 from portal.actions.toggle import Toggle
 from portal.auth.access import actor, may
-from portal.kit import pages, rows
-from portal.kit.pages import Link, to
-from portal.kit.tables import Cell, Column, Empty, Text, code, listed, number, text, when
+from portal.kit import cells, pages
+from portal.kit.pages import Link, page_url
+from portal.kit.tables import (
+    Column,
+    EmptyHint,
+    Text,
+    code,
+    list_table,
+    number,
+    text,
+    timestamp,
+)
 
 
 def brokers_list(request: HttpRequest) -> HttpResponse:
+    """Show the brokers."""
     views = discovery.list_brokers(actor=actor(request))
+    # Brokers are few, so the list has no search.
     columns: list[Column[BrokerView]] = [
-        Column(_("Broker"), lambda one: text(one.name)),
+        Column(_("Broker"), lambda row: text(row.name)),
         Column(
-            _("Last heartbeat"), lambda one: rows.state("alive" if one.alive else "dead")
+            _("Last heartbeat"), lambda row: cells.state("alive" if row.alive else "dead")
         ),
-        Column(_("State"), lambda one: rows.state(one.state)),
-        Column(_("Address"), lambda one: code(one.url)),
-        Column(_("Version"), lambda one: text(one.version or None)),
-        Column(_("Started"), lambda one: when(one.started_at_ms)),
-        Column(_("Last seen"), lambda one: when(one.last_seen_at_ms)),
+        Column(_("State"), lambda row: cells.state(row.state)),
+        Column(_("Address"), lambda row: code(row.url)),
+        Column(_("Version"), lambda row: text(row.version or None)),
+        Column(_("Started"), lambda row: timestamp(row.started_at_ms)),
+        Column(_("Last seen"), lambda row: timestamp(row.last_seen_at_ms)),
     ]
     if may(request, "admin"):
-        columns.append(Column(_("Change"), _change))
-    hint = Empty(_("No broker is registered."))
-    table = listed(request, columns, ListPage(views, len(views), 1, 1), empty=hint)
-    actions = [Link(_("Java clients"), to("java-clients"))] if may(request, "admin") else []
+        columns.append(
+            Column(
+                _("Change"),
+                lambda row: (
+                    text(_("forget"), page_url("broker-forget", row.name))
+                    if not row.alive
+                    else text(
+                        _("Drain") if row.state == "in" else _("Return to service"),
+                        page_url("broker-state", row.name),
+                    )
+                ),
+            )
+        )
+    hint = EmptyHint(_("No broker is registered."))
+    table = list_table(request, columns, ListPage(views, len(views), 1, 1), empty=hint)
+    actions = (
+        [Link(_("Java clients"), page_url("java-clients"))] if may(request, "admin") else []
+    )
     intro = _(
         "A drained broker completes its running requests. Clients switch to other brokers."
     )
-    return pages.list_page(
+    return pages.render_list(
         request,
         _("Brokers"),
         table,
@@ -53,36 +78,29 @@ def brokers_list(request: HttpRequest) -> HttpResponse:
 
 
 def java_clients(request: HttpRequest) -> HttpResponse:
-    """Requests of Java clients, which have no key, by address and client."""
-    found = java_callers.list_callers(actor=actor(request))
+    """Show the Java clients, which have no API key, by address and client."""
+    callers = java_callers.list_callers(actor=actor(request))
     columns: list[Column[CallerView]] = [
-        Column(_("Address"), lambda one: code(one.address)),
-        Column(_("Client"), lambda one: text(one.sdk or None)),
-        Column(_("Answered, last hour"), lambda one: number(one.answered), right=True),
-        Column(_("Refused"), lambda one: number(one.refused), right=True),
-        Column(_("Rate limited"), lambda one: number(one.limited), right=True),
-        Column(_("Last seen"), lambda one: when(one.last_seen_at_ms)),
+        Column(_("Address"), lambda row: code(row.address)),
+        Column(_("Client"), lambda row: text(row.sdk or None)),
+        Column(_("Answered, last hour"), lambda row: number(row.answered), right=True),
+        Column(_("Refused"), lambda row: number(row.refused), right=True),
+        Column(_("Rate limited"), lambda row: number(row.limited), right=True),
+        Column(_("Last seen"), lambda row: timestamp(row.last_seen_at_ms)),
     ]
-    hint = Empty(_("No Java client has called in the last seven days."))
-    table = listed(request, columns, ListPage(tuple(found), len(found), 1, 1), empty=hint)
-    intro = _("A request without a client was refused before it was read.")
-    return pages.list_page(
-        request, _("Java clients"), table, section="brokers", intro=intro, searched=False
+    hint = EmptyHint(_("No Java client has called in the last seven days."))
+    table = list_table(
+        request, columns, ListPage(tuple(callers), len(callers), 1, 1), empty=hint
     )
-
-
-def _change(one: BrokerView) -> Cell:
-    if not one.alive:
-        return text(_("forget"), to("broker-forget", one.name))
-    return text(
-        _("Drain") if one.state == "in" else _("Return to service"),
-        to("broker-state", one.name),
+    intro = _("A request without a client was refused before it was read.")
+    return pages.render_list(
+        request, _("Java clients"), table, section="brokers", intro=intro, searched=False
     )
 
 
 class BrokerAction(Action):
     right = "admin"
-    what = "broker"
+    object_kind = "broker"
     section = "brokers"
     back_to = ("brokers",)
 
@@ -92,7 +110,7 @@ class SetBrokerState(Toggle, BrokerAction):
     button = lazy("Confirm")
     title = lazy("Broker %(name)s")
 
-    def other(self) -> str:
+    def offered_state(self) -> str:
         return (
             "out"
             if discovery.find_broker(name=self.name, actor=self.actor).state == "in"
@@ -112,19 +130,20 @@ class SetBrokerState(Toggle, BrokerAction):
         return Preview(effects=[_("The broker will accept requests again.")])
 
     def run(self, fields: dict[str, Any]) -> Text:
-        done = broker_rows.set_state(
+        # Brokers and clients notice the new state within seconds.
+        broker = broker_rows.set_state(
             name=self.name, state=fields["state"], actor=self.actor
         )
         return (
             _("Broker %s is drained.")
-            if done.state == "out"
+            if broker.state == "out"
             else _("Broker %s is enabled.")
         ) % self.name
 
 
 class ForgetBroker(Delete, BrokerAction):
     title = lazy("Forget broker %(name)s")
-    would = lazy("The broker is removed from the list. It registers again when it starts.")
+    effect = lazy("The broker is removed from the list. It registers again when it starts.")
 
     def run(self, fields: dict[str, Any]) -> Text:
         broker_rows.forget_broker(

@@ -1,6 +1,4 @@
-"""Does metadata agree with the nodes: what was found, and mends for what can be mended
-safely.
-"""
+"""Consistency of metadata and nodes: findings, and repairs that are safe."""
 
 from __future__ import annotations
 
@@ -17,48 +15,50 @@ from metadata.errors import Conflict
 from portal.actions.action import Action, Preview
 from portal.auth.access import actor
 from portal.kit import pages
-from portal.kit.pages import Link, to
+from portal.kit.pages import Link, page_url
 from portal.kit.tables import (
     Cell,
     Column,
     Columns,
-    Empty,
+    EmptyHint,
     Text,
     badge,
     code,
     long,
-    plain,
+    simple_table,
     text,
 )
 
 
 def findings(request: HttpRequest) -> HttpResponse:
-    """Show what disagrees now; every opening of the page checks anew."""
+    """Check metadata against the nodes and show the findings. Every request checks again."""
     report = verify.check(actor=actor(request))
     columns: Columns[Finding] = [
-        Column(_("What"), lambda one: badge(one.kind, "warn" if one.safe else "bad")),
-        Column(_("Where"), lambda one: text(one.where)),
-        Column(_("Details"), lambda one: text(one.what)),
-        Column(_("What it means"), lambda one: text(_(one.means))),
-        Column(_("What to do"), lambda one: text(_(one.advice))),
+        Column(_("What"), lambda row: badge(row.kind, "warn" if row.safe else "bad")),
+        Column(_("Where"), lambda row: text(row.where)),
+        Column(_("Details"), lambda row: text(row.what)),
+        Column(_("What it means"), lambda row: text(_(row.means))),
+        Column(_("What to do"), lambda row: text(_(row.advice))),
         Column(
             _("Repair"),
-            lambda one: (
-                code(_("repair"), to("repair", one.key)) if one.safe else text(_("manual"))
+            lambda row: (
+                code(_("repair"), page_url("repair", row.key))
+                if row.safe
+                else text(_("manual"))
             ),
         ),
     ]
-    good = Empty(_("Metadata and nodes are consistent."))
-    return pages.show(
+    good = EmptyHint(_("Metadata and nodes are consistent."))
+    return pages.render_page(
         request,
         "system/consistency",
         _("Metadata and nodes"),
         section="checks",
-        table=plain(columns, report.findings, good),
+        table=simple_table(columns, report.findings, good),
         unchecked=sorted(report.unchecked.items()),
         actions=[
-            Link(_("Check again"), to("consistency")),
-            Link(_("Check messages"), to("checks")),
+            Link(_("Check again"), page_url("consistency")),
+            Link(_("Check messages"), page_url("checks")),
         ],
         intro=_(
             "Tables, log end offsets, committed offsets and members are compared. Nothing "
@@ -69,30 +69,32 @@ def findings(request: HttpRequest) -> HttpResponse:
 
 class Repair(Action):
     right = "admin"
-    what = "check"
+    object_kind = "check"
     section = "checks"
     danger = True
     button = lazy("Repair")
-    everywhere = True
+    needs_right_on_all = True
     title = lazy("Repair")
     back_to = ("consistency",)
 
     def preview(self, fields: dict[str, Any]) -> Preview:
-        """Describe what the repair would do. Raises Conflict where that is not safe."""
-        found = verify.find(key=self.word("key"), actor=self.actor)
-        if not found.safe:
-            raise Conflict(f"{found.where}: {found.advice}")
+        """Describe the repair. Raises Conflict if it is not safe."""
+        finding = verify.find(key=self.url_argument("key"), actor=self.actor)
+        if not finding.safe:
+            raise Conflict(f"{finding.where}: {finding.advice}")
         facts = (
-            (text(_("Where")), long(found.where)),
-            (text(_("Details")), text(found.what)),
-            (text(_("What it means")), text(_(found.means))),
+            (text(_("Where")), long(finding.where)),
+            (text(_("Details")), text(finding.what)),
+            (text(_("What it means")), text(_(finding.means))),
         )
         columns: Columns[tuple[Cell, Cell]] = (
             Column("", itemgetter(0)),
             Column("", itemgetter(1)),
         )
-        return Preview(effects=[_(found.advice)], table=plain(columns, facts, Empty("")))
+        return Preview(
+            effects=[_(finding.advice)], table=simple_table(columns, facts, EmptyHint(""))
+        )
 
     def run(self, fields: dict[str, Any]) -> Text:
-        done = verify.repair(key=self.word("key"), actor=self.actor)
-        return _("Repaired: %s.") % done.where
+        finding = verify.repair(key=self.url_argument("key"), actor=self.actor)
+        return _("Repaired: %s.") % finding.where

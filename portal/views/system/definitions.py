@@ -1,6 +1,4 @@
-"""Export and import of definitions: the document of this installation, and that of another
-one.
-"""
+"""Export and import of definitions: topics, groups and subscriptions as a JSON document."""
 
 from __future__ import annotations
 
@@ -18,9 +16,18 @@ from metadata.definitions.exports import export
 from metadata.definitions.plans import Plan, Step
 from portal.actions.action import Create, Preview
 from portal.auth.access import actor
-from portal.kit.tables import Column, Columns, Empty, Text, badge, code, plain, text
+from portal.kit.tables import (
+    Column,
+    Columns,
+    EmptyHint,
+    Text,
+    badge,
+    code,
+    simple_table,
+    text,
+)
 
-OUTCOMES: dict[str, tuple[Text, str]] = {
+OUTCOME_LABELS: dict[str, tuple[Text, str]] = {
     "create": (lazy("create"), "ok"),
     "change": (lazy("change settings"), "warn"),
     "same": (lazy("exists"), ""),
@@ -28,7 +35,7 @@ OUTCOMES: dict[str, tuple[Text, str]] = {
     "conflict": (lazy("conflict"), "bad"),
     "unfinished": (lazy("unfinished"), "bad"),
 }
-KINDS: dict[str, Text] = {
+KIND_LABELS: dict[str, Text] = {
     "topic": lazy("topic"),
     "group": lazy("group"),
     "subscription": lazy("subscription"),
@@ -36,13 +43,13 @@ KINDS: dict[str, Text] = {
 
 
 def download(request: HttpRequest) -> HttpResponse:
-    """Return the document as a file; `?topic=` is a pattern."""
+    """Return the document as a file. `?topic=` is a pattern."""
     document = export(topic=request.GET.get("topic", ""), actor=actor(request))
-    answer = HttpResponse(
+    response = HttpResponse(
         json.dumps(document, ensure_ascii=False, indent=2), content_type="application/json"
     )
-    answer["Content-Disposition"] = 'attachment; filename="definitions.json"'
-    return answer
+    response["Content-Disposition"] = 'attachment; filename="definitions.json"'
+    return response
 
 
 class DocumentField(forms.CharField):
@@ -52,13 +59,14 @@ class DocumentField(forms.CharField):
 
     def clean(self, value: Any) -> Any:
         try:
+            # Deeply nested JSON raises RecursionError.
             return json.loads(super().clean(value))
         except (ValueError, RecursionError) as error:
             raise forms.ValidationError(_("This is not JSON: %s") % error) from None
 
 
-class Importing(forms.Form):
-    """The document, and the rule for what exists."""
+class ImportForm(forms.Form):
+    """The document, and the rule for objects that exist with other settings."""
 
     document = DocumentField(
         label=lazy("Document"),
@@ -76,36 +84,46 @@ class Importing(forms.Form):
 
 
 class Import(Create):
-    """Makes what a document defines; each entry has its row in the audit log."""
+    """Creates the objects that a document defines. Each has an audit row."""
 
-    form_class = Importing
+    form_class = ImportForm
     title = lazy("Import topics and groups")
     back_to = ("topics",)
 
     def preview(self, fields: dict[str, Any]) -> Preview:
-        plan = self._do(fields, dry_run=True)
-        blocked = bool(plan.of("conflict", "unfinished"))
-        effects: list[Text] = [_summary(plan)]
-        if blocked:
+        plan = self._import(fields, dry_run=True)
+        # An import is carried out completely or not at all.
+        is_blocked = bool(plan.of("conflict", "unfinished"))
+        effects: list[Text] = [_count_outcomes(plan)]
+        if is_blocked:
             effects.append(
                 _("The import is refused while there are conflicts. Nothing was done.")
             )
         columns: Columns[Step] = [
-            Column(_("Place"), lambda one: code(one.entry.place)),
-            Column(_("Kind"), lambda one: text(KINDS[one.entry.kind])),
-            Column(_("Name"), lambda one: text(one.entry.name)),
-            Column(_("Result"), lambda one: badge(*OUTCOMES[one.outcome])),
-            Column(_("Here → in the document"), lambda one: text(_differences(one))),
-            Column(_("Problem"), lambda one: text(one.problem or None)),
+            Column(_("Place"), lambda row: code(row.entry.place)),
+            Column(_("Kind"), lambda row: text(KIND_LABELS[row.entry.kind])),
+            Column(_("Name"), lambda row: text(row.entry.name)),
+            Column(_("Result"), lambda row: badge(*OUTCOME_LABELS[row.outcome])),
+            Column(
+                _("Here → in the document"),
+                lambda row: text(
+                    ", ".join(
+                        f"{d.field}: {_to_json(d.here)} → {_to_json(d.there)}"
+                        for d in row.differences
+                    )
+                    or None
+                ),
+            ),
+            Column(_("Problem"), lambda row: text(row.problem or None)),
         ]
-        table = plain(columns, plan.steps, Empty(_("The document is empty.")))
-        return Preview(effects=effects, table=table, blocked=blocked)
+        table = simple_table(columns, plan.steps, EmptyHint(_("The document is empty.")))
+        return Preview(effects=effects, table=table, blocked=is_blocked)
 
     def run(self, fields: dict[str, Any]) -> Text:
-        plan = self._do(fields, dry_run=False)
-        return _("The import is done. %s") % _summary(plan)
+        plan = self._import(fields, dry_run=False)
+        return _("The import is done. %s") % _count_outcomes(plan)
 
-    def _do(self, fields: dict[str, Any], *, dry_run: bool) -> Plan:
+    def _import(self, fields: dict[str, Any], *, dry_run: bool) -> Plan:
         return imports.import_definitions(
             document=fields["document"],
             existing=fields["existing"],
@@ -114,19 +132,14 @@ class Import(Create):
         )
 
 
-def _summary(plan: Plan) -> str:
-    counts: Counter[str] = Counter(one.outcome for one in plan.steps)
+def _count_outcomes(plan: Plan) -> str:
+    counts: Counter[str] = Counter(outcome.outcome for outcome in plan.steps)
     return ", ".join(
-        f"{word}: {counts[one]}" for one, (word, _tone) in OUTCOMES.items() if counts[one]
+        f"{label}: {counts[outcome]}"
+        for outcome, (label, _tone) in OUTCOME_LABELS.items()
+        if counts[outcome]
     )
 
 
-def _differences(step: Step) -> str | None:
-    found = (
-        f"{one.field}: {_value(one.here)} → {_value(one.there)}" for one in step.differences
-    )
-    return ", ".join(found) or None
-
-
-def _value(value: Any) -> str:
+def _to_json(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)

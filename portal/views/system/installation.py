@@ -1,4 +1,4 @@
-"""The installation itself: its settings, and checks of what it holds. For administrators."""
+"""The installation's settings, and checks of the stored messages. For administrators."""
 
 from __future__ import annotations
 
@@ -18,58 +18,63 @@ from portal.actions.action import Action, Preview
 from portal.actions.pickers import Picker
 from portal.auth.access import actor
 from portal.kit import pages
-from portal.kit.pages import Link, to
+from portal.kit.pages import Link, page_url
 from portal.kit.tables import (
     Cell,
     Column,
     Columns,
-    Empty,
+    EmptyHint,
     Text,
     badge,
     code,
     number,
-    plain,
+    simple_table,
     text,
 )
 
-MOST_QUEUES = 500
+MAX_QUEUES = 500
 
 
 def settings(request: HttpRequest) -> HttpResponse:
-    """Every setting with meaning, value and default; secrets are not shown."""
+    """Show every setting with its meaning, value and default. Secrets are not shown."""
     access.require(actor(request), "admin", "*", what="setting")
-    said = setting_comments()
+    texts = setting_comments()
     columns: Columns[Any] = [
-        Column(_("Setting"), lambda one: code(variable_name(one.name))),
-        Column(_("Value"), _value),
+        Column(_("Setting"), lambda row: code(variable_name(row.name))),
+        Column(_("Value"), _setting_value),
         Column(
-            _("Default"), lambda one: code(_word(one.default)) if one.repr else text(None)
+            _("Default"),
+            lambda row: code(_format_value(row.default)) if row.repr else text(None),
         ),
-        Column(_("Meaning"), lambda one: text(_(said[one.name]))),
+        Column(_("Meaning"), lambda row: text(_(texts[row.name]))),
     ]
-    table = plain(columns, fields_of(Config), Empty(""))
+    table = simple_table(columns, fields_of(Config), EmptyHint(""))
     intro = _(
         "They are read from the environment when a process starts. "
         "What is changed while it runs is on the pages of topics, groups and nodes."
     )
-    return pages.list_page(
+    return pages.render_list(
         request, _("Settings"), table, section="settings", intro=intro, searched=False
     )
 
 
-def _value(one: Any) -> Cell:
-    value = getattr(config, one.name)
-    if not one.repr:  # secrets
+def _setting_value(config_field: Any) -> Cell:
+    # A changed value is marked, so that it stands out among the defaults.
+    value = getattr(config, config_field.name)
+    # Secrets are declared with repr=False.
+    if not config_field.repr:
         return badge(_("set")) if value else badge(_("not set"))
-    return Cell(_word(value), "code", tone="" if value == one.default else "warn")
+    return Cell(
+        _format_value(value), "code", tone="" if value == config_field.default else "warn"
+    )
 
 
-def _word(value: Any) -> str | None:
-    """Return a value as its variable has it; None where that is empty."""
+def _format_value(value: Any) -> str | None:
+    """Return a value as its environment variable has it, None if that is empty."""
     return (", ".join(map(str, value)) if isinstance(value, tuple) else str(value)) or None
 
 
-class Checking(forms.Form):
+class CheckForm(forms.Form):
     topic = forms.CharField(
         label=lazy("Topic"),
         required=False,
@@ -83,22 +88,20 @@ class Checking(forms.Form):
 
 
 class Check(Action):
-    """Looks through what is stored for anything missing, double or out of order. It changes
-    nothing.
-    """
+    """Checks stored messages for missing, double or misplaced rows. It changes nothing."""
 
-    form_class = Checking
+    form_class = CheckForm
     right = "admin"
-    what = "check"
+    object_kind = "check"
     section = "checks"
     button = lazy("Check again")
-    says = lazy("Result")
+    preview_title = lazy("Result")
     title = lazy("Consistency checks")
     back_to = ("checks",)
 
-    def words(self) -> dict[str, Any]:
+    def extra_context(self) -> dict[str, Any]:
         return {
-            "actions": [Link(_("Metadata and nodes"), to("consistency"))],
+            "actions": [Link(_("Metadata and nodes"), page_url("consistency"))],
             "intro": _(
                 "All rows, log end offsets, batches and committed offsets of the topic are read "
                 "and compared. Nothing is changed."
@@ -107,33 +110,41 @@ class Check(Action):
 
     def preview(self, fields: dict[str, Any]) -> Preview:
         topics = [fields["topic"]] if fields["topic"] else None
+        # Only recent messages: a check of all would take longer than a browser waits.
         since = Since(ago_ms=fields["minutes"] * 60_000)
         report = verify.verify(topics=topics, since=since, actor=self.actor)
         columns: Columns[QueueReport] = [
-            Column(_("Queue"), lambda one: code(one.id)),
-            Column(_("Topic"), lambda one: text(one.expected.topic)),
-            Column(_("Node"), lambda one: text(one.expected.node)),
+            Column(_("Queue"), lambda row: code(row.id)),
+            Column(_("Topic"), lambda row: text(row.expected.topic)),
+            Column(_("Node"), lambda row: text(row.expected.node)),
             Column(
                 _("Findings"),
-                lambda one: number(len(one.findings), tone="bad" if one.findings else ""),
+                lambda row: number(len(row.findings), tone="bad" if row.findings else ""),
                 right=True,
             ),
-            Column(_("What"), _kinds),
+            Column(
+                _("What"),
+                lambda row: (
+                    badge(", ".join(sorted({f.kind for f in row.findings})), "bad")
+                    if row.findings
+                    else badge(_("in order"), "ok")
+                ),
+            ),
         ]
-        good = _(
+        clean_text = _(
             "%d queues were checked: nothing is missing, double or out of order."
         ) % len(report.queues)
-        said = _("%d problems found. `manage.py verify` explains each one and its remedy.")
-        bad = said % len(report.findings)
-        table = plain(
-            columns, report.queues[:MOST_QUEUES], Empty(_("There is no queue to check."))
+        template = _(
+            "%d problems found. `manage.py verify` explains each one and its remedy."
         )
-        return Preview(effects=[bad if report.findings else good], table=table)
+        problem_text = template % len(report.findings)
+        table = simple_table(
+            columns, report.queues[:MAX_QUEUES], EmptyHint(_("There is no queue to check."))
+        )
+        return Preview(
+            effects=[problem_text if report.findings else clean_text], table=table
+        )
 
+    # Confirming runs the check again, because it changes nothing.
     def run(self, fields: dict[str, Any]) -> Text:
         return self.preview(fields).effects[0]
-
-
-def _kinds(one: QueueReport) -> Cell:
-    kinds = ", ".join(sorted({finding.kind for finding in one.findings}))
-    return badge(kinds, "bad") if kinds else badge(_("in order"), "ok")

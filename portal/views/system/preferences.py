@@ -1,4 +1,6 @@
-"""Look of the portal: remembered in a cookie, so it holds before the login too."""
+"""Theme and language of the portal, stored in cookies so that they apply before the login,
+too.
+"""
 
 from __future__ import annotations
 
@@ -16,26 +18,29 @@ YEAR_S = 365 * 86_400
 
 @require_POST
 def theme(request: HttpRequest) -> HttpResponse:
-    """Remembers light, dark, or as the system, and goes back to the page."""
-    wanted, back = request.POST.get("theme", ""), request.POST.get("next", "")
-    safe = url_has_allowed_host_and_scheme(back, allowed_hosts={request.get_host()})
-    response = HttpResponseRedirect(back if safe else pages.to("overview"))
-    if wanted in THEMES:
+    """Store the theme in a cookie and return to the page."""
+    theme_name, next_url = request.POST.get("theme", ""), request.POST.get("next", "")
+    # A form of another site could redirect to any page.
+    is_safe = url_has_allowed_host_and_scheme(next_url, allowed_hosts={request.get_host()})
+    response = HttpResponseRedirect(next_url if is_safe else pages.page_url("overview"))
+    if theme_name in THEMES:
         response.set_cookie(
-            THEME_COOKIE, wanted, max_age=YEAR_S, samesite="Lax", httponly=True
+            THEME_COOKIE, theme_name, max_age=YEAR_S, samesite="Lax", httponly=True
         )
     return response
 
 
 def language(request: HttpRequest) -> HttpResponse:
-    """Remember the language as Django does, and go back to the page, or to the overview."""
+    """Store the language as Django does, and return to the page or the overview."""
     response: HttpResponse = set_language(request)
-    # Django's own way out, which knows no path prefix
+    # Django redirects to / without a valid `next`. That ignores the path prefix.
     if response.headers.get("Location") == "/":
-        response["Location"] = pages.to("overview")
+        response["Location"] = pages.page_url("overview")
     return response
 
 
 def keys(request: HttpRequest) -> HttpResponse:
-    """The keys that lead around, for who has no script; others see them over any page."""
-    return pages.show(request, "system/help", _("Keys"))
+    """Show the keyboard shortcuts, for browsers without scripts. Others show them over any
+    page.
+    """
+    return pages.render_page(request, "system/help", _("Keys"))

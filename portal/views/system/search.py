@@ -1,9 +1,9 @@
-"""The search over everything: pages, topics, groups, messages and actions, for the palette
-and as a page.
+"""Search over everything: pages, topics, groups, messages and actions.
 
-Words that begin an action's name choose actions, such as "pause bil"; the others are parts
-of names. A message is found by its id, or by `key:` with the name of its topic. Names come
-from the snapshot in memory, so a key stroke costs no query.
+It is shown in the palette and as a page. Words that begin the name of an action choose
+actions, as in "pause bil". The other words are parts of names. A message is found by its
+id, or by `key:` with its topic. Names come from the snapshot in memory, so typing causes no
+queries.
 """
 
 from __future__ import annotations
@@ -22,19 +22,21 @@ from metadata.listing.topic_lists import check_look
 from portal.actions import pickers
 from portal.auth.access import actor, may
 from portal.kit import pages
-from portal.kit.pages import SECTIONS, to
+from portal.kit.pages import SECTIONS, page_url
 from portal.kit.tables import Text
 
-MOST = 8  # of each kind
-MOST_QUERY = 200  # characters
-MESSAGE = re.compile(r"([0-9]{1,18})-([0-9]{1,18})", re.ASCII)
+# Topics or groups in a result.
+MAX_PER_KIND = 8
+# Characters of a query. The rest is ignored.
+MAX_QUERY_LENGTH = 200
+MESSAGE_ID = re.compile(r"([0-9]{1,18})-([0-9]{1,18})", re.ASCII)
 FOR_ADMINISTRATORS = ("nodes", "keys", "users", "pipeline", "reports", "checks", "settings")
 Kind = str  # topic or group
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """A result: `kind` says in words of which sort it is."""
+class SearchResult:
+    """A result. `kind` is its kind in words."""
 
     kind: Text
     label: Text
@@ -42,42 +44,45 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True)
-class Deed:
-    """An action on a topic or group: the English word for it, its label, its page, and the
-    right it needs.
+class NamedAction:
+    """An action on a topic or group.
+
+    `english_word` finds it in every language. `page` is its URL name, `right` the right it
+    needs.
     """
 
-    word: str
+    english_word: str
     label: Text
     page: str
     right: str = "manage"
 
 
-DEEDS: Mapping[Kind, Sequence[Deed]] = {
+NAMED_ACTIONS: Mapping[Kind, Sequence[NamedAction]] = {
     "topic": (
-        Deed("messages", lazy("Messages"), "messages", ""),
-        Deed("send", lazy("Send"), "send", "produce"),
-        Deed("expand", lazy("Expand"), "topic-expand"),
-        Deed("shrink", lazy("Shrink"), "topic-shrink"),
-        Deed("settings", lazy("Settings"), "topic-settings"),
-        Deed("tokens", lazy("Send tokens"), "topic-tokens"),
-        Deed("delayed", lazy("Delayed"), "delayed", ""),
-        Deed("clean", lazy("Clean now"), "topic-clean"),
-        Deed("delete", lazy("Delete"), "topic-delete"),
+        NamedAction("messages", lazy("Messages"), "messages", ""),
+        NamedAction("send", lazy("Send"), "send", "produce"),
+        NamedAction("expand", lazy("Expand"), "topic-expand"),
+        NamedAction("shrink", lazy("Shrink"), "topic-shrink"),
+        NamedAction("settings", lazy("Settings"), "topic-settings"),
+        NamedAction("tokens", lazy("Send tokens"), "topic-tokens"),
+        NamedAction("delayed", lazy("Delayed"), "delayed", ""),
+        NamedAction("clean", lazy("Clean now"), "topic-clean"),
+        NamedAction("delete", lazy("Delete"), "topic-delete"),
     ),
     "group": (
-        Deed("pause", lazy("Pause"), "group-stop"),
-        Deed("resume", lazy("Resume"), "group-start"),
-        Deed("reset", lazy("Reset offsets"), "group-reset"),
-        Deed("redrive", lazy("Redrive"), "redrive"),
-        Deed("failures", lazy("Retries and dead letters"), "failures"),
-        Deed("settings", lazy("Settings"), "group-settings"),
-        Deed("subscribe", lazy("Subscribe"), "subscribe"),
-        Deed("rebalance", lazy("Rebalance"), "group-rebalance"),
-        Deed("delete", lazy("Delete"), "group-delete"),
+        NamedAction("pause", lazy("Pause"), "group-stop"),
+        NamedAction("resume", lazy("Resume"), "group-start"),
+        NamedAction("reset", lazy("Reset offsets"), "group-reset"),
+        NamedAction("redrive", lazy("Redrive"), "redrive"),
+        NamedAction("failures", lazy("Retries and dead letters"), "failures"),
+        NamedAction("settings", lazy("Settings"), "group-settings"),
+        NamedAction("subscribe", lazy("Subscribe"), "subscribe"),
+        NamedAction("rebalance", lazy("Rebalance"), "group-rebalance"),
+        NamedAction("delete", lazy("Delete"), "group-delete"),
     ),
 }
-CREATED: Sequence[tuple[Text, str, str]] = (  # label, page, right
+# (label, URL name, right) of pages that create something.
+CREATE_PAGES: Sequence[tuple[Text, str, str]] = (
     (lazy("Create a topic"), "topic-create", "manage"),
     (lazy("Create a group"), "group-create", "manage"),
     (lazy("Create a user"), "user-create", "admin"),
@@ -88,125 +93,142 @@ CREATED: Sequence[tuple[Text, str, str]] = (  # label, page, right
 
 
 def search(request: HttpRequest) -> HttpResponse:
-    """The page; the palette shows its list of results."""
+    """Show the results. The palette takes its results from this page."""
+    # Every name is visible to users who may look at all.
     check_look(actor(request))
-    query = request.GET.get("q", "").replace("\0", "").strip()[:MOST_QUERY]
-    return pages.show(
+    query = request.GET.get("q", "").replace("\0", "").strip()[:MAX_QUERY_LENGTH]
+    return pages.render_page(
         request,
         "system/search",
         _("Search"),
         query=query,
-        found=list(_found(request, query)) if query else [],
+        results=list(_find_results(request, query)) if query else [],
     )
 
 
 def names(request: HttpRequest, kind: str) -> HttpResponse:
-    """Return names of topics or groups as options, by what is typed in the field that
-    `?field=` names.
+    """Return names of topics or groups as <option> elements.
+
+    `?field=` is the name of the form field whose text they must contain.
     """
     check_look(actor(request))
-    if kind not in DEEDS:
+    if kind not in NAMED_ACTIONS:
         raise Http404
-    typed = request.GET.get(request.GET.get("field", ""), "")[:MOST_QUERY]
-    return HttpResponse(pickers.options(kind, typed))
+    typed = request.GET.get(request.GET.get("field", ""), "")[:MAX_QUERY_LENGTH]
+    return HttpResponse(pickers.name_options(kind, typed))
 
 
-def _found(request: HttpRequest, query: str) -> Iterator[Found]:
-    yield from _message(query)
-    words = query.lower().split()
-    yield from _keyed(words, query)
-    parts = [one for one in words if ":" not in one]
-    verbs = {
-        one
-        for one in parts
-        if any(_begins(one, deed) for kind in DEEDS.values() for deed in kind)
+def _find_results(request: HttpRequest, query: str) -> Iterator[SearchResult]:
+    yield from _find_message(query)
+    query_words = query.lower().split()
+    yield from _find_keys(query_words, query)
+    # Words with a colon are fields such as `key:`.
+    parts = [word for word in query_words if ":" not in word]
+    # A word that begins the name of an action chooses actions.
+    action_words = {
+        word
+        for word in parts
+        if any(
+            _matches_action(word, deed) for kind in NAMED_ACTIONS.values() for deed in kind
+        )
     }
-    plain = _named(parts)
-    yield from (Found(_kind(kind), name, to(kind, name)) for kind, name in plain)
-    if verbs:
-        chosen = _named([one for one in parts if one not in verbs])
-        yield from _deeds(request, chosen, verbs)
-    elif plain:
-        yield from _deeds(request, plain[:1], set())
-    yield from _pages(request, parts)
+    named_objects = _find_names(parts)
+    yield from (
+        SearchResult(
+            _("Topic") if kind == "topic" else _("Group"), name, page_url(kind, name)
+        )
+        for kind, name in named_objects
+    )
+    if action_words:
+        chosen_objects = _find_names([word for word in parts if word not in action_words])
+        yield from _find_actions(request, chosen_objects, action_words)
+    # Without an action, the actions of the best match are offered.
+    elif named_objects:
+        yield from _find_actions(request, named_objects[:1], set())
+    yield from _find_pages(request, parts)
 
 
-def _message(query: str) -> Iterator[Found]:
-    """Yield the message of an id."""
-    matched = MESSAGE.fullmatch(query)
-    known = snapshot.current()
-    queue = known.queues.get(int(matched[1])) if matched else None
-    topic = known.topics.get(queue.topic_id) if queue else None
+def _find_message(query: str) -> Iterator[SearchResult]:
+    """Yield the message with this id."""
+    match = MESSAGE_ID.fullmatch(query)
+    cluster = snapshot.current()
+    queue = cluster.queues.get(int(match[1])) if match else None
+    topic = cluster.topics.get(queue.topic_id) if queue else None
     if topic is not None:
-        yield Found(_("Message"), f"{topic.name} {query}", to("message", topic.name, query))
+        yield SearchResult(
+            _("Message"), f"{topic.name} {query}", page_url("message", topic.name, query)
+        )
 
 
-def _keyed(words: Sequence[str], query: str) -> Iterator[Found]:
-    """Yield searches for messages with a key, in the topics that are named beside it."""
-    key = next((one[4:] for one in query.split() if one.lower().startswith("key:")), "")
+def _find_keys(query_words: Sequence[str], query: str) -> Iterator[SearchResult]:
+    """Yield searches for a key in the topics that are named as well."""
+    key = next((word[4:] for word in query.split() if word.lower().startswith("key:")), "")
     if not key:
         return
-    for kind, topic in _named([one for one in words if ":" not in one]):
+    for kind, topic in _find_names([word for word in query_words if ":" not in word]):
         if kind == "topic":
             label = _("%(topic)s, key %(key)s") % {"topic": topic, "key": key}
-            yield Found(
+            yield SearchResult(
                 _("Messages"),
                 label,
-                f"{to('messages')}?{urlencode({'topic': topic, 'key': key})}",
+                f"{page_url('messages')}?{urlencode({'topic': topic, 'key': key})}",
             )
 
 
-def _kind(kind: Kind) -> Text:
-    return _("Topic") if kind == "topic" else _("Group")
-
-
-def _named(parts: Sequence[str]) -> list[tuple[Kind, str]]:
-    """Return the first topics and groups whose names hold all parts, those that begin with
-    them first.
-    """
+def _find_names(parts: Sequence[str]) -> list[tuple[Kind, str]]:
+    """Return the first topics and groups whose names contain all parts."""
     return [
         (kind, name)
-        for kind in DEEDS
-        for name in pickers.best(pickers.names(kind), parts, most=MOST)
+        for kind in NAMED_ACTIONS
+        for name in pickers.best_matches(
+            pickers.names_of_kind(kind), parts, limit=MAX_PER_KIND
+        )
     ]
 
 
-def _begins(part: str, deed: Deed) -> bool:
-    return deed.word.startswith(part) or str(deed.label).lower().startswith(part)
+def _matches_action(word: str, action: NamedAction) -> bool:
+    return action.english_word.startswith(word) or str(action.label).lower().startswith(
+        word
+    )
 
 
-def _deeds(
-    request: HttpRequest, named: Sequence[tuple[Kind, str]], verbs: set[str]
-) -> Iterator[Found]:
-    """Yield the actions that the words choose, all without any, that the person may do on
-    what is named.
+def _find_actions(
+    request: HttpRequest, objects: Sequence[tuple[Kind, str]], action_words: set[str]
+) -> Iterator[SearchResult]:
+    """Yield the actions that the words choose, for objects on which the user may do them.
+
+    Without words, yield all actions.
     """
-    for kind, name in named:
-        for deed in DEEDS[kind]:
-            if verbs and not any(_begins(one, deed) for one in verbs):
+    for kind, name in objects:
+        for action in NAMED_ACTIONS[kind]:
+            if action_words and not any(
+                _matches_action(word, action) for word in action_words
+            ):
                 continue
-            if deed.right and not may(request, deed.right, name, what=kind):
+            if action.right and not may(request, action.right, name, what=kind):
                 continue
             href = (
-                f"{to('messages')}?{urlencode({'topic': name})}"
-                if deed.page == "messages"
-                else to(deed.page, name)
+                f"{page_url('messages')}?{urlencode({'topic': name})}"
+                if action.page == "messages"
+                else page_url(action.page, name)
             )
-            yield Found(_("Action"), f"{deed.label}: {name}", href)
+            yield SearchResult(_("Action"), f"{action.label}: {name}", href)
 
 
-def _pages(request: HttpRequest, parts: Sequence[str]) -> Iterator[Found]:
-    """Yield pages of the navigation and what makes something new, by words of their labels."""
-    admin = may(request, "admin")
+def _find_pages(request: HttpRequest, parts: Sequence[str]) -> Iterator[SearchResult]:
+    """Yield pages of the navigation, and pages that create something, by their labels."""
+    is_admin = may(request, "admin")
     for section, (label, page) in SECTIONS.items():
-        if _says(label, parts) and (admin or section not in FOR_ADMINISTRATORS):
-            yield Found(_("Page"), label, to(page))
-    for label, page, right in CREATED:
-        if _says(label, parts) and (
-            admin or (right == "manage" and actor(request).rights.get("manage"))
+        if _label_contains(label, parts) and (
+            is_admin or section not in FOR_ADMINISTRATORS
         ):
-            yield Found(_("Action"), label, to(page))
+            yield SearchResult(_("Page"), label, page_url(page))
+    for label, page, right in CREATE_PAGES:
+        if _label_contains(label, parts) and (
+            is_admin or (right == "manage" and actor(request).rights.get("manage"))
+        ):
+            yield SearchResult(_("Action"), label, page_url(page))
 
 
-def _says(label: Text, parts: Sequence[str]) -> bool:
-    return bool(parts) and all(one in str(label).lower() for one in parts)
+def _label_contains(label: Text, parts: Sequence[str]) -> bool:
+    return bool(parts) and all(word in str(label).lower() for word in parts)

@@ -1,4 +1,4 @@
-"""Delayed messages of a topic: what waits for its time, and taking one back."""
+"""Delayed messages of a topic: the list, and the recall of a message."""
 
 from __future__ import annotations
 
@@ -10,80 +10,80 @@ from django.utils.translation import gettext_lazy as lazy
 
 from messagestore.produce import delayed_admin, operator_sends
 from messagestore.produce.delayed_admin import Waiting, WaitingMessage
-from metadata.actors import Actor
 from metadata.errors import NodeUnavailable
-from portal.auth import error_words
+from portal.auth import error_texts
 from portal.auth.access import actor, may
-from portal.kit import bodies, pages, places
-from portal.kit.pages import Fact, to
+from portal.kit import bodies, navigation, pages
+from portal.kit.pages import Fact, page_url
 from portal.kit.tables import (
     Cell,
     Column,
-    Empty,
-    Table,
+    EmptyHint,
     Text,
     code,
     long,
-    plain,
+    simple_table,
     text,
-    when,
+    timestamp,
 )
 from portal.views.topics.topic_actions import TopicAction
 
-SHOWN = 50
+# Messages on a page.
+MESSAGES_PER_PAGE = 50
 
 
 def delayed(request: HttpRequest, name: str) -> HttpResponse:
-    """Show the messages of a topic that wait for their time, and the nodes that do not
-    tell.
-    """
-    found, missing = _asked(name, request.GET.get("after") or None, actor(request))
-    return pages.show(
-        request,
-        "topics/delayed",
-        _("Delayed messages of %s") % name,
-        status=200 if found else 503,
-        **places.of_topic(name, "delayed"),
-        name=name,
-        live=True,
-        missing=missing,
-        tiles=[Fact(_("Waiting"), found.count if found else None, kind="number")],
-        table=_table(name, found, known=not missing, recalls=may(request, "produce", name)),
-        following=f"?after={found.next}" if found and found.next else "",
-    )
-
-
-def _asked(name: str, after: str | None, who: Actor) -> tuple[Waiting | None, list[str]]:
+    """Show the delayed messages of a topic, and the nodes that did not answer."""
+    # A node that does not answer hides its messages, so the page names it.
+    page: Waiting | None = None
     try:
-        found = delayed_admin.of_topic(topic=name, after=after, limit=SHOWN, actor=who)
+        page = delayed_admin.of_topic(
+            topic=name,
+            after=request.GET.get("after") or None,
+            limit=MESSAGES_PER_PAGE,
+            actor=actor(request),
+        )
+        problems = [
+            _("Node %s does not answer, so its messages are not listed.") % node
+            for node in page.away
+        ]
+    # No node answered.
     except NodeUnavailable as error:
-        return None, [error_words.said(error)]
-    return found, [
-        _("Node %s does not answer, so its messages are not listed.") % node
-        for node in found.away
-    ]
-
-
-def _table(name: str, found: Waiting | None, *, known: bool, recalls: bool) -> Table:
+        problems = [error_texts.describe_error(error)]
     columns: list[Column[WaitingMessage]] = [
-        Column(_("Message"), lambda one: code(one.message_id)),
-        Column(_("Due"), lambda one: when(one.row.due_at_ms)),
-        Column(_("Key"), lambda one: code(one.row.key)),
-        Column(_("Tag"), lambda one: text(one.row.tag)),
-        Column(_("Size"), lambda one: Cell(len(one.row.body), "size"), right=True),
-        Column(_("Body"), lambda one: long(bodies.preview(one.row.body) or None)),
+        Column(_("Message"), lambda row: code(row.message_id)),
+        Column(_("Due"), lambda row: timestamp(row.row.due_at_ms)),
+        Column(_("Key"), lambda row: code(row.row.key)),
+        Column(_("Tag"), lambda row: text(row.row.tag)),
+        Column(_("Size"), lambda row: Cell(len(row.row.body), "size"), right=True),
+        Column(_("Body"), lambda row: long(bodies.preview_line(row.row.body) or None)),
     ]
-    if recalls:
+    if may(request, "produce", name):
         columns.append(
             Column(
                 _("Action"),
-                lambda one: text(_("recall"), to("recall", name, one.message_id)),
+                lambda row: text(_("recall"), page_url("recall", name, row.message_id)),
             )
         )
-    hint = Empty(_("No delayed messages. Send one:"), f"catmq send {name} --delay 60s")
-    messages = found.messages if found else ()
-    return plain(
-        columns, messages, hint if known else Empty(_("The delayed messages are unknown."))
+    hint = EmptyHint(_("No delayed messages. Send one:"), f"catmq send {name} --delay 60s")
+    # An empty list must not look complete while a node is missing.
+    messages = page.messages if page else ()
+    return pages.render_page(
+        request,
+        "topics/delayed",
+        _("Delayed messages of %s") % name,
+        status=200 if page else 503,
+        **navigation.for_topic(name, "delayed"),
+        name=name,
+        live=True,
+        missing=problems,
+        tiles=[Fact(_("Waiting"), page.count if page else None, kind="number")],
+        table=simple_table(
+            columns,
+            messages,
+            hint if (not problems) else EmptyHint(_("The delayed messages are unknown.")),
+        ),
+        following=f"?after={page.next}" if page and page.next else "",
     )
 
 
@@ -93,12 +93,12 @@ class Recall(TopicAction):
     button = lazy("Recall")
     title = lazy("Recall %(message_id)s")
     back_to = ("delayed", "name")
-    would = lazy(
+    effect = lazy(
         "The message will be deleted before it is delivered, so no group reads it."
     )
 
     def run(self, fields: dict[str, Any]) -> Text:
         operator_sends.recall(
-            topic=self.name, message_id=self.word("message_id"), actor=self.actor
+            topic=self.name, message_id=self.url_argument("message_id"), actor=self.actor
         )
-        return _("Message %s was recalled.") % self.word("message_id")
+        return _("Message %s was recalled.") % self.url_argument("message_id")

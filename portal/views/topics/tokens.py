@@ -1,4 +1,6 @@
-"""Send tokens of a topic, which Java clients must name. A token is shown once."""
+"""Send tokens of a topic, which Java clients must name. A token is shown only when it is
+created.
+"""
 
 from __future__ import annotations
 
@@ -12,36 +14,46 @@ from metadata.topics import send_tokens
 from metadata.topics.send_tokens import SendTokenView
 from portal.actions.action import Delete, Preview
 from portal.auth.access import actor
-from portal.kit import pages, places
-from portal.kit.pages import Link, to
-from portal.kit.tables import Column, Columns, Empty, Text, code, plain, text, when
+from portal.kit import navigation, pages
+from portal.kit.pages import Link, page_url
+from portal.kit.tables import (
+    Column,
+    Columns,
+    EmptyHint,
+    Text,
+    code,
+    simple_table,
+    text,
+    timestamp,
+)
 from portal.views.topics.topic_actions import TopicAction
 
 
 def tokens(request: HttpRequest, name: str) -> HttpResponse:
-    found = send_tokens.list_tokens(topic=name, actor=actor(request))
+    views = send_tokens.list_tokens(topic=name, actor=actor(request))
     columns: Columns[SendTokenView] = [
-        Column(_("Token"), lambda one: code(one.id)),
-        Column(_("Created"), lambda one: when(one.created_at_ms)),
+        Column(_("Token"), lambda row: code(row.id)),
+        Column(_("Created"), lambda row: timestamp(row.created_at_ms)),
         Column(
-            _("Delete"), lambda one: text(_("delete"), to("token-delete", name, one.id))
+            _("Delete"),
+            lambda row: text(_("delete"), page_url("token-delete", name, row.id)),
         ),
     ]
-    hint = Empty(
+    hint = EmptyHint(
         _("No send tokens: every Java client that is let in may send to this topic.")
     )
-    return pages.list_page(
+    return pages.render_list(
         request,
         _("Send tokens of %s") % name,
-        plain(columns, found, hint),
+        simple_table(columns, views, hint),
         searched=False,
-        actions=[Link(_("Create a token"), to("token-create", name), "primary")],
-        **places.of_topic(name, "tokens"),
+        actions=[Link(_("Create a token"), page_url("token-create", name), "primary")],
+        **navigation.for_topic(name, "tokens"),
     )
 
 
 class CreateToken(TopicAction):
-    """Makes a token, and shows it this once."""
+    """Creates a token and shows it, for the only time."""
 
     title = lazy("Create a send token for %(name)s")
     back_to = ("topic-tokens", "name")
@@ -49,6 +61,7 @@ class CreateToken(TopicAction):
     def preview(self, fields: dict[str, Any]) -> Preview:
         send_tokens.create(topic=self.name, actor=self.actor, dry_run=True)
         effects: list[Text] = [_("The token is shown once, on the next page.")]
+        # The first token of a topic makes tokens mandatory for it.
         if not send_tokens.list_tokens(topic=self.name, actor=self.actor):
             effects.append(
                 _("Messages of Java clients without a token will be refused at once.")
@@ -56,15 +69,16 @@ class CreateToken(TopicAction):
         return Preview(effects=effects)
 
     def run(self, fields: dict[str, Any]) -> Text:
+        # Kept on this view only, until respond() has shown it.
         view, self.secret = send_tokens.create(topic=self.name, actor=self.actor)
         return _("Send token %s was created.") % view.id
 
-    def done(self, said: Text) -> HttpResponse:
-        """The one page that shows the token: it is in no cookie and no session."""
-        return pages.show(
+    def respond(self, message: Text) -> HttpResponse:
+        """Show the token. It is in no cookie and no session, so no other page can show it."""
+        return pages.render_page(
             self.request,
             "system/new_key",
-            str(said),
+            str(message),
             section=self.section,
             secret=self.secret,
             back=self.back(),
@@ -77,15 +91,16 @@ class DeleteToken(Delete, TopicAction):
     back_to = ("topic-tokens", "name")
 
     def preview(self, fields: dict[str, Any]) -> Preview:
-        left = [
-            one
-            for one in send_tokens.list_tokens(topic=self.name, actor=self.actor)
-            if one.id != self._id
+        # Without any token, every Java client may send again.
+        remaining = [
+            token
+            for token in send_tokens.list_tokens(topic=self.name, actor=self.actor)
+            if token.id != self._token_id
         ]
         effects: list[Text] = [
             _("Messages of Java clients with this token will be refused.")
         ]
-        if not left:
+        if not remaining:
             effects = [
                 _(
                     "It is the last one: every Java client that is let in may send to this topic."
@@ -94,11 +109,13 @@ class DeleteToken(Delete, TopicAction):
         return Preview(effects=effects)
 
     def run(self, fields: dict[str, Any]) -> Text:
-        # the topic's name is what is typed
-        typed = self._id if fields["confirm"] == self.name else None
-        send_tokens.delete(topic=self.name, token=self._id, confirm=typed, actor=self.actor)
-        return _("Send token %s was deleted.") % self._id
+        # The user types the topic's name, while the verb wants the token's id typed.
+        confirmed_id = self._token_id if fields["confirm"] == self.name else None
+        send_tokens.delete(
+            topic=self.name, token=self._token_id, confirm=confirmed_id, actor=self.actor
+        )
+        return _("Send token %s was deleted.") % self._token_id
 
     @property
-    def _id(self) -> str:
-        return self.word("token")
+    def _token_id(self) -> str:
+        return self.url_argument("token")

@@ -1,4 +1,4 @@
-"""Actions on topics and their queues."""
+"""Actions on topics and their queues: create, change, expand, shrink, clean, delete, close."""
 
 from __future__ import annotations
 
@@ -18,16 +18,24 @@ from metadata.topics import topic_rows
 from metadata.topics.topic_rows import QueueView
 from portal.actions.action import Action, Create, Delete, Preview
 from portal.actions.edit import Edit, EditFields
-from portal.actions.fields import given
+from portal.actions.fields import pick_settings
 from portal.actions.pickers import Picker
 from portal.actions.toggle import Toggle
-from portal.kit import rows
+from portal.kit import cells
 from portal.kit.setting_fields import with_settings
-from portal.kit.tables import Column, Columns, Empty, Table, Text, number, plain, text
+from portal.kit.tables import (
+    Column,
+    Columns,
+    EmptyHint,
+    Text,
+    number,
+    simple_table,
+    text,
+)
 
 
 @with_settings(TOPIC)
-class NewTopic(forms.Form):
+class NewTopicForm(forms.Form):
     name = forms.CharField(
         label=lazy("Name"), max_length=100, help_text=lazy("Letters, digits, . _ -")
     )
@@ -48,11 +56,11 @@ class NewTopic(forms.Form):
 
 
 @with_settings(TOPIC)
-class EditTopic(EditFields):
-    """Settings of a topic that exists."""
+class EditTopicForm(EditFields):
+    """Settings of an existing topic."""
 
 
-class Expand(forms.Form):
+class ExpandForm(forms.Form):
     queues = forms.IntegerField(label=lazy("Queues to add"), min_value=1, initial=1)
     node = forms.CharField(
         label=lazy("Node"),
@@ -62,7 +70,7 @@ class Expand(forms.Form):
     )
 
 
-class Shrink(forms.Form):
+class ShrinkForm(forms.Form):
     count = forms.IntegerField(label=lazy("Queues to remove"), min_value=1, initial=1)
 
 
@@ -71,34 +79,38 @@ class TopicAction(Action):
 
 
 class CreateTopic(Create):
-    form_class = NewTopic
+    form_class = NewTopicForm
     title = lazy("Create a topic")
     back_to = ("topics",)
 
-    def effect(self, fields: dict[str, Any]) -> Text:
-        where = fields["node"] or _("the nodes with the fewest queues")
-        what = _(
+    def describe_effect(self, fields: dict[str, Any]) -> Text:
+        nodes = fields["node"] or _("the nodes with the fewest queues")
+        sentence = _(
             "Topic %(name)s will be created with %(queues)d queues on %(node)s. Each queue "
             "is a table."
         )
-        return what % {"name": fields["name"], "queues": fields["queues"], "node": where}
+        return sentence % {
+            "name": fields["name"],
+            "queues": fields["queues"],
+            "node": nodes,
+        }
 
     def run(self, fields: dict[str, Any]) -> Text:
         topics.create(
             name=fields["name"],
             queues=fields["queues"],
             node=fields["node"] or None,
-            settings=given(fields, TOPIC),
+            settings=pick_settings(fields, TOPIC),
             actor=self.actor,
         )
         return _("Topic %s is ready.") % str(fields["name"])
 
 
 class ChangeTopic(Edit, TopicAction):
-    form_class = EditTopic
+    form_class = EditTopicForm
     title = lazy("Settings of %(name)s")
 
-    def now(self) -> dict[str, Any]:
+    def stored_settings(self) -> dict[str, Any]:
         return read_settings(TOPIC, topic_rows.find_topic(name=self.name, actor=self.actor))
 
     def save(self, changed: dict[str, Any]) -> None:
@@ -106,20 +118,20 @@ class ChangeTopic(Edit, TopicAction):
 
 
 class ExpandTopic(TopicAction):
-    form_class = Expand
+    form_class = ExpandForm
     title = lazy("Expand %(name)s")
 
     def preview(self, fields: dict[str, Any]) -> Preview:
-        return _preview(self._do(fields, dry_run=True), _("New queues"))
+        return _preview_change(self._expand(fields, dry_run=True), _("New queues"))
 
     def run(self, fields: dict[str, Any]) -> Text:
-        done = self._do(fields, dry_run=False)
+        change = self._expand(fields, dry_run=False)
         return _("%(count)d queues were added to %(name)s.") % {
-            "count": len(done.queues),
+            "count": len(change.queues),
             "name": self.name,
         }
 
-    def _do(self, fields: dict[str, Any], *, dry_run: bool) -> Change:
+    def _expand(self, fields: dict[str, Any], *, dry_run: bool) -> Change:
         return queues.expand(
             topic=self.name,
             queues=fields["queues"],
@@ -130,101 +142,113 @@ class ExpandTopic(TopicAction):
 
 
 class ShrinkTopic(TopicAction):
-    form_class = Shrink
+    form_class = ShrinkForm
     danger = True
     title = lazy("Shrink %(name)s")
 
     def preview(self, fields: dict[str, Any]) -> Preview:
-        done = queues.shrink(
+        change = queues.shrink(
             topic=self.name, count=fields["count"], actor=self.actor, dry_run=True
         )
-        return _preview(
-            done, _("Queues that close and are retired once every group has read them")
+        return _preview_change(
+            change, _("Queues that close and are retired once every group has read them")
         )
 
     def run(self, fields: dict[str, Any]) -> Text:
-        done = queues.shrink(topic=self.name, count=fields["count"], actor=self.actor)
+        change = queues.shrink(topic=self.name, count=fields["count"], actor=self.actor)
         return _("%(count)d queues of %(name)s drain.") % {
-            "count": len(done.queues),
+            "count": len(change.queues),
             "name": self.name,
         }
 
 
-def _preview(change: Change, caption: str) -> Preview:
+def _preview_change(change: Change, caption: str) -> Preview:
+    """Describe the keys that move to other queues, and the groups with unread messages
+    there.
+    """
+    # Keys are spread over 1,024 slots, and a change of the layout moves some slots.
     effects = [
         _("%(share).1f %% of all keys move to another queue.")
         % {"share": 100 * change.moved_share}
     ]
+    # A key's new queue may be read before its old queue, so order is lost until the old queue
+    # is empty.
     effects += [
         _(
             "Group %(group)s has %(messages)s messages unread there: keys that move may "
             "come out of order."
         )
-        % {"group": one.group, "messages": "?" if one.messages is None else one.messages}
-        for one in change.unread
-        if one.messages != 0
+        % {"group": lag.group, "messages": "?" if lag.messages is None else lag.messages}
+        for lag in change.unread
+        if lag.messages != 0
     ]
-    return Preview(effects=effects, table=_queue_table(change, caption))
-
-
-def _queue_table(change: Change, caption: str) -> Table:
     columns: Columns[QueueView] = [
-        Column(_("Number"), lambda one: number(one.number), right=True),
-        Column(_("Node"), lambda one: text(one.node)),
+        Column(_("Number"), lambda row: number(row.number), right=True),
+        Column(_("Node"), lambda row: text(row.node)),
     ]
-    return plain(columns, change.queues, Empty(_("None.")), caption)
+    return Preview(
+        effects=effects,
+        table=simple_table(columns, change.queues, EmptyHint(_("None.")), caption),
+    )
 
 
 class CleanTopic(TopicAction):
-    """Removes what is older, or more, than the topic keeps."""
+    """Deletes messages beyond the topic's retention."""
 
     danger = True
     button = lazy("Clean now")
     title = lazy("Clean %(name)s")
 
     def preview(self, fields: dict[str, Any]) -> Preview:
-        found = retention.clean(topic=self.name, actor=self.actor, dry_run=True)
+        # The same computation as the job's, without deleting.
+        cleaned_queues = retention.clean(topic=self.name, actor=self.actor, dry_run=True)
         columns: Columns[Cleaned] = [
-            Column(_("Queue"), lambda one: rows.queue(one.plan.queue)),
-            Column(_("Log start offset"), lambda one: number(one.plan.low), right=True),
+            Column(_("Queue"), lambda row: cells.queue(row.plan.queue)),
+            Column(_("Log start offset"), lambda row: number(row.plan.low), right=True),
             Column(
                 _("Log start offset then"),
-                lambda one: number(one.plan.keep_from),
+                lambda row: number(row.plan.keep_from),
                 right=True,
             ),
             Column(
                 _("Messages to delete"),
-                lambda one: number(max(0, one.plan.keep_from - one.plan.low)),
+                lambda row: number(max(0, row.plan.keep_from - row.plan.low)),
                 right=True,
             ),
-            Column(_("Limited by"), lambda one: text(one.problem or one.plan.blocked_by)),
+            Column(_("Limited by"), lambda row: text(row.problem or row.plan.blocked_by)),
         ]
-        table = plain(columns, found, Empty(_("Nothing to clean")))
+        table = simple_table(columns, cleaned_queues, EmptyHint(_("Nothing to clean")))
         return Preview(effects=[_("Deleted messages cannot be restored.")], table=table)
 
     def run(self, fields: dict[str, Any]) -> Text:
-        found = retention.clean(topic=self.name, actor=self.actor, pass_s=retention.PASS_S)
-        touched = sum(bool(one.raised or one.dropped or one.deleted) for one in found)
+        cleaned_queues = retention.clean(
+            topic=self.name, actor=self.actor, pass_s=retention.PASS_S
+        )
+        cleaned_count = sum(
+            bool(cleaned.raised or cleaned.dropped or cleaned.deleted)
+            for cleaned in cleaned_queues
+        )
         return _("%(count)d queues of %(name)s were cleaned.") % {
-            "count": touched,
+            "count": cleaned_count,
             "name": self.name,
         }
 
 
 class DeleteTopic(Delete, TopicAction):
     title = lazy("Delete %(name)s")
-    gone_to = "topics"
+    page_after = "topics"
 
     def preview(self, fields: dict[str, Any]) -> Preview:
         state = topics.describe(name=self.name, actor=self.actor)
-        kept = sum((one.head or 0) - (one.low or 0) for one in state.queues)
-        what = _(
+        # A queue whose node does not answer counts as empty.
+        message_count = sum((queue.head or 0) - (queue.low or 0) for queue in state.queues)
+        sentence = _(
             "Topic %(name)s has %(queues)d queues and %(kept)d messages. Sends to it will "
             "be refused."
         )
-        words = {"name": self.name, "queues": len(state.queues), "kept": kept}
+        values = {"name": self.name, "queues": len(state.queues), "kept": message_count}
         return Preview(
-            effects=[what % words, _("Its tables are dropped after three days.")]
+            effects=[sentence % values, _("Its tables are dropped after three days.")]
         )
 
     def run(self, fields: dict[str, Any]) -> Text:
@@ -238,11 +262,12 @@ class SetQueueState(Toggle, TopicAction):
     button: ClassVar[Text] = lazy("Confirm")
 
     def heading(self) -> Text:
-        return _("Queue %s") % rows.queue_name(self.kwargs["queue"])
+        return _("Queue %s") % cells.queue_name(self.kwargs["queue"])
 
-    def other(self) -> str:
+    def offered_state(self) -> str:
         view = topic_rows.find_topic(name=self.name, actor=self.actor)
-        states = {one.queue: one.state for one in view.queues}
+        # The page offers the opposite of the state it shows.
+        states = {queue.queue: queue.state for queue in view.queues}
         return (
             "read_only"
             if states.get(self.kwargs["queue"]) == "read_write"
@@ -259,11 +284,11 @@ class SetQueueState(Toggle, TopicAction):
         return Preview(effects=[_("The queue will be opened and will accept sends again.")])
 
     def run(self, fields: dict[str, Any]) -> Text:
-        done = queues.set_state(
+        change = queues.set_state(
             topic=self.name,
             queue=self.kwargs["queue"],
             state=fields["state"],
             actor=self.actor,
         )
-        closed = done.queue.state == "read_only"
-        return _("The queue is closed for sends.") if closed else _("The queue is open.")
+        is_closed = change.queue.state == "read_only"
+        return _("The queue is closed for sends.") if is_closed else _("The queue is open.")

@@ -1,4 +1,4 @@
-"""API keys: who may call the API. The secret is shown once."""
+"""API keys: create, limit, revoke. A key is shown only when it is created."""
 
 from __future__ import annotations
 
@@ -19,15 +19,26 @@ from metadata.users import api_keys
 from metadata.users.api_keys import KeyView
 from portal.actions.action import Action, Delete, Preview
 from portal.actions.edit import Edit, EditFields
-from portal.actions.fields import given
+from portal.actions.fields import pick_settings
 from portal.auth.access import actor
 from portal.kit import pages
-from portal.kit.pages import Link, to
+from portal.kit.pages import Link, page_url
 from portal.kit.setting_fields import with_settings
-from portal.kit.tables import Column, Columns, Empty, Text, code, listed, text, wanted, when
+from portal.kit.tables import (
+    Column,
+    Columns,
+    EmptyHint,
+    Text,
+    code,
+    list_table,
+    parse_list_query,
+    text,
+    timestamp,
+)
 
-MOST = 1000
-MEANING: dict[str, Text] = {
+# All keys are read at once, and a page of them is shown.
+MAX_KEYS = 1000
+RIGHT_MEANINGS: dict[str, Text] = {
     "produce": lazy("Send to topics"),
     "consume": lazy("Read with groups, from topics"),
     "browse": lazy("Read messages without a group"),
@@ -38,37 +49,44 @@ MEANING: dict[str, Text] = {
 
 def keys_list(request: HttpRequest) -> HttpResponse:
     access.require(actor(request), "admin", "*", what="key")
-    window = Window(search=wanted(request).search, limit=MOST)
-    found = api_keys.list_keys(window=window, actor=actor(request)).items
+    window = Window(search=parse_list_query(request).search, limit=MAX_KEYS)
+    key_views = api_keys.list_keys(window=window, actor=actor(request)).items
     columns: Columns[KeyView] = [
-        Column(_("API key"), lambda one: code(one.name)),
-        Column(_("Rights"), lambda one: text(in_words(one.rights))),
-        Column(_("Limits"), lambda one: text(_limits(one))),
-        Column(_("Created"), lambda one: when(one.created_at_ms)),
-        Column(_("Change"), lambda one: text(_("limits"), to("key-limits", one.name))),
-        Column(_("Revoke"), lambda one: text(_("revoke"), to("key-delete", one.name))),
+        Column(_("API key"), lambda row: code(row.name)),
+        Column(_("Rights"), lambda row: text(describe_rights(row.rights))),
+        Column(_("Limits"), lambda row: text(_describe_limits(row))),
+        Column(_("Created"), lambda row: timestamp(row.created_at_ms)),
+        Column(
+            _("Change"), lambda row: text(_("limits"), page_url("key-limits", row.name))
+        ),
+        Column(
+            _("Revoke"), lambda row: text(_("revoke"), page_url("key-delete", row.name))
+        ),
     ]
-    hint = Empty(_("No matching keys"), "python manage.py create_api_key --help")
-    table = listed(request, columns, page_of(found, wanted=wanted(request)), empty=hint)
-    actions = [Link(_("Create a key"), to("key-create"))]
-    return pages.list_page(request, _("API keys"), table, section="keys", actions=actions)
+    hint = EmptyHint(_("No matching keys"), "python manage.py create_api_key --help")
+    table = list_table(
+        request, columns, page_of(key_views, wanted=parse_list_query(request)), empty=hint
+    )
+    actions = [Link(_("Create a key"), page_url("key-create"))]
+    return pages.render_list(request, _("API keys"), table, section="keys", actions=actions)
 
 
-def _limits(one: KeyView) -> str | None:
-    found = []
-    if one.max_messages_per_s is not None:
-        found.append(_("%d messages a second") % one.max_messages_per_s)
-    if one.max_bytes_per_s is not None:
-        found.append(_("%d bytes a second") % one.max_bytes_per_s)
-    return ", ".join(found) or None
+def _describe_limits(key: KeyView) -> str | None:
+    limits = []
+    if key.max_messages_per_s is not None:
+        limits.append(_("%d messages a second") % key.max_messages_per_s)
+    if key.max_bytes_per_s is not None:
+        limits.append(_("%d bytes a second") % key.max_bytes_per_s)
+    return ", ".join(limits) or None
 
 
-def in_words(rights: Mapping[str, Sequence[str]]) -> str:
+def describe_rights(rights: Mapping[str, Sequence[str]]) -> str:
+    """Return rights in a line, such as "produce orders*; browse logs"."""
     return "; ".join(f"{right} {', '.join(patterns)}" for right, patterns in rights.items())
 
 
-class RightsFields(forms.Form):
-    """One line of patterns for each right."""
+class RightsForm(forms.Form):
+    """A field for each right, with the patterns of names it covers."""
 
     produce = forms.CharField(
         label=lazy("Send to"),
@@ -85,52 +103,54 @@ class RightsFields(forms.Form):
     )
 
 
-def rights_of(fields: Mapping[str, Any]) -> dict[str, list[str]]:
-    """The rights that a form gives."""
-    found = {
+def read_rights(fields: Mapping[str, Any]) -> dict[str, list[str]]:
+    """Return the rights that a form grants. Empty rights are left out."""
+    rights = {
         right: str(fields.get(right) or "").replace(",", " ").split()
         for right in access.RIGHTS
     }
-    return {right: patterns for right, patterns in found.items() if patterns}
+    return {right: patterns for right, patterns in rights.items() if patterns}
 
 
 @with_settings(KEY)
-class NewKey(RightsFields):
+class NewKeyForm(RightsForm):
     name = forms.CharField(label=lazy("Name"), max_length=100)
     field_order = ("name",)
 
 
 class KeyAction(Action):
     right = "admin"
-    what = "key"
+    object_kind = "key"
     section = "keys"
-    everywhere = True
+    needs_right_on_all = True
     back_to = ("keys",)
 
 
 class CreateKey(KeyAction):
-    """Makes a key, and shows it this once."""
+    """Creates a key and shows it, for the only time."""
 
-    form_class = NewKey
+    form_class = NewKeyForm
     title = lazy("Create a key")
 
     def preview(self, fields: dict[str, Any]) -> Preview:
+        # A dry run checks the name and the rights.
         view, _secret = self._create(fields, dry_run=True)
         effects = [
-            f"{MEANING[right]}: {', '.join(patterns)}"
+            f"{RIGHT_MEANINGS[right]}: {', '.join(patterns)}"
             for right, patterns in view.rights.items()
         ]
         return Preview(effects=[*effects, _("The key is shown once, on the next page.")])
 
     def run(self, fields: dict[str, Any]) -> Text:
+        # Kept on this view only, until respond() has shown it.
         view, self.secret = self._create(fields)
         return _("Key %s was created.") % view.name
 
     def _create(
         self, fields: dict[str, Any], *, dry_run: bool = False
     ) -> tuple[KeyView, str]:
-        limits = given(fields, KEY)
-        rights = rights_of(fields)
+        limits = pick_settings(fields, KEY)
+        rights = read_rights(fields)
         return api_keys.create(
             name=fields["name"],
             rights=rights,
@@ -139,12 +159,12 @@ class CreateKey(KeyAction):
             dry_run=dry_run,
         )
 
-    def done(self, said: Text) -> HttpResponse:
-        """The one page that shows the secret: it is in no cookie and no session."""
-        return pages.show(
+    def respond(self, message: Text) -> HttpResponse:
+        """Show the key. It is in no cookie and no session, so no other page can show it."""
+        return pages.render_page(
             self.request,
             "system/new_key",
-            str(said),
+            str(message),
             section="keys",
             secret=self.secret,
             back=self.back(),
@@ -152,21 +172,21 @@ class CreateKey(KeyAction):
 
 
 @with_settings(KEY)
-class KeyLimits(EditFields):
-    """Send limits of a key that exists."""
+class KeyLimitsForm(EditFields):
+    """Send limits of an existing key."""
 
 
 class LimitKey(Edit, KeyAction):
-    form_class = KeyLimits
+    form_class = KeyLimitsForm
     title = lazy("Limits of key %(name)s")
 
-    def now(self) -> dict[str, Any]:
+    def stored_settings(self) -> dict[str, Any]:
         return read_settings(KEY, api_keys.find_key(name=self.name, actor=self.actor))
 
     def save(self, changed: dict[str, Any]) -> None:
         api_keys.update(name=self.name, settings=changed, actor=self.actor)
 
-    def saved(self) -> Text:
+    def saved_message(self) -> Text:
         return _("The limits of key %s were changed.") % self.name
 
 
@@ -176,8 +196,10 @@ class DeleteKey(Delete, KeyAction):
 
     def preview(self, fields: dict[str, Any]) -> Preview:
         view = api_keys.find_key(name=self.name, actor=self.actor)
-        what = _("Requests with this key will be refused within a second. Its rights: %s")
-        return Preview(effects=[what % in_words(view.rights)])
+        sentence = _(
+            "Requests with this key will be refused within a second. Its rights: %s"
+        )
+        return Preview(effects=[sentence % describe_rights(view.rights)])
 
     def run(self, fields: dict[str, Any]) -> Text:
         api_keys.delete(name=self.name, confirm=fields["confirm"], actor=self.actor)

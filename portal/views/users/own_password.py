@@ -1,4 +1,4 @@
-"""The password of whoever is logged in: changed by oneself, who knows the old one."""
+"""Change of the user's own password, which requires the old password."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from portal.auth import logins
 from portal.kit.tables import Text
 
 
-class Passwords(forms.Form):
-    """The old password, and the new one twice."""
+class PasswordForm(forms.Form):
+    """The old password, and the new password twice."""
 
     old = password_field(
         lazy("Current password"), autocomplete="current-password", max_length=500
@@ -29,28 +29,30 @@ class Passwords(forms.Form):
     again = password_field(lazy("Confirm new password"), max_length=500)
 
     def clean(self) -> dict[str, Any]:
-        """The fields. Raises ValidationError if the new ones differ."""
-        found = super().clean() or {}
-        if "again" in found and found.get("password") != found["again"]:
+        """Return the fields. Raises ValidationError if the new passwords differ."""
+        fields = super().clean() or {}
+        if "again" in fields and fields.get("password") != fields["again"]:
             self.add_error("again", _("The two passwords differ."))
-        return found
+        return fields
 
 
 class ChangePassword(Action):
-    """Changes it. Wrong old passwords count as wrong logins do: after some, none is tried
-    for a while.
+    """Changes the user's own password.
+
+    Wrong old passwords count as wrong logins, so that a stolen session cannot be used to
+    guess the password.
     """
 
-    form_class = Passwords
+    form_class = PasswordForm
     right = LOOK
-    what = "account"
+    object_kind = "account"
     section = "password"
-    everywhere = True
+    needs_right_on_all = True
     title = lazy("Your password")
     back_to = ("overview",)
 
     def preview(self, fields: dict[str, Any]) -> Preview:
-        self._prove(fields)
+        self._check_old_password(fields)
         accounts.change_own_password(
             password=fields["password"], actor=self.actor, dry_run=True
         )
@@ -64,14 +66,13 @@ class ChangePassword(Action):
         )
 
     def run(self, fields: dict[str, Any]) -> Text:
-        self._prove(fields)
+        self._check_old_password(fields)
         accounts.change_own_password(password=fields["password"], actor=self.actor)
         return _("Your password was changed.")
 
-    def _prove(self, fields: dict[str, Any]) -> None:
-        """Raises Invalid unless the old password is right, Unavailable if too many are
-        checked now.
-        """
+    def _check_old_password(self, fields: dict[str, Any]) -> None:
+        """Raise Invalid if the old password is wrong, Unavailable if too many logins wait."""
+        # Counts and limits attempts like a login does.
         with logins.turn():
             user = authenticate(
                 self.request, username=self.actor.name, password=fields["old"]
@@ -79,13 +80,13 @@ class ChangePassword(Action):
         if user is None:
             raise Invalid.field("old", _("Wrong password."))
 
-    def _act(self, form: forms.Form) -> HttpResponse:
-        """As of any action; the session, which the old password opened, then goes on under
-        the new one.
-        """
-        answer = super()._act(form)
-        if answer.status_code == 302:
+    def _execute(self, form: forms.Form) -> HttpResponse:
+        """Change the password, and keep the current session valid."""
+        response = super()._execute(form)
+        # Sessions are bound to the password hash, so this session would end as all others
+        # do.
+        if response.status_code == 302:
             update_session_auth_hash(
                 self.request, get_user_model().objects.get(username=self.actor.name)
             )
-        return answer
+        return response

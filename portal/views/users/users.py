@@ -1,4 +1,4 @@
-"""Users and roles: who may log in, and what each may do."""
+"""Users: their rights, roles and accounts."""
 
 from __future__ import annotations
 
@@ -16,53 +16,70 @@ from portal.actions.action import Action, Delete, Preview
 from portal.actions.edit import Edit, EditFields
 from portal.actions.fields import password_field
 from portal.auth.access import actor
-from portal.kit import pages, rows
-from portal.kit.pages import Link, to
-from portal.kit.tables import Column, Columns, Empty, Text, code, listed, text, wanted, when
-from portal.views.users.keys import MEANING, RightsFields, in_words, rights_of
+from portal.kit import cells, pages
+from portal.kit.pages import Link, page_url
+from portal.kit.tables import (
+    Column,
+    Columns,
+    EmptyHint,
+    Text,
+    code,
+    list_table,
+    parse_list_query,
+    text,
+    timestamp,
+)
+from portal.views.users.keys import RIGHT_MEANINGS, RightsForm, describe_rights, read_rights
 
 
 def users_list(request: HttpRequest) -> HttpResponse:
-    search = wanted(request).search.lower()
+    """Show the users."""
+    search = parse_list_query(request).search.lower()
     views = tuple(
-        one
-        for one in accounts.list_users(actor=actor(request))
-        if search in f"{one.name} {one.email}".lower()
+        user
+        for user in accounts.list_users(actor=actor(request))
+        if search in f"{user.name} {user.email}".lower()
     )
     columns: Columns[UserView] = [
-        Column(_("User"), lambda one: code(one.name, to("user", one.name))),
+        Column(_("User"), lambda row: code(row.name, page_url("user", row.name))),
         Column(
             _("Role"),
-            lambda one: rows.state("administrator" if one.administrator else "user"),
+            lambda row: cells.state("administrator" if row.administrator else "user"),
         ),
-        Column(_("State"), lambda one: rows.state("ok" if one.active else "inactive")),
+        Column(_("State"), lambda row: cells.state("ok" if row.active else "inactive")),
         Column(
             _("Rights"),
-            lambda one: text(
-                _("everything") if one.administrator else in_words(one.rights) or None
+            lambda row: text(
+                _("everything")
+                if row.administrator
+                else describe_rights(row.rights) or None
             ),
         ),
-        Column(_("E-mail"), lambda one: text(one.email or None)),
-        Column(_("Last login"), lambda one: when(one.last_login_ms)),
-        Column(_("Delete"), lambda one: text(_("delete"), to("user-delete", one.name))),
+        Column(_("E-mail"), lambda row: text(row.email or None)),
+        Column(_("Last login"), lambda row: timestamp(row.last_login_ms)),
+        Column(
+            _("Delete"), lambda row: text(_("delete"), page_url("user-delete", row.name))
+        ),
     ]
-    table = listed(
+    table = list_table(
         request,
         columns,
-        page_of(views, wanted=wanted(request)),
-        empty=Empty(_("No matching users")),
+        page_of(views, wanted=parse_list_query(request)),
+        empty=EmptyHint(_("No matching users")),
     )
     intro = _(
         "Administrators have all rights. Owners of a topic or group manage it. Other users see "
         "names and figures; everything else needs a right that is granted here."
     )
-    actions = [Link(_("Create a user"), to("user-create"))]
-    return pages.list_page(
+    actions = [Link(_("Create a user"), page_url("user-create"))]
+    return pages.render_list(
         request, _("Users and roles"), table, section="users", intro=intro, actions=actions
     )
 
 
-class Account(EditFields, RightsFields):
+class AccountForm(EditFields, RightsForm):
+    """Account settings of an existing user."""
+
     administrator = forms.BooleanField(label=lazy("Administrator"), required=False)
     active = forms.BooleanField(label=lazy("May log in"), required=False)
     password = password_field(
@@ -71,7 +88,9 @@ class Account(EditFields, RightsFields):
     field_order = ("password", "administrator", "active")
 
 
-class NewAccount(RightsFields):
+class NewAccountForm(RightsForm):
+    """Account settings of a new user."""
+
     name = forms.CharField(label=lazy("Name"), max_length=150)
     email = forms.EmailField(label=lazy("E-mail"), required=False)
     password = password_field(lazy("Password"))
@@ -81,18 +100,18 @@ class NewAccount(RightsFields):
 
 class UserAction(Action):
     right = "admin"
-    what = "user"
+    object_kind = "user"
     section = "users"
-    everywhere = True
+    needs_right_on_all = True
     back_to = ("users",)
 
 
 class CreateUser(UserAction):
-    form_class = NewAccount
+    form_class = NewAccountForm
     title = lazy("Create a user")
 
     def preview(self, fields: dict[str, Any]) -> Preview:
-        return Preview(effects=_may(self._create(fields, dry_run=True)))
+        return Preview(effects=_describe_account(self._create(fields, dry_run=True)))
 
     def run(self, fields: dict[str, Any]) -> Text:
         return _("User %s was created.") % self._create(fields).name
@@ -100,68 +119,71 @@ class CreateUser(UserAction):
     def _create(self, fields: dict[str, Any], *, dry_run: bool = False) -> UserView:
         return accounts.create(
             name=fields["name"], password=fields["password"], email=fields["email"],
-            administrator=fields["administrator"], rights=rights_of(fields),
+            administrator=fields["administrator"], rights=read_rights(fields),
             actor=self.actor, dry_run=dry_run,
         )  # fmt: skip
 
 
-def _may(view: UserView) -> list[Text]:
-    """List what an account may do, in sentences."""
+def _describe_account(view: UserView) -> list[Text]:
+    """Describe the rights of an account in sentences."""
     if view.administrator:
         return [
             _("%s has all rights, including those on users, keys and nodes.") % view.name
         ]
-    more = [
-        f"{MEANING[right]}: {', '.join(patterns)}"
+    right_sentences = [
+        f"{RIGHT_MEANINGS[right]}: {', '.join(patterns)}"
         for right, patterns in view.rights.items()
     ]
     if "browse" in view.rights:
-        names = {"name": view.name, "topics": ", ".join(view.rights["browse"])}
+        values = {"name": view.name, "topics": ", ".join(view.rights["browse"])}
         return [
             _("%(name)s sees names, states and figures, and reads messages of %(topics)s.")
-            % names,
-            *more,
+            % values,
+            *right_sentences,
         ]
     return [
         _("%s sees names, states and figures, but no headers or bodies of messages.")
         % view.name,
-        *more,
+        *right_sentences,
     ]
 
 
 class ChangeUser(Edit, UserAction):
-    form_class = Account
+    form_class = AccountForm
     title = lazy("User %(name)s")
 
-    def now(self) -> dict[str, Any]:
-        """As it is; but for the password, which nobody can read."""
+    def stored_settings(self) -> dict[str, Any]:
+        """Return the settings of the account. Its password cannot be read."""
         view = accounts.find_user(name=self.name, actor=self.actor)
         rights = {
-            right: ", ".join(view.rights.get(right, ()))
-            for right in RightsFields.base_fields
+            right: ", ".join(view.rights.get(right, ())) for right in RightsForm.base_fields
         }
         return {"administrator": view.administrator, "active": view.active, **rights}
 
     def preview(self, fields: dict[str, Any]) -> Preview:
         self._update(fields, dry_run=True)
-        found = super().preview(fields)
+        preview = super().preview(fields)
         if not fields["password"]:
-            return found
-        said = _(
+            return preview
+        sentence = _(
             "The password will be changed. All sessions of %s end, and the old password "
             "becomes invalid."
         )
-        effects = found.effects if found.table else ()  # else it says that nothing changes
-        return Preview(effects=[*effects, said % self.name], table=found.table)
+        # Without a table, the only effect is "Nothing changes."
+        effects = preview.effects if preview.table else ()
+        return Preview(effects=[*effects, sentence % self.name], table=preview.table)
 
     def run(self, fields: dict[str, Any]) -> Text:
         return _("User %s was changed.") % self._update(fields).name
 
     def _update(self, fields: dict[str, Any], *, dry_run: bool = False) -> UserView:
-        then = {**self.now(), **self._merge(fields).changed}
+        # The form was merged with the stored account, so that another administrator's
+        # changes stay.
+        settings = {**self.stored_settings(), **self._merge(fields).changed}
         return accounts.update(
-            name=self.name, administrator=then["administrator"], active=then["active"],
-            rights=rights_of(then), password=fields["password"], actor=self.actor, dry_run=dry_run,
+            name=self.name, administrator=settings["administrator"], active=settings["active"],
+            rights=read_rights(settings), password=fields["password"],
+            actor=self.actor, dry_run=dry_run,
         )  # fmt: skip
 
 
@@ -171,12 +193,13 @@ class DeleteUser(Delete, UserAction):
     def preview(self, fields: dict[str, Any]) -> Preview:
         self._delete(fields, dry_run=True)
         effects = [_("The account and its rights will be deleted, and its sessions end.")]
-        owns = accounts.owned_names(name=self.name, actor=self.actor)
-        if owns:
-            what = _(
+        # Ownership is a name in a setting, so it outlives the account.
+        owned_names = accounts.owned_names(name=self.name, actor=self.actor)
+        if owned_names:
+            sentence = _(
                 "The name stays an owner of %s. A new account with this name will manage them."
             )
-            effects.append(what % ", ".join(owns))
+            effects.append(sentence % ", ".join(owned_names))
         return Preview(effects=effects)
 
     def run(self, fields: dict[str, Any]) -> Text:

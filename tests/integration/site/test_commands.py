@@ -111,8 +111,9 @@ def test_a_url_and_a_command_say_how_connections_are_encrypted(
     assert run("set_tls", "main", "on") == "Node main is reached with tls on.\n"
     node = DbNode.objects.get()
     assert (node.tls, node.tls_ca) == ("on", "")
-    with pytest.raises(CommandError, match="tls_ca: the CA file /nowhere/ca"):
-        run("set_tls", "main", "verify", "--ca", "/nowhere/ca.pem")
+    for form in (("set_tls", "main", "verify"), ("set_node", "main", "--tls", "verify")):
+        with pytest.raises(CommandError, match="tls_ca: the CA file /nowhere/ca"):
+            run(*form, "--ca", "/nowhere/ca.pem")
     with pytest.raises(CommandError, match="must end with"):
         run("register_node", "other", "mysql://u:p@127.0.0.1:1/d?tls=on&ca=/ca.pem")
 
@@ -148,7 +149,7 @@ def test_a_node_is_taken_offline_and_its_capacity_is_set(
     assert said == "Node main has state offline, capacity_gb 400.\n"
     node = DbNode.objects.get()
     assert (node.state, node.capacity_gb) == ("offline", 400)
-    with pytest.raises(CommandError, match="Give --state or --capacity-gb"):
+    with pytest.raises(CommandError, match="Give --state, --capacity-gb, --tls"):
         run("set_node", "main")
     with pytest.raises(CommandError, match="capacity_gb"):
         run("set_node", "main", "--capacity-gb", "0")
@@ -186,6 +187,11 @@ def test_an_api_key_is_printed_once_and_found_by_its_digest(metadata_db: None) -
         ),
         (("create_api_key", "k", "--right", "produc=*"), "produc", 1),
         (("set_account", "main", "u"), "CATMQ_NODE_MAIN_PASSWORD", 1),
+        (("set_node", "main", "--username", "u"), "CATMQ_NODE_MAIN_PASSWORD", 1),
+        (("set_node", "main", "--reader", "u"), "CATMQ_NODE_MAIN_READER_PASSWORD", 1),
+        (("set_node", "main", "--username", ""), "--username needs an account", 1),
+        (("set_node", "main", "--ca", "/ca.pem"), "--ca needs --tls verify", 1),
+        (("set_node", "main", "--replica", "db:x"), "HOST:PORT", 1),
         (("promote_node", "main", "--dry-run"), "main does not exist", 1),
         (("rebalance",), "Name groups, or give --all.", 1),
         (("rebalance", "nobody"), "nobody does not exist", 1),

@@ -16,7 +16,7 @@ from metadata.brokers import registration
 from metadata.brokers.registration import BrokerIdentity
 from metadata.groups import groups
 from metadata.users import api_keys
-from portal.actions.action import CONFIRM
+from portal.actions.action import CONFIRM_FIELD
 from portal.urls import urlpatterns
 from tests.support import rows
 from tests.support.forms import browser, filled, text
@@ -38,7 +38,9 @@ def deletions() -> list[URLPattern]:
         for one in urlpatterns
     )
     return [
-        page for page, form in forms if form is not None and CONFIRM in form.base_fields
+        page
+        for page, form in forms
+        if form is not None and CONFIRM_FIELD in form.base_fields
     ]
 
 

@@ -194,7 +194,7 @@ def test_a_node_without_room_is_quiet_once_its_alarm_is_acknowledged_but_not_whe
     assert "Node main is running out of disk space" in text(ada.get("/"))
     alarms.raise_alarm(kind="node_low", name="main", detail="4 % free")
     assert quiet(ada, "node_low", "main")
-    monkeypatch.setattr(outages, "silent", lambda: ["main"])
+    monkeypatch.setattr(outages, "silent_nodes", lambda: ["main"])
     assert "Node main does not answer" in text(ada.get("/"))
 
 
@@ -340,7 +340,9 @@ def test_the_problems_of_a_group_stand_together_and_all_alarms_are_acknowledged_
     assert (
         "One problem needs attention" in page and page.count('aria-label="critical"') == 3
     )
-    monkeypatch.setattr(outages, "silent", lambda: [node_pools.node_of(queue).info.name])
+    monkeypatch.setattr(
+        outages, "silent_nodes", lambda: [node_pools.node_of(queue).info.name]
+    )
     page = text(ada.get("/"))
     verdict = page.partition('role="status"')[2].partition('class="tiles"')[0]
     assert "does not answer" in verdict and "billing" not in verdict

@@ -12,7 +12,7 @@ from django.test import Client
 
 from metadata.errors import Code
 from metadata.listing import overview_lists
-from portal.auth import error_words
+from portal.auth import error_texts
 from tests.support.forms import browser, text
 
 pytestmark = pytest.mark.one_engine
@@ -85,7 +85,7 @@ def test_every_code_of_a_refusal_that_a_page_can_meet_has_words() -> None:
         "foreign_keys", "internal", "request_timeout",
     }  # fmt: skip
     assert {str(one) for one in Code} - {
-        str(one) for one in error_words.WORDS
+        str(one) for one in error_texts.SENTENCES
     } == of_programs
 
 

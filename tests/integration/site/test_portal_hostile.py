@@ -20,7 +20,7 @@ from metadata.actors import command
 from metadata.cache import snapshot
 from portal.auth import logins
 from portal.kit import bodies
-from portal.views.messages.sending import Sending
+from portal.views.messages.sending import SendForm
 from tests.support.forms import browser, text
 
 pytestmark = pytest.mark.one_engine
@@ -81,7 +81,7 @@ def test_a_wrong_password_leaves_one_small_row_however_often_it_is_tried() -> No
 def test_of_too_many_wrong_tries_the_oldest_are_forgotten(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(logins, "MOST_REMEMBERED", 3)
+    monkeypatch.setattr(logins, "MAX_REMEMBERED", 3)
     for number in range(8):
         try_out(f"somebody-{number}", address=f"192.0.2.{number}")
 
@@ -113,13 +113,13 @@ def test_half_a_character_is_shown_as_it_is_stored(node: str, body: bytes) -> No
     page = ada.get(f"/messages/odd/{run.fate.queue}-{run.fate.offset}")
 
     assert page.status_code == 200
-    assert bodies.shown(body).kind in ("text", "bytes")
+    assert bodies.render_body(body).kind in ("text", "bytes")
     assert ada.get("/messages?topic=odd").status_code == 200
 
 
 def headers(typed: str) -> object:
     """Return what a form makes of typed headers; None if it refuses them."""
-    form = Sending(
+    form = SendForm(
         {"headers": typed, "body": "x", "batch": "01890a5d-ac96-774b-bcce-b302099a8057"}
     )
     return form.cleaned_data["headers"] if form.is_valid() else None

@@ -186,7 +186,7 @@ def test_what_was_found_is_downloaded_and_no_more(ada: Client) -> None:
 def test_a_download_is_bounded_and_says_so(
     ada: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(exporting, "MOST", 5)
+    monkeypatch.setattr(exporting, "MAX_MESSAGES", 5)
     messages = [NewMessage(body=b"x", key=f"k{n}", tag="many") for n in range(7)]
     publish(topic="orders", messages=messages, batch_id=None, actor=ME)
     answer = ada.get("/export/messages", {"topic": "orders", "tag": "many"})

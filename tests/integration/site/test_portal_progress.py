@@ -116,7 +116,7 @@ def test_what_was_not_counted_is_a_dash_and_no_zero(browser: Client) -> None:
     ],
 )
 def test_a_trend_in_words(said: LagTrend, words: str, tone: str) -> None:
-    found = progress.words(said)
+    found = progress.describe_progress(said)
     assert (str(found[0]), found[1]) == (words, tone)
 
 

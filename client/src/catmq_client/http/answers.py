@@ -82,6 +82,8 @@ def read_answer(
     if method == "HEAD" or status in _BODILESS:
         data: bytes | bytearray = b""
     elif "transfer-encoding" in headers:
+        # With both headers, or another encoding, a proxy and the client could see different
+        # ends of the answer (request smuggling).
         if headers["transfer-encoding"].lower() != "chunked" or "content-length" in headers:
             raise HTTPException("it is not clear where the answer ends")
         data = _read_chunks(stream)
@@ -123,6 +125,7 @@ class _Stream:
                 raise BadStatusLine(f"more than {max_bytes} bytes without an end")
             received = self._receive(RECEIVE_BYTES)
             if not received:
+                # A broken answer and no answer at all have different texts in the log.
                 has_begun = self._head_received or self.buffered
                 raise (
                     IncompleteRead(self.buffered)

@@ -76,6 +76,7 @@ class _WholeRequests(_Base):
             # Some proxies refuse a request of these methods without a length.
             lines.append("Content-Length: 0")
         head = "\r\n".join(lines)
+        # http.client would check this; here a line break could add headers or a request.
         if head.count("\n") != len(lines) - 1 or head.count("\r") != len(lines) - 1:
             raise ValueError("A header, or the path, has a line break in it.")
         data = head.encode("latin-1") + b"\r\n\r\n" + (body or b"")
@@ -97,6 +98,7 @@ class _WholeRequests(_Base):
         Raises HTTPException and OSError, and NewConnectionError if the request was not sent
         whole: then no broker can have carried it out.
         """
+        # A broker that does not read the request in time does not answer it either.
         if isinstance(self._send_error, TimeoutError):
             raise NewConnectionError(
                 self, "the request was not taken in time"

@@ -172,6 +172,7 @@ class _ConnectionPools(HTTPAdapter):
             target = prefix + (
                 f"{call.path}?{urlencode(call.params)}" if call.params else call.path
             )
+            # Brokers send no redirects, and HttpTransport decides about repeats.
             try:
                 return pool.urlopen(
                     call.method,

@@ -90,7 +90,11 @@ FACTS: Columns = {
     "session timeout": duration_column("session_timeout_ms"),
     "allowed addresses": lambda group: group.get("allow_addresses") or "all",
     "denied addresses": "deny_addresses",
-    "active members": lambda group: describe_active_limit(group.get("max_active_members")),
+    "active members": lambda group: (
+        "all"
+        if group.get("max_active_members") is None
+        else f"at most {group['max_active_members']}"
+    ),
     **field_columns("description generation"),
     "created": time_column("created_at_ms"),
 }
@@ -148,11 +152,6 @@ def subscribe_group(admin: Admin, args: argparse.Namespace) -> dict[str, Any]:
         start_ago_ms=start.ago_ms,
     )
     return {**subscription, "from": describe_start(subscription)}
-
-
-def describe_active_limit(maximum: int | None) -> str:
-    """Return the maximum number of members that own queues, as text."""
-    return "all" if maximum is None else f"at most {maximum}"
 
 
 def join_ids(queues: Iterable[int]) -> str:

@@ -106,10 +106,11 @@ def show_positions(lag: GroupLag, args: argparse.Namespace) -> int:
     print_rows(rows, {**QUEUE_COLUMNS, **instances, **LAG_COLUMNS, **leased}, args.output)
     if not is_table(args.output):
         return 0
-    note(
-        f"{lag['group']}: {'unknown' if lag['lag'] is None else lag['lag']} messages "
-        f"unread{describe_oldest(lag)}"
-    )
+    age = ""
+    if lag["lag"] and lag["lag_ms"] is not None:
+        age = f", the oldest {format_duration(lag['lag_ms'])} old"
+    count = "unknown" if lag["lag"] is None else lag["lag"]
+    note(f"{lag['group']}: {count} messages unread{age}")
     progress = lag.get("progress")
     if progress:
         note(
@@ -145,15 +146,6 @@ def describe_rates(progress: Progress) -> str:
     return ", ".join(
         f"{'unknown' if rate is None else f'{rate:.1f}'} {noun}"
         for noun, rate in rates.items()
-    )
-
-
-def describe_oldest(lag: GroupLag) -> str:
-    """Return the age of the oldest unread message as text, '' if there is none."""
-    return (
-        f", the oldest {format_duration(lag['lag_ms'])} old"
-        if lag["lag"] and lag["lag_ms"] is not None
-        else ""
     )
 
 

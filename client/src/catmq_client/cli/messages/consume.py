@@ -128,8 +128,8 @@ def fetch_wait_ms(idle_timeout_s: float | None) -> int:
 class Watch:
     """A transport that knows how long there has been nothing to deliver.
 
-    No answer is not idleness: a broker or node that does not answer may have messages.
-    Watch also names the program in registrations.
+    A missing answer does not count as idle, since that broker or node may have messages.
+    Watch also replaces the name of the program in registrations.
     """
 
     def __init__(self, transport: Transport) -> None:
@@ -137,7 +137,7 @@ class Watch:
         self.urls_from = getattr(transport, "urls_from", "")
         # Monotonic start of the first pull of the present idle time, None if messages may
         # be waiting.
-        self._since: float | None = None
+        self._idle_since: float | None = None
         self._away_since = time.monotonic()
 
     @property
@@ -149,37 +149,40 @@ class Watch:
         self, method: str, path: str, *, body: Mapping[str, Any] | None = None, **more: Any
     ) -> dict[str, Any]:
         """See Transport. Notes whether a pull's answer shows that no queue has messages."""
-        asked_at = time.monotonic()
+        began_at = time.monotonic()
         # The broker reads the name of the program in `sdk` when a consumer registers.
         if path.endswith("/consumers") and body is not None:
             body = {**body, "sdk": body["sdk"].replace("catmq-client/", SDK_NAME, 1)}
         try:
             answer = self._transport.request(method, path, body=body, **more)
         except CatmqError:
-            self._note_answer(asked_at, quiet=False)
+            self._note_answer(began_at, quiet=False)
             raise
         if path.endswith(PULL_PATHS):
             self._note_answer(
-                asked_at,
+                began_at,
                 quiet=all(queue["state"] in QUIET_STATES for queue in answer["queues"]),
             )
         return answer
 
     def idle_s(self) -> float:
         """Return for how long all queues have had nothing to deliver, in seconds."""
-        since = self._since
+        since = self._idle_since
         return 0.0 if since is None else time.monotonic() - since
 
     def away_s(self) -> float:
         """Return for how long a broker or node has not answered, in seconds."""
-        return time.monotonic() - self._away_since if self._since is None else 0.0
+        return time.monotonic() - self._away_since if self._idle_since is None else 0.0
 
-    def _note_answer(self, asked_at: float, *, quiet: bool) -> None:
-        """Start or end the idle time, by whether an answer is quiet."""
-        if not quiet and self._since is not None:
-            self._since, self._away_since = None, time.monotonic()
-        elif quiet and self._since is None:
-            self._since = asked_at
+    def _note_answer(self, began_at: float, *, quiet: bool) -> None:
+        """Start the idle time with a quiet answer, end it with any other or a failure.
+
+        `quiet` means that no queue has a message. The idle time starts when the pull began.
+        """
+        if not quiet and self._idle_since is not None:
+            self._idle_since, self._away_since = None, time.monotonic()
+        elif quiet and self._idle_since is None:
+            self._idle_since = began_at
 
 
 class Printer:

@@ -79,9 +79,12 @@ def find_messages(args: argparse.Namespace, brokers: Brokers) -> int:
             progress.show(
                 f"{found} found, scanned {scanned} of {count_stored(admin, args)}"
             )
-    note(
-        f"{found} found, scanned {scanned} of {count_stored(admin, args)}{continuation_hint(after)}"
+    hint = (
+        ""
+        if after is None
+        else f"; there is more: go on with --after {after}, or with --follow-up"
     )
+    note(f"{found} found, scanned {scanned} of {count_stored(admin, args)}{hint}")
     return 0
 
 
@@ -130,15 +133,6 @@ def count_stored(admin: Admin, args: argparse.Namespace) -> int:
         (queue["head"] or 0) - (queue["low"] or 0)
         for queue in queues
         if args.queue is None or queue["queue"] == args.queue
-    )
-
-
-def continuation_hint(after: str | None) -> str:
-    """Return how to continue the search, '' at the end of the topic."""
-    return (
-        ""
-        if after is None
-        else f"; there is more: go on with --after {after}, or with --follow-up"
     )
 
 

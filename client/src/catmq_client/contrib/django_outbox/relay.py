@@ -338,11 +338,9 @@ class Relay:
         if len(stored) == len(attempt.ids):
             self._not_stored.discard(claimed.batch_id)
             pacing.backoff.reset()
+            pacing.not_before = 0.0
             # After a split, the batches double until they have their full size again.
-            pacing.not_before, pacing.max_messages = (
-                0.0,
-                min(BATCH_MESSAGES, 2 * pacing.max_messages),
-            )
+            pacing.max_messages = min(BATCH_MESSAGES, 2 * pacing.max_messages)
             return
         error = attempt.error
         if error is None:

@@ -127,10 +127,8 @@ def _check_databases(alias: str) -> Iterator[CheckMessage]:
     from catmq_client.contrib.django_outbox.models import OutboxMessage
     from catmq_client.contrib.django_tasks.models import TaskRecord
 
-    tasks_alias, outbox_alias = (
-        router.db_for_write(TaskRecord),
-        router.db_for_write(OutboxMessage),
-    )
+    tasks_alias = router.db_for_write(TaskRecord)
+    outbox_alias = router.db_for_write(OutboxMessage)
     if tasks_alias != outbox_alias:
         text = (
             f"TASKS[{alias!r}]: tasks go to database {tasks_alias!r}, their messages to "

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime
 from typing import Any
@@ -224,17 +225,29 @@ _CHECKS: Mapping[str, Callable[[Any], bool]] = {
 }
 
 
+@contextmanager
+def _errors_with_subject(subject: str) -> Iterator[None]:
+    """Let errors of a JSON conversion name the value."""
+    try:
+        yield
+    except UnicodeEncodeError as error:
+        surrogate = error.object[error.start]
+        raise ValueError(
+            f"{subject} must be JSON: {surrogate!r} is half of a character, no text"
+        ) from None
+    except RecursionError as error:
+        raise ValueError(f"{subject} must be JSON: they are nested too deep") from error
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"{subject} must be JSON: {error}") from error
+
+
 def to_json_types(value: Any, subject: str) -> Any:
     """Return a value with only the types of JSON, for example lists instead of tuples.
 
     Raises TypeError or ValueError, whose text begins with `subject`.
     """
-    try:
+    with _errors_with_subject(subject):
         return normalize_json(value)
-    except RecursionError as error:
-        raise ValueError(f"{subject} must be JSON: they are nested too deep") from error
-    except (TypeError, ValueError) as error:
-        raise type(error)(f"{subject} must be JSON: {error}") from error
 
 
 def to_storable_json(value: Any, subject: str) -> Any:
@@ -249,20 +262,11 @@ def to_storable_json(value: Any, subject: str) -> Any:
 
 
 def _encode_json(json_value: Any, subject: str) -> bytes:
-    try:
+    with _errors_with_subject(subject):
         # Without \u escapes: those hide a lone surrogate, which MySQL does not store.
         return json.dumps(
             json_value, separators=(",", ":"), allow_nan=False, ensure_ascii=False
         ).encode()
-    except UnicodeEncodeError as error:
-        surrogate = error.object[error.start]
-        raise ValueError(
-            f"{subject} must be JSON: {surrogate!r} is half of a character, no text"
-        ) from None
-    except RecursionError as error:
-        raise ValueError(f"{subject} must be JSON: they are nested too deep") from error
-    except (TypeError, ValueError) as error:
-        raise type(error)(f"{subject} must be JSON: {error}") from error
 
 
 def database_alias(settings: TaskSettings) -> str:
@@ -299,10 +303,8 @@ def send_job(job: Job, settings: TaskSettings, *, due_ms: int | None = None) -> 
     """
     from catmq_client.contrib.django_outbox import outbox
 
-    topic, message = (
-        settings.topic(job.queue, job.priority),
-        build_message(job, due_ms=due_ms),
-    )
+    topic = settings.topic(job.queue, job.priority)
+    message = build_message(job, due_ms=due_ms)
     if job.is_direct:
         outcome = connections.producer().send_batch(topic, [message])[0]
         if isinstance(outcome, CatmqError):

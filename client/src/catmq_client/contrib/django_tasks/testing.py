@@ -84,10 +84,8 @@ def run_tasks(
         raise ImproperlyConfigured(
             f"run_tasks: set SEND to 'outbox' in the tests, not {settings.send!r}"
         )
-    selected, results = (
-        set(settings.queues if queues is None else queues),
-        list[AnyResult](),
-    )
+    selected = set(settings.queues if queues is None else queues)
+    results: list[AnyResult] = []
     execution = Execution(
         settings,
         WORKER,

@@ -131,11 +131,8 @@ class QueueReader(ShareConsumer):
         self._is_woken = False
 
     def _assemble(self) -> None:
-        transport, book, handle_error = (
-            self._transport,
-            self._state,
-            self._membership.handle_error,
-        )
+        transport, book = self._transport, self._state
+        handle_error = self._membership.handle_error
         self._reporter = DroppingReporter(
             transport=transport, state=book, handle_error=handle_error
         )

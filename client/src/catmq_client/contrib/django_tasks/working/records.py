@@ -179,9 +179,9 @@ class DatabaseRecords:
         )
         written = set(guards)
         if number < len(items):
-            # Some were lost to later deliveries, or this call repeats one whose response was
-            # lost. No other delivery has this token, so a row that ended with it was written
-            # by this worker.
+            # Some were lost to later deliveries, or this call repeats a statement whose
+            # response was lost. No other delivery has this token, so a row that ended with it
+            # was written by this worker.
             ended = self._rows.filter(
                 pk__in=[guard.id for guard in guards], status=Status.SUCCESSFUL
             )
@@ -209,16 +209,16 @@ class DatabaseRecords:
 
     def postpone(self, job: Job, token: int, *, delay_s: float) -> bool:
         """Send a task again that was not called. Its row may not exist yet."""
-        due_ms, next_job = (
-            now_ms() + round(delay_s * 1000),
-            job.next_job(above=token, waits=job.waits + 1),
-        )
+        due_ms = now_ms() + round(delay_s * 1000)
+        next_job = job.next_job(above=token, waits=job.waits + 1)
         unclaimed = self._rows.filter(
             pk=job.id, status__in=(Status.READY, Status.RUNNING), token__lt=token
         )
 
         def change() -> bool:
             is_updated = unclaimed.update(token=next_job.token)
+            # A row that is not committed yet has no token to raise; the message is sent all
+            # the same.
             return bool(is_updated) or not self._rows.filter(pk=job.id).exists()
 
         return self._send_next(job, next_job, due_ms, change)

@@ -113,11 +113,8 @@ class Worker:
         )
         self._lock = threading.Lock()
         self._ended = {status.value: 0 for status in TaskRecord.Status}
-        self._received, self._received_at, self._health_at = (
-            0,
-            time.monotonic(),
-            float("-inf"),
-        )
+        self._received, self._received_at = 0, time.monotonic()
+        self._health_at = float("-inf")
 
     def stop(self) -> None:
         """Let `run` finish the running tasks and return."""
@@ -162,10 +159,8 @@ class Worker:
             if not room:
                 continue
             if messages := self._consumer.poll(room, timeout_s=STEP_S):
-                self._received, self._received_at = (
-                    self._received + len(messages),
-                    time.monotonic(),
-                )
+                self._received += len(messages)
+                self._received_at = time.monotonic()
                 threads.put(messages)
 
     def _is_done(self, threads: Threads) -> bool:

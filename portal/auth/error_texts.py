@@ -1,7 +1,7 @@
-"""Errors of the engine in the language of the page.
+"""Errors of the lower layers in the language of the page.
 
-The engine says in English what is wrong and what to do. In another language a sentence for
-the code of the error stands before that.
+Their details are in English. In another language, a sentence for the error code stands
+before the detail.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from django.utils.translation import gettext_lazy as lazy
 
 from metadata.errors import CatmqError, Code
 
-WORDS: Mapping[Code, Promise] = {
+SENTENCES: Mapping[Code, Promise] = {
     Code.MALFORMED: lazy("The request cannot be read."),
     Code.INVALID: lazy("A value is not valid."),
     Code.TOO_LARGE: lazy("It is too large."),
@@ -59,15 +59,16 @@ WORDS: Mapping[Code, Promise] = {
 }
 
 
-def said(error: CatmqError, of_field: str = "") -> str:
-    """Return what is wrong, for a page or a form; `of_field` is what the error says of one
-    field.
+def describe_error(error: CatmqError, field_message: str = "") -> str:
+    """Return the text of an error, for a page or a form.
+
+    `field_message` replaces the detail of the error at a field.
 
     >>> from metadata.errors import NotFound
-    >>> said(NotFound("Topic orders does not exist.", code=Code.TOPIC_NOT_FOUND))
+    >>> describe_error(NotFound("Topic orders does not exist.", code=Code.TOPIC_NOT_FOUND))
     'Topic orders does not exist.'
     """
-    detail = of_field or error.detail
-    if (get_language() or "en").startswith("en") or error.code not in WORDS:
+    detail = field_message or error.detail
+    if (get_language() or "en").startswith("en") or error.code not in SENTENCES:
         return detail
-    return f"{WORDS[error.code]} {detail}"
+    return f"{SENTENCES[error.code]} {detail}"

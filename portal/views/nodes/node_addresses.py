@@ -1,4 +1,4 @@
-"""Address and accounts of a node, and what follows when its database is lost."""
+"""Accounts and address of a node, and its recovery: promote a replica, adopt restored data."""
 
 from __future__ import annotations
 
@@ -17,19 +17,30 @@ from metadata.rules.settings import NODE
 from metadata.rules.tls import MAX_PATH
 from portal.actions.action import NoFields, Preview
 from portal.actions.fields import password_field
-from portal.kit.tables import Column, Columns, Empty, Table, Text, code, number, plain, when
+from portal.kit.tables import (
+    Column,
+    Columns,
+    EmptyHint,
+    Table,
+    Text,
+    code,
+    number,
+    simple_table,
+    timestamp,
+)
 from portal.views.nodes.node_actions import NodeAction, tls_field
 
-PATIENCE_S = 15.0  # a browser waits meanwhile
+# How long a promotion waits for brokers. The browser waits meanwhile.
+PROMOTION_PATIENCE_S = 15.0
 
 
-class AccountFields(forms.Form):
+class AccountForm(forms.Form):
     username = forms.CharField(label=lazy("Account"), max_length=200)
     password = password_field(lazy("Password"))
 
 
 class SetAccount(NodeAction):
-    form_class = AccountFields
+    form_class = AccountForm
     title = lazy("Account of %(name)s")
 
     def initial(self) -> dict[str, Any]:
@@ -39,12 +50,15 @@ class SetAccount(NodeAction):
         }
 
     def preview(self, fields: dict[str, Any]) -> Preview:
+        # Connects with the new account and checks its rights.
         registry.set_account(name=self.name, **fields, actor=self.actor, dry_run=True)
-        before = node_rows.find_node(name=self.name, actor=self.actor).username
-        words = {"before": before, "after": fields["username"]}
-        tried = _("The account was tested. It can connect and has all necessary rights.")
-        said = _("Within a second, brokers use %(after)s instead of %(before)s.")
-        return Preview(effects=[tried, said % words])
+        old_username = node_rows.find_node(name=self.name, actor=self.actor).username
+        values = {"before": old_username, "after": fields["username"]}
+        test_result = _(
+            "The account was tested. It can connect and has all necessary rights."
+        )
+        effect = _("Within a second, brokers use %(after)s instead of %(before)s.")
+        return Preview(effects=[test_result, effect % values])
 
     def run(self, fields: dict[str, Any]) -> Text:
         registry.set_account(name=self.name, **fields, actor=self.actor)
@@ -54,8 +68,8 @@ class SetAccount(NodeAction):
         }
 
 
-class ReaderFields(forms.Form):
-    """An account that can only read; empty: there is none."""
+class ReaderForm(forms.Form):
+    """Account that can only read. Empty: no account."""
 
     username = forms.CharField(
         label=lazy("Account"),
@@ -70,7 +84,7 @@ class ReaderFields(forms.Form):
 
 
 class SetReader(NodeAction):
-    form_class = ReaderFields
+    form_class = ReaderForm
     title = lazy("Reader account of %(name)s")
 
     def initial(self) -> dict[str, Any]:
@@ -78,6 +92,7 @@ class SetReader(NodeAction):
         return {"username": view.reader_username, **super().initial()}
 
     def preview(self, fields: dict[str, Any]) -> Preview:
+        # Tests the new account, unless it is removed.
         registry.set_reader(name=self.name, **fields, actor=self.actor, dry_run=True)
         if not fields["username"]:
             return Preview(
@@ -100,8 +115,8 @@ class SetReader(NodeAction):
         return _("The reader account of %s was changed.") % self.name
 
 
-class PromoteFields(forms.Form):
-    """Address that a node moves to."""
+class PromoteForm(forms.Form):
+    """Address of the replica that becomes the primary."""
 
     host = forms.CharField(label=lazy("Host"), required=False, max_length=255)
     port = forms.IntegerField(
@@ -118,7 +133,7 @@ class PromoteFields(forms.Form):
 
 
 class PromoteNode(NodeAction):
-    form_class = PromoteFields
+    form_class = PromoteForm
     danger = True
     button = lazy("Promote it now")
     title = lazy("Promote a replica of %(name)s")
@@ -128,31 +143,36 @@ class PromoteNode(NodeAction):
         return {"host": view.replica_host, "port": view.replica_port, **super().initial()}
 
     def preview(self, fields: dict[str, Any]) -> Preview:
-        plan = promotion_plans.promote(name=self.name, actor=self.actor, **_place(fields))
-        waits = _(
+        plan = promotion_plans.promote(
+            name=self.name, actor=self.actor, **_new_address(fields)
+        )
+        note = _(
             "This request may take a minute. If it fails, the node stays offline. Then repeat it."
         )
         return Preview(
-            effects=[*_foretold(plan), *_fence(plan, fields), waits], table=_lost(plan)
+            effects=[*_describe_plan(plan), *_describe_fence(plan, fields), note],
+            table=_lost_messages_table(plan),
         )
 
     def run(self, fields: dict[str, Any]) -> Text:
-        given = {
-            **_place(fields),
+        arguments = {
+            **_new_address(fields),
             "known_dead": fields["known_dead"],
-            "patience_s": PATIENCE_S,
+            "patience_s": PROMOTION_PATIENCE_S,
         }
-        return _told(promotion.promote(name=self.name, **given, actor=self.actor))
+        return _describe_outcome(
+            promotion.promote(name=self.name, **arguments, actor=self.actor)
+        )
 
 
-def _place(fields: dict[str, Any]) -> dict[str, Any]:
-    """The address and the encryption there; None: as now."""
+def _new_address(fields: dict[str, Any]) -> dict[str, Any]:
+    """Return the new address and its encryption. None keeps the current value."""
     encryption = {name: fields[name] or None for name in ("tls", "tls_ca")}
     return {"host": fields["host"], "port": fields["port"], **encryption}
 
 
 class AdoptNode(NodeAction):
-    """Goes on with what is at a node's address now."""
+    """Continues with the database that is at a node's address now."""
 
     form_class = NoFields
     danger = True
@@ -161,22 +181,25 @@ class AdoptNode(NodeAction):
 
     def preview(self, fields: dict[str, Any]) -> Preview:
         plan = promotion_plans.adopt(name=self.name, actor=self.actor)
-        why = _(
+        purpose = _(
             "For a restored backup, a replica that took over the address, or an empty database."
         )
-        return Preview(effects=[why, *_foretold(plan)], table=_lost(plan))
+        return Preview(
+            effects=[purpose, *_describe_plan(plan)], table=_lost_messages_table(plan)
+        )
 
     def run(self, fields: dict[str, Any]) -> Text:
-        return _told(promotion.adopt(name=self.name, actor=self.actor))
+        return _describe_outcome(promotion.adopt(name=self.name, actor=self.actor))
 
 
-def _foretold(plan: Plan) -> list[Text]:
-    """Describe what would become of the messages."""
-    said: list[Text] = [
+def _describe_plan(plan: Plan) -> list[Text]:
+    """Describe the new address and the messages that would be lost."""
+    sentences: list[Text] = [
         _("The address of the node will be %s, with a new epoch.") % plan.target
     ]
+    # Without that state, a lagging replica looks like a complete replica.
     if plan.copies is None:
-        said.append(
+        sentences.append(
             _(
                 "The replication state of the new primary is unknown, because its account "
                 "lacks the "
@@ -184,21 +207,22 @@ def _foretold(plan: Plan) -> list[Text]:
             )
         )
     if plan.delayed:
-        said.append(
+        sentences.append(
             _("Up to %d delayed messages and retries would be lost.") % plan.delayed
         )
     if not plan.gaps:
-        return [*said, _("At present, no messages would be lost.")]
-    words = {"gaps": plan.gaps, "queues": plan.queues, "messages": plan.messages}
-    lost = _(
+        return [*sentences, _("At present, no messages would be lost.")]
+    figures = {"gaps": plan.gaps, "queues": plan.queues, "messages": plan.messages}
+    loss = _(
         "At present, %(gaps)d of %(queues)d queues would get a gap, and at least %(messages)d "
         "messages would be lost. Consumers are notified when they reach a gap."
     )
-    return [*said, lost % words]
+    return [*sentences, loss % figures]
 
 
-def _fence(plan: Plan, fields: dict[str, Any]) -> list[Text]:
-    """Describe what becomes of the old primary."""
+def _describe_fence(plan: Plan, fields: dict[str, Any]) -> list[Text]:
+    """Describe how the old primary is kept from accepting writes."""
+    # A primary that answers can be closed, so nothing it stored is lost.
     if plan.primary_answers:
         return [
             _(
@@ -212,42 +236,44 @@ def _fence(plan: Plan, fields: dict[str, Any]) -> list[Text]:
                 "write to it."
             )
         ]
-    asked = _(
+    sentence = _(
         "The old primary does not answer. First %d broker processes must confirm that they "
         "no longer use it."
     )
-    return [asked % plan.brokers]
+    return [sentence % plan.brokers]
 
 
-def _lost(of: Plan) -> Table | None:
-    """List the missing messages that groups did not read."""
-    if not of.lost:
+def _lost_messages_table(plan: Plan) -> Table | None:
+    """Return a table of the missing messages that groups have not read, None if nothing is
+    missing.
+    """
+    if not plan.lost:
         return None
     columns: Columns[Lost] = [
-        Column(_("Group"), lambda one: code(one.group)),
-        Column(_("Topic"), lambda one: code(one.topic)),
-        Column(_("Queue"), lambda one: number(one.queue), right=True),
-        Column(_("Messages"), lambda one: number(one.messages), right=True),
-        Column(_("As of"), lambda one: when(one.as_of_ms)),
+        Column(_("Group"), lambda row: code(row.group)),
+        Column(_("Topic"), lambda row: code(row.topic)),
+        Column(_("Queue"), lambda row: number(row.queue), right=True),
+        Column(_("Messages"), lambda row: number(row.messages), right=True),
+        Column(_("As of"), lambda row: timestamp(row.as_of_ms)),
     ]
-    return plain(columns, of.lost, Empty(_("Nothing.")))
+    return simple_table(columns, plan.lost, EmptyHint(_("Nothing.")))
 
 
-def _told(done: Outcome) -> Text:
-    """Describe what became of a node."""
-    words = {
-        "node": done.node,
-        "epoch": done.epoch,
-        "gaps": done.gaps,
-        "messages": done.messages,
+def _describe_outcome(outcome: Outcome) -> Text:
+    """Describe what happened to a node and its messages."""
+    values = {
+        "node": outcome.node,
+        "epoch": outcome.epoch,
+        "gaps": outcome.gaps,
+        "messages": outcome.messages,
     }
-    if not done.gaps:
+    if not outcome.gaps:
         return (
             _("Node %(node)s is in service with epoch %(epoch)d. No messages were lost.")
-            % words
+            % values
         )
-    said = _(
+    sentence = _(
         "Node %(node)s is in service with epoch %(epoch)d. %(gaps)d queues have a gap, and at "
         "least %(messages)d messages are lost."
     )
-    return said % words
+    return sentence % values

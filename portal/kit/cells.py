@@ -1,4 +1,8 @@
-"""Rendering of rows of lists: states as badges, names as links, lag with a tone."""
+"""Cells and labels that several pages share: states as badges, names as links, lag with
+a tone.
+
+Labels are looked up by the words stored in metadata. An unknown word is shown as it is.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +19,7 @@ from metadata.rules.alarm_rules import parse_subject
 from metadata.rules.alarm_texts import translate_detail
 from metadata.rules.membership.process_report import SlowHandler
 from portal.kit import progress
-from portal.kit.pages import to
+from portal.kit.pages import page_url
 from portal.kit.tables import (
     Cell,
     Column,
@@ -23,12 +27,12 @@ from portal.kit.tables import (
     Text,
     badge,
     code,
-    lasting,
+    duration,
     number,
     spark,
 )
 
-WORDS: dict[str, tuple[Text, str]] = {
+STATE_LABELS: dict[str, tuple[Text, str]] = {
     "ready": (gettext_lazy("ready"), "ok"),
     "creating": (gettext_lazy("creating"), "warn"),
     "deleting": (gettext_lazy("deleting"), "warn"),
@@ -62,7 +66,7 @@ WORDS: dict[str, tuple[Text, str]] = {
     "administrator": (gettext_lazy("administrator"), "ok"),
     "inactive": (gettext_lazy("inactive"), "warn"),
 }
-ALARMS: dict[str, Text] = {
+ALARM_LABELS: dict[str, Text] = {
     "unread_dropped": gettext_lazy("dropped unread"),
     "node_low": gettext_lazy("node nearly full"),
     "node_full": gettext_lazy("node full"),
@@ -76,7 +80,8 @@ ALARMS: dict[str, Text] = {
     "inconsistent": gettext_lazy("metadata and nodes disagree"),
     "corrupt": gettext_lazy("queue is corrupt"),
 }
-VERBS: dict[str, Text] = {  # of the audit log
+# Verbs of the audit log.
+VERB_LABELS: dict[str, Text] = {
     "create": gettext_lazy("create"),
     "delete": gettext_lazy("delete"),
     "update": gettext_lazy("update"),
@@ -119,13 +124,14 @@ VERBS: dict[str, Text] = {  # of the audit log
     "begin_adopt": gettext_lazy("begin to adopt"),
     "undo": gettext_lazy("undo"),
 }
-ACTORS: dict[str, Text] = {  # of the audit log, by kind
+# Kinds of actors in the audit log.
+ACTOR_LABELS: dict[str, Text] = {
     "user": gettext_lazy("user"),
     "key": gettext_lazy("API key"),
     "job": gettext_lazy("job"),
     "command": gettext_lazy("command"),
 }
-KINDS: dict[str, Text] = {
+KIND_LABELS: dict[str, Text] = {
     "topic": gettext_lazy("topic"),
     "filter": gettext_lazy("saved filter"),
     "node": gettext_lazy("node"),
@@ -144,155 +150,172 @@ KINDS: dict[str, Text] = {
     "finding": gettext_lazy("finding"),
     "alarm": gettext_lazy("alarm"),
 }
-SUBSCRIBED = "subscribed to "
-CAUSES: tuple[tuple[str, Text], ...] = (  # of rebalances: what follows or precedes a name
+SUBSCRIBED_PREFIX = "subscribed to "
+# Causes of rebalances are stored in English. Each pattern captures the name in a cause.
+REBALANCE_CAUSES: tuple[tuple[str, Text], ...] = (
     (r"(.+) joined", gettext_lazy("%s joined")),
     (r"(.+) left", gettext_lazy("%s left")),
     (r"(.+) expired", gettext_lazy("%s expired")),
-    (rf"{SUBSCRIBED}(.+)", gettext_lazy("subscribed to %s")),
+    (rf"{SUBSCRIBED_PREFIX}(.+)", gettext_lazy("subscribed to %s")),
     (r"unsubscribed from (.+)", gettext_lazy("unsubscribed from %s")),
     (r"(.+) was expanded", gettext_lazy("%s was expanded")),
     (r"(.+) changed", gettext_lazy("%s changed")),
 )
+# An unread message older than this is shown with a warning.
 LATE_MS = 60_000
 
 
 def state(word: str) -> Cell:
-    """A state as a badge; a word that is not known is shown as it is."""
-    label, tone = WORDS.get(word, (word, ""))
+    """Return a state as a badge."""
+    label, tone = STATE_LABELS.get(word, (word, ""))
     return badge(label, tone)
 
 
 def alarm_kind(kind: str) -> Text:
-    """Return the subject of an alarm."""
-    return ALARMS.get(kind, kind)
+    """Return the label of a kind of alarm."""
+    return ALARM_LABELS.get(kind, kind)
 
 
-def subscription(row: SubscriptionRow) -> Cell:
-    """Return the state of a subscription: it is read, or why not."""
+def subscription_state(row: SubscriptionRow) -> Cell:
+    """Return the state of a subscription as a badge: whether it is read, or why not."""
     if row.state != "ready":
         return state(row.state)
     if row.stopped:
         return state("stopped")
     if row.stopped_queues:
-        what = ngettext("%d queue paused", "%d queues paused", row.stopped_queues)
-        return badge(what % row.stopped_queues, "warn")
+        text = ngettext("%d queue paused", "%d queues paused", row.stopped_queues)
+        return badge(text % row.stopped_queues, "warn")
     if not row.members:
         return badge(
-            progress.STATES["no_members"][0], progress.tone_without_members(row.lag)
+            progress.STATE_LABELS["no_members"][0], progress.tone_without_members(row.lag)
         )
     if (row.lag_ms or 0) > LATE_MS:
         return badge(*progress.BEHIND)
     return badge(
-        *progress.STATES["keeps_up" if row.lag or any(row.minutes) else "nothing_sent"]
+        *progress.STATE_LABELS[
+            "keeps_up" if row.lag or any(row.minutes) else "nothing_sent"
+        ]
     )
 
 
-def age(value_ms: int | None) -> Cell:
-    """Return the age of the oldest unread message; a dash where none is unread."""
-    return lasting(value_ms or None, "warn" if (value_ms or 0) > LATE_MS else "")
+def age(age_ms: int | None) -> Cell:
+    """Return the age of the oldest unread message, a dash if there is none."""
+    return duration(age_ms or None, "warn" if (age_ms or 0) > LATE_MS else "")
 
 
-def silence(for_ms: int | None, timeout_ms: int) -> Cell:
-    """Return the time since the last heartbeat; bad beyond the session timeout."""
-    return lasting(for_ms, "bad" if (for_ms or 0) > timeout_ms else "")
+def heartbeat_age(age_ms: int | None, timeout_ms: int) -> Cell:
+    """Return the time since the last heartbeat, bad beyond the session timeout."""
+    return duration(age_ms, "bad" if (age_ms or 0) > timeout_ms else "")
 
 
 def topic(name: str) -> Cell:
-    """A topic's name with its link."""
-    return code(name, to("topic", name))
+    """Return the name of a topic with a link to its page."""
+    return code(name, page_url("topic", name))
 
 
-def queue_name(number: int) -> str:
-    """Return a queue as people call it: its topic and its place in it; its id where it is
-    gone.
+def queue_name(queue_id: int) -> str:
+    """Return a queue as topic/number. Return its id if the queue no longer exists."""
+    return snapshot.current().queue_name(queue_id) or str(queue_id)
+
+
+def queue(queue_id: int, href: str = "") -> Cell:
+    """Return a queue by its name. Its id, which commands take, is shown on hover."""
+    return Cell(queue_name(queue_id), "code", href, title=_("Queue %d") % queue_id)
+
+
+def handled_message(handler: SlowHandler | None) -> Cell:
+    """Return the message that a handler is processing, as topic/queue:offset with its
+    link.
     """
-    return snapshot.current().queue_name(number) or str(number)
-
-
-def queue(number: int, href: str = "") -> Cell:
-    """A queue by that name; its id, which commands take, is on hover."""
-    return Cell(queue_name(number), "code", href, title=_("Queue %d") % number)
-
-
-def place_of_handler(handler: SlowHandler | None) -> Cell:
-    """Return the message that a handler is at work on, as topic/queue:offset with its link."""
     if handler is None:
         return code(None)
     name = queue_name(handler.queue)
-    found = snapshot.current().queues.get(handler.queue)
-    of = snapshot.current().topics.get(found.topic_id) if found else None
-    href = to("message", of.name, f"{handler.queue}-{handler.offset}") if of else ""
+    queue = snapshot.current().queues.get(handler.queue)
+    topic = snapshot.current().topics.get(queue.topic_id) if queue else None
+    href = (
+        page_url("message", topic.name, f"{handler.queue}-{handler.offset}")
+        if topic
+        else ""
+    )
     return code(f"{name}:{handler.offset}", href)
 
 
 def group(name: str) -> Cell:
-    """A group's name with its link."""
-    return code(name, to("group", name))
+    """Return the name of a group with a link to its page."""
+    return code(name, page_url("group", name))
 
 
-def alarm_detail(one: AlarmRow) -> str:
-    return translate_detail(one.facts, one.detail, _)
+def alarm_detail(alarm: AlarmRow) -> str:
+    """Return the detail of an alarm in the language of the page."""
+    return translate_detail(alarm.facts, alarm.detail, _)
 
 
-def alarm_href(kind: str, name: str, *, administrator: bool) -> str:
-    """The page of what an alarm is about; '' where there is none, or it is not for
-    everybody.
+def alarm_url(kind: str, name: str, *, administrator: bool) -> str:
+    """Return the page of the object that an alarm is about.
+
+    Return '' if there is no such page, or only administrators may open it.
     """
-    about = parse_subject(kind, name)
-    if about.node:
-        return to("node", about.node) if administrator else ""
-    if about.job:
-        return f"{to('jobs')}?q={about.job}"
+    alarm_object = parse_subject(kind, name)
+    if alarm_object.node:
+        return page_url("node", alarm_object.node) if administrator else ""
+    if alarm_object.job:
+        return f"{page_url('jobs')}?q={alarm_object.job}"
     if kind == "inconsistent":
-        return to("consistency") if administrator else ""
-    if "~" in name:  # deleted meanwhile
+        return page_url("consistency") if administrator else ""
+    # Names of deleted topics and groups contain a tilde.
+    if "~" in name:
         return ""
-    return to("group", about.group) if about.group else to("topic", about.topic)
-
-
-def alarm_place(one: AlarmRow, *, administrator: bool) -> Cell:
-    """Return the name of what an alarm is about, with its link."""
-    return code(
-        one.name or None, alarm_href(one.kind, one.name, administrator=administrator)
+    return (
+        page_url("group", alarm_object.group)
+        if alarm_object.group
+        else page_url("topic", alarm_object.topic)
     )
 
 
-def of_audit(kind: str, name: str) -> Cell:
-    """Return the name that was changed, with a link to it if there is a page."""
+def alarm_subject(alarm: AlarmRow, *, administrator: bool) -> Cell:
+    """Return the name of the object that an alarm is about, with its link."""
+    return code(
+        alarm.name or None, alarm_url(alarm.kind, alarm.name, administrator=administrator)
+    )
+
+
+def audited_object(kind: str, name: str) -> Cell:
+    """Return the name of the object that was changed, with a link if it has a page."""
     first, _slash, second = name.partition("/")
     pages: dict[str, Any] = {"topic": "topic", "group": "group", "node": "node"}
     if kind in pages and "~" not in name:
-        return code(name, to(pages[kind], name))
+        return code(name, page_url(pages[kind], name))
     if kind in ("subscription", "position") and second:
-        return code(name, to("group", first))
+        return code(name, page_url("group", first))
     return code(name)
 
 
-def deed(verb: str, kind: str) -> str:
-    """Return what an audit row says was done; words that are not known are shown as they
-    are.
-    """
-    return f"{VERBS.get(verb, verb)} {KINDS.get(kind, kind)}"
+def audited_action(verb: str, kind: str) -> str:
+    """Return an audit row's verb and object kind in words."""
+    return f"{VERB_LABELS.get(verb, verb)} {KIND_LABELS.get(kind, kind)}"
 
 
-def cause(stored: str) -> str:
-    """Return the cause of a rebalance, of several parts perhaps, in the language of the
-    page.
-
-    A subscription to a retry topic is made with one to its topic, and is left out beside
-    others.
+def describe_rebalance_cause(stored: str) -> str:
+    """Return the stored cause of a rebalance in the language of the page. It may have
+    several parts.
     """
     parts = stored.split("; ")
-    said = [part for part in parts if not snapshot.origin_of(part.removeprefix(SUBSCRIBED))]
-    return "; ".join(map(_cause, said or parts))
+    # A group subscribes to a retry topic together with its topic, so that part would only
+    # repeat it.
+    shown_parts = [
+        text
+        for text in parts
+        if not snapshot.origin_of(text.removeprefix(SUBSCRIBED_PREFIX))
+    ]
+    return "; ".join(map(_translate_cause, shown_parts or parts))
 
 
-def _cause(part: str) -> str:
-    for pattern, words in CAUSES:
+def _translate_cause(part: str) -> str:
+    """Return a single part of a rebalance cause in the language of the page."""
+    for pattern, template in REBALANCE_CAUSES:
         matched = re.fullmatch(pattern, part)
         if matched:
-            return str(words) % matched[1]
+            return str(template) % matched[1]
     return part
 
 
@@ -300,14 +323,17 @@ def yes(value: bool) -> Cell:
     return badge(_("yes"), "ok") if value else badge(_("no"))
 
 
-GROUP: Columns[GroupRow] = (  # of a list of groups
-    Column(gettext_lazy("Group"), lambda one: group(one.name), "name"),
-    Column(gettext_lazy("State"), lambda one: progress.cell(one.progress)),
-    Column(gettext_lazy("Unread"), lambda one: number(one.lag), "lag", right=True),
-    Column(gettext_lazy("Oldest unread"), lambda one: age(one.lag_ms), "age", right=True),
+# Columns of every list of groups.
+GROUP_COLUMNS: Columns[GroupRow] = (
+    Column(gettext_lazy("Group"), lambda row: group(row.name), "name"),
+    Column(gettext_lazy("State"), lambda row: progress.progress_cell(row.progress)),
+    Column(gettext_lazy("Unread"), lambda row: number(row.lag), "lag", right=True),
+    Column(gettext_lazy("Oldest unread"), lambda row: age(row.lag_ms), "age", right=True),
     Column(
-        gettext_lazy("Handled/s"), lambda one: progress.handled(one.progress), right=True
+        gettext_lazy("Handled/s"),
+        lambda row: progress.handled_rate(row.progress),
+        right=True,
     ),
-    Column(gettext_lazy("Members"), lambda one: number(one.members), right=True),
-    Column(gettext_lazy("Handled, last 30 min"), lambda one: spark(one.minutes)),
+    Column(gettext_lazy("Members"), lambda row: number(row.members), right=True),
+    Column(gettext_lazy("Handled, last 30 min"), lambda row: spark(row.minutes)),
 )
