@@ -67,7 +67,7 @@ class TopicQueues(NamedTuple):
 
 
 def groups_list(request: HttpRequest) -> HttpResponse:
-    page = topic_lists.groups(wanted=parse_list_query(request), actor=actor(request))
+    page = topic_lists.groups(query=parse_list_query(request), actor=actor(request))
     dead_letters = dead_letter_counts.read_group_counts([row.pk for row in page.items])
     # The small chart stays to the right of all figures.
     *usual_columns, sparkline = cells.GROUP_COLUMNS

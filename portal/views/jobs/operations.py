@@ -46,7 +46,7 @@ MAX_CHANGE_LENGTH = 300
 
 def jobs(request: HttpRequest) -> HttpResponse:
     """Show the schedules with their last runs, and all runs."""
-    runs_page = operation_lists.runs(wanted=parse_list_query(request), actor=actor(request))
+    runs_page = operation_lists.runs(query=parse_list_query(request), actor=actor(request))
     is_admin = may(request, "admin")
     columns = run_columns(has_links=is_admin)
     if is_admin:
@@ -222,7 +222,7 @@ def audit(request: HttpRequest) -> HttpResponse:
         _parse_day(request.GET.get(parameter, "")) for parameter in ("since", "until")
     )
     changes = operation_lists.audit(
-        wanted=parse_list_query(request),
+        query=parse_list_query(request),
         actor=actor(request),
         name=name,
         who=actor_name,

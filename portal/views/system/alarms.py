@@ -50,7 +50,7 @@ def alarms_list(request: HttpRequest) -> HttpResponse:
     selected = selected if selected in LASTING_FILTERS else "lasting"
     current_actor = actor(request)
     alarms_page = operation_lists.alarms(
-        wanted=parse_list_query(request),
+        query=parse_list_query(request),
         actor=current_actor,
         lasting=LASTING_FILTERS[selected],
     )
