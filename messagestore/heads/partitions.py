@@ -151,7 +151,7 @@ def _missing_ends(
     missing_count = AHEAD - sum(partition.end > head for partition in existing)
     if missing_count <= 0 or not existing:
         return []
-    if len(existing) + missing_count > partitions.MOST:
+    if len(existing) + missing_count > partitions.MAX_PARTITIONS:
         log.warning(
             "Queue %d has %d partitions: shorten its retention", queue, len(existing)
         )

@@ -11,7 +11,7 @@ from metadata.models.fields import MAX_NAME, NamedModel, NameField
 from metadata.models.groups import ConsumerGroup
 from metadata.models.topics import Queue
 from metadata.models.users import ApiKey
-from metadata.rules.membership.process_report import MOST_CHARS
+from metadata.rules.membership.process_report import MAX_CHARS
 
 
 class Consumer(NamedModel):
@@ -88,7 +88,7 @@ class Heartbeat(models.Model):
         related_name="heartbeat",
     )
     last_seen = models.DateTimeField()
-    report = models.CharField(max_length=MOST_CHARS, blank=True, default="", db_default="")
+    report = models.CharField(max_length=MAX_CHARS, blank=True, default="", db_default="")
     reported_at = models.DateTimeField(null=True, blank=True)
 
     def __str__(self) -> str:

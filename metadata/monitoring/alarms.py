@@ -22,7 +22,7 @@ from metadata.db.transactions import reachable, transactional
 from metadata.errors import Conflict, NotFound
 from metadata.models import Alarm
 from metadata.rules import alarm_rules
-from metadata.rules.alarm_rules import ENDS_AFTER_S, ONCE, Decision, Subject
+from metadata.rules.alarm_rules import ENDS_AFTER_S, EVENT_KINDS, Decision, Subject
 from metadata.rules.alarm_texts import stored_facts
 
 KEPT_DAYS = 90
@@ -200,7 +200,9 @@ def acknowledge(*, kind: str, name: str, actor: Actor) -> None:
     unacknowledged = rows.filter(ended_at__isnull=True, acknowledged_at__isnull=True)
     now = database_now()
     values = {"acknowledged_at": now, "acknowledged_by": actor.name}
-    if not unacknowledged.update(**values, **({"ended_at": now} if kind in ONCE else {})):
+    if not unacknowledged.update(
+        **values, **({"ended_at": now} if kind in EVENT_KINDS else {})
+    ):
         raise Conflict(f"The alarm {kind} at {name} has ended or is already acknowledged.")
     audit.record(
         actor=actor, verb="acknowledge", kind="alarm", name=name, after={"alarm": kind}
@@ -261,7 +263,7 @@ def end_quiet_alarms() -> int:
     """End alarms about single events that were not raised for a week. Return how many."""
     with reachable():
         now = database_now()
-        rows = Alarm.objects.filter(kind__in=ONCE, ended_at__isnull=True)
+        rows = Alarm.objects.filter(kind__in=EVENT_KINDS, ended_at__isnull=True)
         return rows.filter(last_at__lt=before(now, seconds=QUIET_S)).update(ended_at=now)
 
 

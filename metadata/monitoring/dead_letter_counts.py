@@ -41,7 +41,7 @@ class Count:
 class GroupDeadLetters:
     """Dead letters of a group, for lists.
 
-    `unseen`: some died after a user last marked them as seen.
+    `has_unseen`: some died after a user last marked them as seen.
     """
 
     group: str
