@@ -65,9 +65,8 @@ def build_timeout_answer(limit_s: float) -> bytes:
 
 
 def _encode(status: HTTPStatus, detail: str) -> bytes:
-    from brokerapi.http.errors import (
-        encode_problem,  # imported late: it needs the settings, which gunicorn's master does not have
-    )
+    # Imported late: it needs the settings, which gunicorn's master does not have.
+    from brokerapi.http.errors import encode_problem
 
     code = CODE_OF_STATUS.get(
         status,
