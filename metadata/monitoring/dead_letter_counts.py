@@ -41,7 +41,7 @@ class Count:
 class GroupDeadLetters:
     """Dead letters of a group, for lists.
 
-    `has_unseen`: some died after a user last marked them as seen.
+    `unseen`: some died after a user last marked them as seen.
     """
 
     group: str

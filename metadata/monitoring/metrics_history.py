@@ -47,7 +47,7 @@ class Point:
     """One step of a series, which begins at `at_ms`.
 
     `seconds` is its length; the last step may not be over yet. `lag` is None if not
-    known, and `count_handled` where an earlier release counted. `is_known` is False if no
+    known, and `handled` where an earlier release counted. `is_known` is False if no
     process counted; then the zeros mean nothing.
     """
 
@@ -65,7 +65,7 @@ class Point:
 
 
 class Pace(NamedTuple):
-    """Messages per second; `count_handled` is None where it was not counted."""
+    """Messages per second; `handled` is None where it was not counted."""
 
     sent: float
     pulled: float
@@ -276,7 +276,7 @@ def read_points(
     """Return the series of a topic, a group, a group in a topic, or all, for the last
     `for_s` s.
 
-    Oldest first. In the series of a group, `count_sent` counts sends to the topics `sent_to`.
+    Oldest first. In the series of a group, `sent` counts sends to the topics `sent_to`.
     A step without counts is zero if a broker was there to count and the topic or group
     existed, otherwise it is not known.
 
