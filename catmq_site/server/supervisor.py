@@ -148,7 +148,9 @@ class Supervisor:
         """Run the server from taking the lock to the end of the last child. Raises
         StartRefused.
         """
-        (self.data / "log").mkdir(mode=0o700, parents=True, exist_ok=True)
+        # Every child, `prepare` included, opens its metrics files as soon as it starts.
+        for name in ("log", "metrics"):
+            (self.data / name).mkdir(mode=0o700, parents=True, exist_ok=True)
         with self._take_lock():
             for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
                 signal.signal(number, self._request_stop)
