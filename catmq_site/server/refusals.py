@@ -66,13 +66,12 @@ def build_timeout_answer(limit_s: float) -> bytes:
 
 
 def _encode(status: HTTPStatus, detail: str) -> bytes:
-    from brokerapi.http.errors import (
-        problem,  # imported late: it needs the settings, which gunicorn's master does not have
-    )
+    # Imported late: it needs the settings, which gunicorn's master does not have.
+    from brokerapi.http.errors import encode_problem
 
     code = CODE_OF_STATUS.get(status, Code.MALFORMED)
     retriable = status == HTTPStatus.REQUEST_TIMEOUT
-    body = problem(status=status, code=code, detail=detail, retriable=retriable)
+    body = encode_problem(status=status, code=code, detail=detail, retriable=retriable)
     head = (
         f"HTTP/1.1 {status} {status.phrase}\r\nConnection: close\r\n"
         "Content-Type: application/problem+json\r\n"

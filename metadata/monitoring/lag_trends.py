@@ -41,7 +41,7 @@ _SentByMinute = Mapping[int, Mapping[datetime, int]]
 
 
 class Lag(NamedTuple):
-    """Unread messages of a topic, and the age of the oldest one; None if not known."""
+    """Unread messages of a topic, and the age of the oldest; None if not known."""
 
     messages: int | None
     oldest_ms: int | None
@@ -88,7 +88,7 @@ class RecentEvents(NamedTuple):
 
 
 class _Minute(NamedTuple):
-    """Messages of a topic that a group pulled and handled in one minute, and its lag then."""
+    """Messages of a topic that a group pulled and handled in a minute, and its lag then."""
 
     pulled: int
     handled: int | None
@@ -163,7 +163,7 @@ def read_progress_of_groups(
 ) -> dict[int, GroupProgress]:
     """Return the progress of groups by group id, in seven queries.
 
-    `lags` are current lags by topic name; without them the recorded ones are used.
+    `lags` are current lags by topic name; without them the recorded lags are used.
     """
     with reachable():
         now = database_now()
@@ -293,8 +293,8 @@ def _judge_group(group: _GroupData, sent: _SentByMinute, now: datetime) -> Group
 
 def _sum_or_none(values: Collection[int | None]) -> int | None:
     """Return the sum, None if one of the values is not known."""
-    known = [value for value in values if value is not None]
-    return sum(known) if len(known) == len(values) else None
+    known_values = [value for value in values if value is not None]
+    return sum(known_values) if len(known_values) == len(values) else None
 
 
 def _find_earlier_lag(
@@ -336,8 +336,8 @@ def _count_handled_since(
         for topic, minute in row.items()
         if topic in topics and at + MINUTE > since
     ]
-    known = [(at, count) for at, count in rows if count is not None]
-    return _count_since(known, since) if len(known) == len(rows) else None
+    counted = [(at, count) for at, count in rows if count is not None]
+    return _count_since(counted, since) if len(counted) == len(rows) else None
 
 
 def _count_since(minutes: Collection[tuple[datetime, int]], since: datetime) -> int:
