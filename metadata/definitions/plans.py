@@ -136,7 +136,14 @@ def plan_import(*, document: Any, actor: Actor, existing: str = "refuse") -> Pla
     errors: list[FieldError] = []
     for entry in entries:
         try:
-            steps.append(_apply_rule(_step(entry, objects), existing))
+            match entry.kind:
+                case "topic":
+                    step = _topic(entry, objects)
+                case "group":
+                    step = _group(entry, objects)
+                case _:
+                    step = _subscription(entry, objects)
+            steps.append(_apply_rule(step, existing))
         except Invalid as error:
             errors += _field_errors(entry, error)
     if errors:
@@ -182,15 +189,6 @@ def _field_errors(entry: Entry, error: CatmqError) -> Iterator[FieldError]:
             f"{entry.place}.{field_error.field}" if field_error.field else entry.place,
             field_error.message,
         )
-
-
-def _step(entry: Entry, objects: _Objects) -> Step:
-    match entry.kind:
-        case "topic":
-            return _topic(entry, objects)
-        case "group":
-            return _group(entry, objects)
-    return _subscription(entry, objects)
 
 
 def _topic(entry: Entry, objects: _Objects) -> Step:

@@ -4,7 +4,7 @@ read with a fixed number of queries.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from itertools import islice
 
@@ -99,7 +99,14 @@ def overview(*, actor: Actor) -> Overview:
             behind=with_minutes(sorted(behind, key=_growth, reverse=True)[:MOST]),
             unread=_first(_unread()[:limit], alarmed_groups),
             stopped_behind=_first(_stopped_behind()[:limit], alarmed_groups),
-            stalled=_first(_stalled(behind), alarmed_groups),
+            stalled=_first(
+                (
+                    row.name
+                    for row in behind
+                    if row.progress and row.progress.trend.state == "stalled"
+                ),
+                alarmed_groups,
+            ),
             dead=dead_letter_counts.list_dead_letters(),
             alarms=lasting.items,
             alarm_count=lasting.total,
@@ -132,13 +139,6 @@ def _growth(row: GroupRow) -> tuple[float, int]:
 
 def _first(names: Iterable[str], excluded: Collection[str]) -> tuple[str, ...]:
     return tuple(islice((name for name in names if name not in excluded), MOST))
-
-
-def _stalled(rows: Iterable[GroupRow]) -> Iterator[str]:
-    """Yield the names of groups that have members and unread messages, and handle none."""
-    return (
-        row.name for row in rows if row.progress and row.progress.trend.state == "stalled"
-    )
 
 
 def _lasting() -> QuerySet[Alarm]:

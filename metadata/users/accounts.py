@@ -240,7 +240,10 @@ def _hashed(password: str, name: str, *, dry_run: bool) -> str:
     Must not be called in a transaction: it takes up to a second on a busy machine, and the
     database ends transactions that are idle for so long, because of their locks.
     """
-    _check_password(password, name)
+    try:
+        password_validation.validate_password(password, get_user_model()(username=name))
+    except ValidationError as error:
+        raise Invalid.field("password", " ".join(error.messages)) from None
     return "" if dry_run else make_password(password)
 
 
@@ -299,13 +302,6 @@ def _account(name: str) -> Any:
     if row is None or row.get_username() != name:  # MariaDB may match another spelling
         raise NotFound(f"User {name} does not exist.")
     return row
-
-
-def _check_password(password: str, name: str) -> None:
-    try:
-        password_validation.validate_password(password, get_user_model()(username=name))
-    except ValidationError as error:
-        raise Invalid.field("password", " ".join(error.messages)) from None
 
 
 def _checked(rights: Mapping[str, Sequence[str]] | None) -> dict[str, list[str]]:
