@@ -20,7 +20,7 @@ from metadata.db.clock import UtcNow, before, database_now, ms
 from metadata.db.consumer_ids import ConsumerId, check
 from metadata.db.transactions import reachable
 from metadata.membership.heartbeats import expired_error
-from metadata.models import ConsumerGroupConsumer
+from metadata.models import ConsumerGroup, ConsumerGroupConsumer
 
 RANDOM_BITS = 20  # low bits of a number; above them is the time in ms since 1970
 # How long a client may take to join its first group: it asks twice and waits 10 s each
@@ -143,7 +143,18 @@ def memberships_of_client(
         rows = (
             _rows().filter(java_id=java_id).select_related("group").order_by("group__name")
         )
-        members = [_to_member(row) for row in rows]
+        members = [
+            JavaMember(
+                java_id=row.java_id or 0,
+                consumer=check(row.consumer_id),
+                group=row.group.name,
+                version=row.java_version,
+                last_answer=LastAnswer(**(row.java_told or {})),
+                session_timeout_ms=row.group.session_timeout_ms,
+                broadcasts=row.group.mode == ConsumerGroup.Mode.BROADCASTING,
+            )
+            for row in rows
+        ]
     if len(_cache) >= MAX_CLIENTS:
         _cache.clear()
     _cache[java_id] = _CachedMembers(time.monotonic(), tuple(members))
@@ -186,7 +197,7 @@ def find_consumer(member_id: int) -> ConsumerId | None:
             .values_list("consumer_id", flat=True)
         )
         consumer_id = rows.first()
-    return None if consumer_id is None else check(consumer_id)
+    return consumer_id and check(consumer_id)
 
 
 def find_consumers(member_ids: Collection[int]) -> list[ConsumerId]:
@@ -250,28 +261,11 @@ def record_answer(*, member: JavaMember, answer: LastAnswer) -> bool:
             consumer_id=member.consumer.text,
             java_version=member.version,
         )
-        return (
-            int(
-                unchanged_row.update(
-                    java_version=member.version + 1, java_told=asdict(answer)
-                )
-            )
-            > 0
+        updated_count: int = unchanged_row.update(
+            java_version=member.version + 1, java_told=asdict(answer)
         )
+        return updated_count > 0
 
 
 def _rows() -> Any:
     return ConsumerGroupConsumer.objects.all()
-
-
-def _to_member(row: ConsumerGroupConsumer) -> JavaMember:
-    columns: Mapping[str, Any] = row.java_told or {}
-    return JavaMember(
-        java_id=row.java_id or 0,
-        consumer=check(row.consumer_id),
-        group=row.group.name,
-        version=row.java_version,
-        last_answer=LastAnswer(**columns),
-        session_timeout_ms=row.group.session_timeout_ms,
-        broadcasts=row.group.mode == row.group.Mode.BROADCASTING,
-    )
