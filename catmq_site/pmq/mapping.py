@@ -211,7 +211,7 @@ class Mapping:
         if row.get(column) is None or not isinstance(kind, Whole):
             return None
         given = int(row[column]) * factor
-        value = min(max(given, kind.least), kind.most)
+        value = min(max(given, kind.minimum), kind.maximum)
         if value != given:
             said = f"{column} is {row[column]} there; the nearest that is allowed is taken"
             self._note(*about, said)

@@ -43,7 +43,7 @@ def import_definitions(
         except CatmqError as error:
             entry = step.entry
             position = (
-                f"at {entry.place}, {entry.kind} {entry.name}, after {done} of {len(steps)}"
+                f"at {entry.path}, {entry.kind} {entry.name}, after {done} of {len(steps)}"
             )
             error.detail = (
                 f"The import stopped {position}: {error.detail} "
@@ -54,7 +54,7 @@ def import_definitions(
 
 
 def _create_entry(step: Step, actor: Actor) -> None:
-    names, settings = step.entry.words, step.entry.settings
+    names, settings = step.entry.fields, step.entry.settings
     match step.entry.kind:
         case "topic":
             topics.create(
@@ -69,7 +69,7 @@ def _create_entry(step: Step, actor: Actor) -> None:
 
 
 def _update_entry(step: Step, actor: Actor) -> None:
-    names = step.entry.words
+    names = step.entry.fields
     settings = {difference.field: difference.there for difference in step.differences}
     match step.entry.kind:
         case "topic":

@@ -59,7 +59,7 @@ class Step:
     @property
     def error(self) -> FieldError:
         return FieldError(
-            self.entry.place, f"{self.entry.kind} {self.entry.name} {self.problem}"
+            self.entry.path, f"{self.entry.kind} {self.entry.name} {self.problem}"
         )
 
 
@@ -158,7 +158,7 @@ def _check(entries: list[Entry], actor: Actor) -> None:
         try:
             _check_rights(entry, actor)
             check_domains(dict(entry.settings))
-            queues = entry.words.get("queues", 1)
+            queues = entry.fields.get("queues", 1)
             if queues > config.max_topic_queues:
                 limit = config.max_topic_queues
                 raise Invalid.field(
@@ -175,7 +175,7 @@ def _check(entries: list[Entry], actor: Actor) -> None:
 def _check_rights(entry: Entry, actor: Actor) -> None:
     if entry.kind == "subscription":
         return subscription_rows.require_may_subscribe(
-            actor, group=entry.words["group"], topic=entry.words["topic"]
+            actor, group=entry.fields["group"], topic=entry.fields["topic"]
         )
     access.require(actor, "manage", entry.name, what=entry.kind)
     if entry.settings.get("owners"):
@@ -186,7 +186,7 @@ def _check_rights(entry: Entry, actor: Actor) -> None:
 def _field_errors(entry: Entry, error: CatmqError) -> Iterator[FieldError]:
     for field_error in error.errors or (FieldError("", error.detail),):
         yield FieldError(
-            f"{entry.place}.{field_error.field}" if field_error.field else entry.place,
+            f"{entry.path}.{field_error.field}" if field_error.field else entry.path,
             field_error.message,
         )
 
@@ -205,7 +205,7 @@ def _topic(entry: Entry, objects: _Objects) -> Step:
 def _group(entry: Entry, objects: _Objects) -> Step:
     key = comparison_key(entry.name)
     existing = objects.groups.get(key)
-    mode = str(entry.words["mode"] if existing is None else existing.mode)
+    mode = str(entry.fields["mode"] if existing is None else existing.mode)
     groups.check_fits(mode, entry.settings)
     objects.modes.setdefault(key, mode)
     objects.names["group", key] = entry.name
@@ -215,11 +215,11 @@ def _group(entry: Entry, objects: _Objects) -> Step:
 
 
 def _subscription(entry: Entry, objects: _Objects) -> Step:
-    group, topic = entry.words["group"], entry.words["topic"]
+    group, topic = entry.fields["group"], entry.fields["topic"]
     objects.require("group", group)
     objects.require("topic", topic)
     subscription_rows.check_start(
-        start=entry.words["start"], at_ms=entry.words["start_at_ms"]
+        start=entry.fields["start"], at_ms=entry.fields["start_at_ms"]
     )
     subscription_rows.check_fits(
         group, objects.modes[comparison_key(group)], entry.settings
@@ -256,7 +256,7 @@ def _compare(entry: Entry, name: str, words: Mapping[str, Any], row: object) -> 
     # A word that the document leaves out has a default, which must not count as a difference.
     here = {word: value for word, value in words.items() if word not in entry.defaulted}
     here |= write_settings({name: settings[name] for name in entry.settings}, row)
-    document = {**entry.words, **entry.settings}
+    document = {**entry.fields, **entry.settings}
     differences = tuple(
         Difference(name, value, document[name])
         for name, value in here.items()

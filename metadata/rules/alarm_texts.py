@@ -92,6 +92,8 @@ def translate_detail(
     if facts is None or text is None:
         return detail
     values = {name: _to_text(value, translate) for name, value in facts["values"].items()}
+    # The English text is the key of its translation, so it is translated before the values
+    # are put in.
     return translate(text) % values
 
 

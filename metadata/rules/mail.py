@@ -84,7 +84,8 @@ def is_address(text: str) -> bool:
     """
     user, _at, domain = text.partition("@")
     has_valid_parts = all(
-        part and set(part) <= ALLOWED[index] for index, part in enumerate((user, domain))
+        text and set(text) <= allowed
+        for text, allowed in zip((user, domain), ALLOWED, strict=True)
     )
     return (
         has_valid_parts

@@ -187,7 +187,7 @@ def count(plan: Plan, kind: str, outcome: str) -> int:
 
 
 def detail(step: Step) -> str:
-    words = step.entry.words
+    words = step.entry.fields
     return f"{words['queues']} queues" if "queues" in words else str(words.get("mode", ""))
 
 

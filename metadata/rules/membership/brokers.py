@@ -59,6 +59,7 @@ def is_broker_url(url: str) -> bool:
     """Return True if clients can use the URL: host, optional port and path, nothing else."""
     if not re.fullmatch(r"https?://[!-~]{1,490}", url) or set(url) & set("@?#\\"):
         return False
+    # urlsplit() and its `port` raise for brackets and numbers that are no host and port.
     try:
         parts = urlsplit(url)
         return bool(parts.hostname) and parts.port != 0 and not parts.netloc.endswith(":")
