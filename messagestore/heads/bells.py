@@ -91,8 +91,7 @@ class Bell:
         """End the waits of all other processes."""
         place = -1
         # RUNG is set before the write: other senders then skip the place, and the listener
-        # wakes
-        # once.
+        # wakes once.
         while (place := self._states.find(bytes((LISTENS,)), place + 1)) >= 0:
             if place != self.place:
                 self._states[place] = RUNG

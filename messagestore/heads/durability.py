@@ -31,8 +31,7 @@ from metadata.errors import NodeUnavailable
 
 Heads = Mapping[int, int]
 # Rows of `node_pulse`. A fixed number, so that workers that ended leave no rows. Two
-# workers that
-# share a row only wait for each other for a moment.
+# workers that share a row only wait for each other for a moment.
 PULSES = 1024
 
 _guard = threading.Lock()

@@ -42,14 +42,12 @@ APART_S = 0.01
 LISTEN_S = 1.0  # longest wait for a ring, and so the cost of a lost one
 PACE = 25  # pause after a read, as a multiple of the time of a read
 # The fastest of the last reads is what a read costs the node. The slower ones waited for
-# something
-# else.
+# something else.
 LOOKS = 8
 RECENT_S = 5  # a read covers heads to which a message was stored within this time
 WHOLE_S = 1.0  # pause between two reads of all heads
 # Without other brokers, only a job that writes to nodes itself can raise a head without a
-# ring. So
-# a lone broker reads less often.
+# ring. So a lone broker reads less often.
 ALONE_S = 0.5  # pause between two reads
 ALONE_PASS_S = 0.25  # pause between two passes, which renew the lease of this watcher
 FEW = 10  # if less than 1/FEW of a node's queues is wanted, the query names them

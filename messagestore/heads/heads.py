@@ -120,8 +120,7 @@ class HeadBoard:
             self._heads[queue] = head
             known_heads.note_read(queue, head)
             # Of a share group at most as many waiters are woken as there are new messages:
-            # the
-            # others would find nothing to lease.
+            # the others would find nothing to lease.
             woken: Counter[int] = Counter()  # group id → woken waiters of a share group
             for waiter in self._by_queue.get(queue, ()):
                 if waiter.offsets[queue] < head and not waiter.flag.is_set():
@@ -149,8 +148,7 @@ class HeadBoard:
     def listen(self, seconds: float = 0.0) -> None:
         """Wait `seconds` for heads that other workers raise. Note these and earlier ones."""
         # Look after the bell is armed, else a head raised in between would ring no bell.
-        # Look again
-        # after the wait, because a ring may be lost.
+        # Look again after the wait, because a ring may be lost.
         self._bell.listen()
         self._note_shared_heads()
         self._bell.wait(seconds)

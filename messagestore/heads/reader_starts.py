@@ -35,8 +35,7 @@ def insert_readers(
         )
         return
     # (low, head) of the queues in which an instance lacks a row. Only there the time is
-    # looked up,
-    # which costs a query for each halving.
+    # looked up, which costs a query for each halving.
     bounds: dict[int, tuple[int, int]] = {}
     for instance in instances:
         positions = reader_sql.read_positions(

@@ -86,8 +86,7 @@ class SharedHeads:
         if self._cells[cell] != self._me and at_ms - self._cells[cell + 1] < LEASE_MS:
             return False
         # Two processes that take over at once both watch the node, for one turn. That costs
-        # a query
-        # only.
+        # a query only.
         self._cells[cell], self._cells[cell + 1] = self._me, at_ms
         return True
 
