@@ -2,7 +2,7 @@
 
 Expanding creates rows in state creating, then tables, then a reader row for every reader of
 the topic, then changes the layout. So a queue gets messages only when every group has its
-position at the queue's beginning. `sweep` finishes or rolls back what a crash left.
+position at the queue's beginning. `sweep` finishes or rolls back unfinished expansions.
 
 Shrinking closes the queues on the nodes, then in metadata; `drains` does the rest.
 """

@@ -34,8 +34,6 @@ class QueueState:
 
 @dataclass(frozen=True, slots=True)
 class TopicState:
-    """A topic and its queues, in order of number."""
-
     topic: TopicView
     queues: tuple[QueueState, ...]
 
