@@ -164,9 +164,9 @@ def handle_sigterm(worker: Any, number: int, frame: FrameType | None) -> None:
     from brokerapi.http import draining
 
     if broker_memory.stopping():
-        draining.drain()
+        draining.stop()
     else:
-        draining.leave()
+        draining.stop_worker()
     if _loops is not None:
         _loops.wake("broker")
     worker.handle_exit(number, frame)
@@ -189,8 +189,8 @@ def worker_exit(server: Any, worker: Any) -> None:
     from messagestore.pool import node_pools
 
     if broker_memory.stopping():
-        draining.drain()
-    draining.leave()
+        draining.stop()
+    draining.stop_worker()
     _loops.stop()
     node_pools.evict_all()
 

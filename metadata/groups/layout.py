@@ -95,6 +95,7 @@ def plan_expand(
     )
     record_change("topic", topic_row.pk)
     planned = _describe_change(topic_row, ids, _spread_layout(topic_row, gain=ids))
+    # A preview does all the work, so that its checks and its result are the real ones.
     transaction.set_rollback(dry_run)
     return planned
 
@@ -125,22 +126,31 @@ def make_ready(
     exist. Raises NotFound(topic_not_found), Conflict(in_use) if the expansion was
     abandoned.
     """
+    # Groups first, then the topic: while they are locked, no subscription can begin or
+    # end.
     _lock_groups(topic_id)
     topic = _lock_ready_topic(topic_id)
     subscriptions = active_subscriptions(topic_id)
     rows = list(topic.queues.filter(pk__in=list(queues)))
-    if any(one.state == Queue.State.RETIRED for one in rows) or len(rows) < len(queues):
+    if any(queue_row.state == Queue.State.RETIRED for queue_row in rows) or len(rows) < len(
+        queues
+    ):
         raise Conflict(
             f"The expansion of {topic.name} was rolled back meanwhile.", code=Code.IN_USE
         )
-    new_ids = [one.pk for one in rows if one.state == Queue.State.CREATING]
+    new_ids = [
+        queue_row.pk for queue_row in rows if queue_row.state == Queue.State.CREATING
+    ]
     if not new_ids:
         return _describe_change(topic, queues, _read_layout(topic))
-    if {one.id for one in subscriptions} - set(prepared):
+    # A subscription that began meanwhile has no reader rows in the new queues yet.
+    if {subscription.id for subscription in subscriptions} - set(prepared):
         return None
     QueueOffset.objects.bulk_create(
-        QueueOffset(group_id=one.group_id, queue_id=queue, epoch=one.base_epoch)
-        for one in subscriptions
+        QueueOffset(
+            group_id=subscription.group_id, queue_id=queue, epoch=subscription.base_epoch
+        )
+        for subscription in subscriptions
         for queue in sorted(new_ids)
     )
     routings.keep_routing(topic)
@@ -148,9 +158,9 @@ def make_ready(
     change = _write_layout(
         topic, new_ids, _spread_layout(topic, gain=new_ids), verb="lay out", actor=actor
     )
-    for one in subscriptions:
-        if one.state == "ready":
-            rebalance.request(one.group_id, f"{topic.name} was expanded")
+    for subscription in subscriptions:
+        if subscription.state == "ready":
+            rebalance.request(subscription.group_id, f"{topic.name} was expanded")
     record_change("topic", topic_id)
     return change
 
@@ -213,6 +223,7 @@ def shrink(
         record_change("topic", topic_row.pk)
     else:
         change = _describe_change(topic_row, chosen, after)
+    # A preview does all the work and is rolled back.
     transaction.set_rollback(dry_run)
     return change
 
@@ -297,6 +308,7 @@ def set_state(
             )
         record_change("topic", topic_row.pk)
     view = next(view for view in topic_view(topic_row).queues if view.queue == queue)
+    # A preview does all the work and is rolled back.
     transaction.set_rollback(dry_run)
     return view
 
@@ -309,6 +321,7 @@ def retire(*, topic_id: int, queue: int, read_by: Collection[int]) -> bool:
     That is if it was opened again, or has a subscription that is not in `read_by`, the
     subscriptions that have read all of it.
     """
+    # Groups first, then the topic, as in all transactions.
     groups = _lock_groups(topic_id)
     topic = (
         Topic.objects.select_for_update()
@@ -324,6 +337,7 @@ def retire(*, topic_id: int, queue: int, read_by: Collection[int]) -> bool:
         subscription.id for subscription in active_subscriptions(topic_id)
     } - set(read_by):
         return False
+    # The queue is read to its end, so no position of it is needed any more.
     QueueOffset.objects.filter(queue=queue, group__in=groups).delete()
     routings.keep_routing(topic)
     _set_states([queue], Queue.State.RETIRED)
@@ -352,6 +366,7 @@ def retire(*, topic_id: int, queue: int, read_by: Collection[int]) -> bool:
 @transactional
 def remove(*, topic_id: int, queue: int) -> None:
     """Delete the row of a retired queue, after its table was dropped."""
+    # Groups first, then the topic, as in all transactions.
     _lock_groups(topic_id)
     topic = _lock_ready_topic(topic_id)
     queue_row = topic.queues.filter(pk=queue, state=Queue.State.RETIRED).first()

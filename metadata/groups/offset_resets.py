@@ -3,7 +3,7 @@ undone.
 
 The row is inserted before the position moves, because the former position may be
 unknown afterwards, and is completed after the move. So a crash in between leaves a row
-that is not `finish_move`, of a move that may not have happened.
+that is not `done`, of a move that may not have happened.
 """
 
 from __future__ import annotations
@@ -152,6 +152,7 @@ def has_skipped(*, group_id: int, queue: int, offset: int, since: datetime) -> b
     forwards.
     """
     with reachable():
+        # Moves across the offset, in either direction.
         moves = OffsetMove.objects.filter(
             Q(from_offset__lte=offset, to_offset__gt=offset)
             | Q(from_offset__gt=offset, to_offset__lte=offset),

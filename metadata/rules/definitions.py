@@ -6,7 +6,7 @@
      "subscriptions": [{"group": "billing", "topic": "orders", "start": "earliest", …}]}
 
 A missing part is empty. A missing field of an entry has its default, or stays as it is.
-Pauses and ids of queues belong to one installation, so they are not part of a document.
+Pauses and ids of queues belong to an installation, so they are not part of a document.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ PARTS = {
     "groups": Part(
         "group",
         {"name": NAME, "mode": MODES},
-        {name: one for name, one in GROUP.items() if name != "stopped"},
+        {name: declared for name, declared in GROUP.items() if name != "stopped"},
         {"mode": "clustering"},
     ),
     "subscriptions": Part(
@@ -207,14 +207,11 @@ def write_settings(settings: Mapping[str, Setting], row: object) -> dict[str, An
     """Return the settings of a row, or of any object with these attributes, as a document
     has them.
     """
+    values = {name: getattr(row, name) for name in settings}
     return {
-        name: _write_value(setting.kind, getattr(row, name))
-        for name, setting in settings.items()
+        name: None if value is None else settings[name].kind.written(value)
+        for name, value in values.items()
     }
-
-
-def _write_value(kind: Kind, value: Any) -> Any:
-    return None if value is None else kind.written(value)
 
 
 def is_same_value(setting: Setting | None, left: Any, right: Any) -> bool:

@@ -482,7 +482,7 @@ said = []
 def drain():
     said.append("drained")
     os.kill(os.getpid(), signal.SIGTERM)  # while the handler of the first one runs
-draining.drain = drain
+draining.stop = drain
 broker_memory.stop()
 worker = SimpleNamespace(handle_exit=lambda number, frame: said.append("left"))
 signal.signal(
