@@ -136,7 +136,7 @@ def mark_seen(*, group: str, actor: Actor) -> None:
     """Mark the dead letters of a group as seen, up to the newest that was counted.
 
     Needs `manage` on the group. Raises Forbidden, NotFound, and Conflict if there are
-    no unseen ones.
+    no unseen dead letters.
     """
     access.require(actor, "manage", group, what="group")
     rows = DeadLetterCount.objects.filter(group_ref=lock_group(group).pk)

@@ -31,7 +31,7 @@ from metadata.monitoring.counters import SLOT_S, Count, Counters, Key
 # Stand for a topic id in samples of sums: all sends, and with ALL_GROUPS all pulls.
 ALL_TOPICS = 0
 ALL_GROUPS = -1
-# One column for each SLOT_S of a minute: messages sent or pulled.
+# A column for each SLOT_S of a minute: messages sent or pulled.
 SENT_COLUMNS = tuple(f"bucket_10s_{number}" for number in range(1, 7))
 # The same for messages that a group handled.
 HANDLED_COLUMNS = tuple(f"handled_{number}" for number in range(1, 7))
@@ -44,7 +44,7 @@ KEY_COLUMNS = ("at", "topic_ref", "group_ref")
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One step of a series, which begins at `at_ms`.
+    """A step of a series, which begins at `at_ms`.
 
     `seconds` is its length; the last step may not be over yet. `lag` is None if not
     known, and `handled` where an earlier release counted. `is_known` is False if no
