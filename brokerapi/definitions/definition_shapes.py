@@ -100,8 +100,8 @@ class StepAnswer(Answer):
     )
 
     def get_fields(self) -> dict[str, Any]:
-        """Return the fields by name; `place` is a method of the base and cannot stand among
-        the others.
+        """Return the fields by name. `place` is a method of the base, so it cannot be
+        declared like the others.
         """
         place = Text(
             source="entry.place",
@@ -120,5 +120,4 @@ class ImportAnswer(Answer):
 
 
 def import_answer(plan: Plan, *, dry_run: bool) -> dict[str, Any]:
-    """Return the steps of an import."""
     return ImportAnswer.from_view(plan, dry_run=dry_run)

@@ -1,4 +1,4 @@
-"""The base of all shapes, and query parameters that several endpoints share."""
+"""The bases of msgspec shapes, and query parameters that several endpoints share."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class TagsQuery(Request, kw_only=True):
     ] = ""
 
     def filters(self) -> dict[str, Any]:
-        """Return the filters by name. Raises Invalid."""
+        """Return the filters by name. Raises Invalid if `headers` is not JSON."""
         try:
             return {
                 "tags": self.tags,

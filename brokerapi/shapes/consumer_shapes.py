@@ -109,7 +109,6 @@ class HeartbeatRequest(Request, kw_only=True):
     report: ProcessReport | None = None
 
     def process_report(self) -> process_report.ProcessReport | None:
-        """Return the report for the layer below."""
         if self.report is None:
             return None
         return convert(self.report, process_report.ProcessReport, from_attributes=True)
@@ -149,8 +148,8 @@ class AcquireRequest(Request, kw_only=True):
     queues: Annotated[list[Owned], Meta(max_length=config.max_pull_queues)]
 
     def claims(self) -> list[Claim]:
-        """The queues for the layer below. Raises Invalid if one is named twice."""
-        _check_once([owned.queue for owned in self.queues], "queues")
+        """Return the claims. Raises Invalid if a queue is named twice."""
+        _check_distinct([owned.queue for owned in self.queues], "queues")
         return [Claim(owned.queue, owned.epoch) for owned in self.queues]
 
 
@@ -193,8 +192,8 @@ class PullRequest(Request, kw_only=True):
     wait_ms: Annotated[int, Meta(ge=0, le=config.max_wait_ms)] = 0
 
     def parameters(self) -> PullParameters:
-        """The request for the layer below. Raises Invalid if a queue is named twice."""
-        _check_once([position.queue for position in self.queues], "queues")
+        """Return the parameters of the pull. Raises Invalid if a queue is named twice."""
+        _check_distinct([position.queue for position in self.queues], "queues")
         queues = [
             PullQueue(position.queue, position.epoch, position.offset)
             for position in self.queues
@@ -248,13 +247,13 @@ class PullAnswer(Answer, kw_only=True, omit_defaults=True):
 def pull_answer(pulled: PullResult, kind: formats.Format) -> PullAnswer:
     return PullAnswer(
         generation=pulled.generation,
-        queues=[_pulled(queue, kind) for queue in pulled.queues],
+        queues=[_pulled_answer(queue, kind) for queue in pulled.queues],
         assignment_changed=pulled.assignment_changed,
         retry_after_ms=UNSET if pulled.retry_after_ms is None else pulled.retry_after_ms,
     )
 
 
-def _pulled(queue: PulledQueue, kind: formats.Format) -> PulledAnswer:
+def _pulled_answer(queue: PulledQueue, kind: formats.Format) -> PulledAnswer:
     messages: list[StoredAnswer] | UnsetType = UNSET
     if not kind.rows:
         messages = row_answers(queue.queue, queue.rows, kind)
@@ -291,8 +290,8 @@ class CommitRequest(Request, kw_only=True):
     offsets: Annotated[list[CommitPosition], Meta(max_length=config.max_pull_queues)]
 
     def positions(self) -> list[CommitOffset]:
-        """The positions for the layer below. Raises Invalid if a queue is named twice."""
-        _check_once([position.queue for position in self.offsets], "offsets")
+        """Return the offsets to commit. Raises Invalid if a queue is named twice."""
+        _check_distinct([position.queue for position in self.offsets], "offsets")
         return [
             CommitOffset(position.queue, position.epoch, position.offset)
             for position in self.offsets
@@ -313,14 +312,14 @@ class CommitAnswer(Answer, kw_only=True):
     generation: int
 
 
-def _check_once(queues: list[int], field: str) -> None:
+def _check_distinct(queues: list[int], field: str) -> None:
     if len(set(queues)) == len(queues):
         return
-    seen: set[int] = set()
+    earlier: set[int] = set()
     for index, queue in enumerate(queues):
-        if queue in seen:
+        if queue in earlier:
             raise Invalid.field(f"{field}[{index}].queue", f"queue {queue} is named twice")
-        seen.add(queue)
+        earlier.add(queue)
 
 
 # The lists of these requests have a limit that msgspec checks once they are made, so their
@@ -333,39 +332,44 @@ PULL = Body(PullRequest, most_bytes=MOST_BYTES)
 COMMIT = Body(CommitRequest, most_bytes=MOST_BYTES)
 
 
-def heartbeat_answer(told: consumers.HeartbeatAnswer, group_id: int) -> HeartbeatAnswer:
-    """The answer to a heartbeat of a member of the group."""
+def heartbeat_answer(
+    assignment: consumers.HeartbeatAnswer, group_id: int
+) -> HeartbeatAnswer:
     return HeartbeatAnswer(
-        generation=told.generation,
-        assigned=assigned_answers(told.assigned),
-        revoked=list(told.revoked),
-        subscriptions=delivery_settings(group_id, topics_to_read(group_id, told.assigned)),
+        generation=assignment.generation,
+        assigned=assigned_answers(assignment.assigned),
+        revoked=list(assignment.revoked),
+        subscriptions=delivery_settings(
+            group_id, topics_to_read(group_id, assignment.assigned)
+        ),
     )
 
 
 def topics_to_read(group_id: int, assigned: Iterable[consumers.OwnedQueue]) -> set[str]:
-    """The topics that a member reads, of what it was assigned; in a share group every one
-    of the group's.
+    """Return the topics a member reads: those of its assigned queues, in a share group all
+    of the group.
     """
-    known = snapshot.current()
-    group = known.groups.get(group_id)
+    current = snapshot.current()
+    group = current.groups.get(group_id)
     if group is None or not group.is_share:
-        return {one.topic for one in assigned}
-    read = (known.topics.get(one.topic_id) for one in known.subscriptions_of(group_id))
-    return {topic.name for topic in read if topic is not None}
+        return {queue.topic for queue in assigned}
+    topics = (
+        current.topics.get(subscription.topic_id)
+        for subscription in current.subscriptions_of(group_id)
+    )
+    return {topic.name for topic in topics if topic is not None}
 
 
 def assigned_answers(queues: Iterable[consumers.OwnedQueue]) -> list[Assigned]:
-    """Queues to own."""
     return [
         Assigned(
-            topic=one.topic,
-            queue=one.queue,
-            epoch=one.epoch,
-            stopped=one.stopped,
-            origin_topic=one.origin_topic or UNSET,
+            topic=queue.topic,
+            queue=queue.queue,
+            epoch=queue.epoch,
+            stopped=queue.stopped,
+            origin_topic=queue.origin_topic or UNSET,
         )
-        for one in queues
+        for queue in queues
     ]
 
 
@@ -373,8 +377,8 @@ def acquire_answer(
     acquired: Sequence[positions.Acquired], generation: int
 ) -> AcquireAnswer:
     queues = [
-        AcquiredQueue(queue=one.queue, state=one.state, offset=one.offset)
-        for one in acquired
+        AcquiredQueue(queue=result.queue, state=result.state, offset=result.offset)
+        for result in acquired
     ]
     return AcquireAnswer(queues=queues, generation=generation)
 
@@ -382,7 +386,7 @@ def acquire_answer(
 def commit_answer(
     committed: Sequence[positions.Committed], generation: int
 ) -> CommitAnswer:
-    results = [CommitResult(queue=one.queue, state=one.state) for one in committed]
+    results = [CommitResult(queue=result.queue, state=result.state) for result in committed]
     return CommitAnswer(results=results, generation=generation)
 
 
@@ -414,28 +418,27 @@ class DeliverySettings(Answer, kw_only=True, omit_defaults=True):
 
 
 def delivery_settings(group_id: int, topics: Iterable[str]) -> dict[str, DeliverySettings]:
-    """The settings of a group's subscriptions to some topics, by topic, as the snapshot has
-    them.
+    """Return the settings of a group's subscriptions, by topic.
 
-    What failed of a topic comes by the settings of that topic, so those stand for its
-    failure topic.
+    The messages of a retry topic follow the settings of the topic in which they failed, so
+    the settings of that topic are returned for it.
     """
-    known = snapshot.current()
-    found: dict[str, DeliverySettings] = {}
+    current = snapshot.current()
+    settings: dict[str, DeliverySettings] = {}
     for name in topics:
-        topic = known.topic(name)
+        topic = current.topic(name)
         if topic is not None and topic.failure_of is not None:
-            topic = known.topics.get(topic.failure_of)
-        if topic is not None and topic.name not in found:
-            found[topic.name] = _settings(known.delivery(group_id, topic.id))
-    return found
+            topic = current.topics.get(topic.failure_of)
+        if topic is not None and topic.name not in settings:
+            settings[topic.name] = _settings(current.delivery(group_id, topic.id))
+    return settings
 
 
 @lru_cache(maxsize=1_000)
 def _settings(delivery: Delivery) -> DeliverySettings:
-    # Heartbeats come by the hundred a second, and most subscriptions are alike.
-    found = {name: getattr(delivery, name) for name in DeliverySettings.__struct_fields__}
-    found["headers"] = dict(delivery.headers)
+    # Heartbeats arrive at hundreds per second, and most subscriptions have the same settings.
+    fields = {name: getattr(delivery, name) for name in DeliverySettings.__struct_fields__}
+    fields["headers"] = dict(delivery.headers)
     return DeliverySettings(
-        **{name: value for name, value in found.items() if value is not None}
+        **{name: value for name, value in fields.items() if value is not None}
     )

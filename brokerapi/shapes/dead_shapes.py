@@ -183,5 +183,7 @@ def redrive_answer(view: RedriveView) -> dict[str, Any]:
     )
 
 
-def summary_answer(found: Summary) -> dict[str, Any]:
-    return DeadSummaryAnswer.from_view(found, count=sum(one.count for one in found.errors))
+def summary_answer(counts: Summary) -> dict[str, Any]:
+    return DeadSummaryAnswer.from_view(
+        counts, count=sum(error.count for error in counts.errors)
+    )

@@ -51,17 +51,17 @@ class DelayedAnswer(Answer, kw_only=True):
     away: list[str]
 
 
-def delayed_answer(found: Waiting, kind: formats.Format) -> DelayedAnswer:
-    messages = [_message(one, kind) for one in found.messages]
+def delayed_answer(page: Waiting, kind: formats.Format) -> DelayedAnswer:
+    messages = [_delayed_message(message, kind) for message in page.messages]
     return DelayedAnswer(
-        messages=messages, next=found.next, count=found.count, away=list(found.away)
+        messages=messages, next=page.next, count=page.count, away=list(page.away)
     )
 
 
-def _message(one: WaitingMessage, kind: formats.Format) -> DelayedMessage:
-    row = one.row
+def _delayed_message(message: WaitingMessage, kind: formats.Format) -> DelayedMessage:
+    row = message.row
     answer = DelayedMessage(
-        message_id=row.known_as or one.message_id,
+        message_id=row.known_as or message.message_id,
         due_at_ms=row.due_at_ms,
         queue=row.queue,
         key=row.key,

@@ -11,7 +11,7 @@ from metadata.rules.membership.process_report import ProcessReport, SlowHandler
 from metadata.rules.settings import GROUP
 
 # no group begins paused
-_AT_START = {name: one for name, one in GROUP.items() if name != "stopped"}
+_AT_START = {name: setting for name, setting in GROUP.items() if name != "stopped"}
 
 
 class GroupCreate(Request):

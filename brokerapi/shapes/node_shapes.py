@@ -68,7 +68,9 @@ class NodeAnswer(Answer):
 
     @classmethod
     def from_view(cls, view: object, **more: Any) -> dict[str, Any]:
-        """Return the answer for a node, with what this broker knows of its tables."""
+        """Return the answer for a node, with the version of its tables as this broker has
+        read it.
+        """
         node_id = view.id  # type: ignore[attr-defined]
         more["schema_version"] = registry.schema_version(node_id)
         return super().from_view(
@@ -184,13 +186,11 @@ class NodeMoveAnswer(Answer):
 
 
 def plan_answer(plan: Plan) -> dict[str, Any]:
-    """Return the move that a plan would make."""
     notes = [delayed_loss(plan.delayed)] if plan.delayed else []
     return NodeMoveAnswer.from_view(
         plan, dry_run=True, state=None, epoch=None, notes=notes, plan=plan
     )
 
 
-def move_answer(done: Outcome) -> dict[str, Any]:
-    """Return the move that was made."""
-    return NodeMoveAnswer.from_view(done, dry_run=False, plan=None)
+def move_answer(outcome: Outcome) -> dict[str, Any]:
+    return NodeMoveAnswer.from_view(outcome, dry_run=False, plan=None)

@@ -1,4 +1,4 @@
-"""The shapes of offsets and rebalances: lag, moving offsets by hand, sharing queues anew."""
+"""Shapes of offsets and rebalances: lag, trend, offset resets, moves of queues."""
 
 from __future__ import annotations
 
@@ -71,10 +71,9 @@ class OffsetsMoved(Answer):
     moves = MoveAnswer(many=True)
 
 
-def moves_answer(made: Sequence[Move], *, dry_run: bool) -> dict[str, Any]:
-    """Return the offsets that a reset moved, or would move."""
-    reset = next((one.reset for one in made if one.reset), None)
-    return OffsetsMoved.from_view(None, dry_run=dry_run, reset=reset, moves=made)
+def moves_answer(moves: Sequence[Move], *, dry_run: bool) -> dict[str, Any]:
+    reset = next((move.reset for move in moves if move.reset), None)
+    return OffsetsMoved.from_view(None, dry_run=dry_run, reset=reset, moves=moves)
 
 
 class PastMoveAnswer(FromTo):
@@ -146,17 +145,17 @@ class OffsetsAnswer(Answer):
 
 
 def offsets_answer(
-    group: str, lags: Sequence[QueueLag], found: GroupProgress | None
+    group: str, lags: Sequence[QueueLag], progress: GroupProgress | None
 ) -> dict[str, Any]:
-    """Return a group's offsets, sum of lags and worst age, null while one of them is not
-    known.
+    """Return the offsets of a group, its total lag and the highest age; null if one of them
+    is unknown.
     """
-    behind = [one.lag for one in lags if one.lag is not None]
-    ages = [one.lag_ms for one in lags if one.lag_ms is not None]
-    lag = sum(behind) if len(behind) == len(lags) else None
+    known_lags = [queue.lag for queue in lags if queue.lag is not None]
+    ages = [queue.lag_ms for queue in lags if queue.lag_ms is not None]
+    lag = sum(known_lags) if len(known_lags) == len(lags) else None
     lag_ms = max(ages, default=0) if len(ages) == len(lags) else None
     return OffsetsAnswer.from_view(
-        None, group=group, lag=lag, lag_ms=lag_ms, progress=found, queues=lags
+        None, group=group, lag=lag, lag_ms=lag_ms, progress=progress, queues=lags
     )
 
 

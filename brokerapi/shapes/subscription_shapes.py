@@ -40,8 +40,8 @@ class SubscriptionAnswer(Answer):
     )
 
     def place(self, setting: str) -> dict[str, str]:
-        """Return options that say where a setting stands in the view, if not at its own
-        name.
+        """Return where the setting is in the view: the delivery settings are in an object
+        of their own.
         """
         return {"source": f"delivery.{setting}"} if setting in DELIVERY else {}
 

@@ -99,7 +99,6 @@ class NewSendTokenAnswer(SendTokenAnswer):
 
 
 def topic_answer(state: TopicState) -> dict[str, Any]:
-    """Return a topic with its layout and its queues."""
     return TopicAnswer.from_view(state.topic, queues=state.queues, layout=state.topic)
 
 
@@ -208,16 +207,16 @@ class QueueState(_PlacedQueue):
     unread = UnreadAnswer(many=True, help_text="by group")
 
 
-def layout_change_answer(made: queues.Change) -> dict[str, Any]:
-    """Return the changes that an expansion or a shrinking made, or would make."""
-    shown = [
+def layout_change_answer(change: queues.Change) -> dict[str, Any]:
+    queue_answers = [
         ChangedQueue.from_view(
-            one, queue=None if made.dry_run and one.state == "creating" else one.queue
+            queue,
+            queue=None if change.dry_run and queue.state == "creating" else queue.queue,
         )
-        for one in made.queues
+        for queue in change.queues
     ]
     return LayoutChangeAnswer.from_view(
-        made, queues=shown, moved_share=round(made.moved_share, 4)
+        change, queues=queue_answers, moved_share=round(change.moved_share, 4)
     )
 
 

@@ -1,4 +1,4 @@
-"""Brokers: which there are, and whether they take work."""
+"""Brokers: list them, drain them, enable them."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class Brokers(Endpoint):
         return call.answer(
             {
                 "brokers": [
-                    BrokerAnswer.from_view(one)
-                    for one in discovery.list_brokers(actor=call.actor)
+                    BrokerAnswer.from_view(broker)
+                    for broker in discovery.list_brokers(actor=call.actor)
                 ]
             }
         )

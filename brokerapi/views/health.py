@@ -1,4 +1,4 @@
-"""State of this process: for load balancers and for monitoring. None of it needs an API
+"""State of this process, for load balancers and for monitoring. None of it needs an API
 key.
 """
 
