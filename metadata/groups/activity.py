@@ -41,6 +41,8 @@ def find_active_subscriptions(
         )
         if has_advanced or row.present or active_at >= since:
             active.add(row.pk)
+        # Written rarely: a subscription with members would otherwise cost an UPDATE at
+        # every call.
         if record and (has_advanced or (row.present and active_at < rewrite_before)):
             row_to_update = ConsumerGroupTopic.objects.filter(pk=row.pk)
             row_to_update.update(progress=position_sum, active_at=now)

@@ -49,20 +49,18 @@ def record_positions(groups: Iterable[GroupPositions]) -> int:
         positions = {
             str(queue): list(look) for queue, look in sorted(group.samples.items())
         }
-        # This costs no precision: whatever is committed later is also stored later.
-        if group.at_rest and _committed_offsets(
-            rows.order_by("-id").values_list("positions", flat=True).first()
-        ) == {queue: look[0] for queue, look in positions.items()}:
+        last = rows.order_by("-id").values_list("positions", flat=True).first() or {}
+        # Skipping a group at rest costs no precision: whatever is committed later is also
+        # stored later.
+        if group.at_rest and {queue: sample[0] for queue, sample in last.items()} == {
+            queue: sample[0] for queue, sample in positions.items()
+        }:
             continue
         CommitLook.objects.create(
             topic_ref=group.topic_id, group_ref=group.group_id, at=now, positions=positions
         )
         count += 1
     return count
-
-
-def _committed_offsets(positions: Mapping[str, list[int]] | None) -> dict[str, int]:
-    return {queue: look[0] for queue, look in (positions or {}).items()}
 
 
 def latest_positions(

@@ -344,6 +344,7 @@ def add_positions(*, group_id: int, queues: list[int]) -> None:
 @transactional
 def add_heartbeats(*, group_id: int, members: list[int]) -> None:
     """Insert heartbeats, with the current time, for members that have none."""
+    # The lock keeps the expiry of the same members out.
     lock_group_by_id(group_id)
     without_heartbeat = ConsumerGroupConsumer.objects.filter(
         group=group_id, pk__in=members, heartbeat__isnull=True

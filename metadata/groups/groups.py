@@ -152,6 +152,7 @@ def update(*, name: str, settings: Mapping[str, Any], actor: Actor) -> GroupView
             name=name,
             also=("casual",),
         )
+        # Waiting pulls return when the generation rises, so a pause takes effect at once.
         if "stopped" in former:
             group_row.generation = rebalance.raise_generation(group_row.pk)
         if LIMITS.keys() & former.keys():
@@ -179,6 +180,8 @@ def delete(*, name: str, confirm: str | None, actor: Actor) -> None:
         )
     subscriptions = list(group_row.subscriptions.values_list("pk", flat=True))
     group_row.subscriptions.update(state=ConsumerGroupTopic.State.DELETING)
+    # The row stays until its subscriptions are removed; the new name makes the old name
+    # free.
     group_row.name, group_row.deleted_at = f"{name}~{group_row.pk}", database_now()
     group_row.save(update_fields=("name", "deleted_at"))
     audit.record(
@@ -206,6 +209,7 @@ def deletion_times(names: Collection[str]) -> dict[str, int]:
         rows = ConsumerGroup.objects.filter(deleted_at__isnull=False)
         times_of: dict[str, int] = {}
         for name in sorted(set(names) - existing):
+            # A deleted group has the name that `delete` gave it.
             times = rows.filter(name__startswith=f"{name}~").values_list(
                 "deleted_at", flat=True
             )
@@ -251,6 +255,7 @@ def _read_members(group: ConsumerGroup) -> Iterable[MemberView]:
     owned = grouped(rows.values_list("owner_id", "queue_id"))
     now = database_now()
     active = rebalance.active_members(group)
+    # In a broadcasting group every active member owns every queue.
     if group.mode == ConsumerGroup.Mode.BROADCASTING:
         all_queues = [queue.queue for queue in broadcast_instances.read_queues([group.pk])]
         owned = dict.fromkeys(active, all_queues)

@@ -83,6 +83,7 @@ class _Buffer:
     def add(self, traces: Iterable[_PendingTrace]) -> None:
         with self._lock:
             for trace in traces:
+                # A full buffer drops new traces rather than growing without a bound.
                 if len(self._pending) < MAX_PENDING:
                     self._pending.append(trace)
 
@@ -102,6 +103,8 @@ def report(*, consumer: ConsumerId, attempts: Iterable[Attempt]) -> None:
     written.
     """
     member: str | int | None = consumer.member_id
+    # A report must not fail because of metadata: then the id of the member is kept
+    # instead of its name.
     with suppress(MetadataUnavailable), reachable():
         rows = ConsumerGroupConsumer.objects.filter(pk=consumer.member_id)
         member = rows.values_list("identity", flat=True).first()

@@ -95,6 +95,7 @@ def plan_expand(
     )
     record_change("topic", topic_row.pk)
     planned = _describe_change(topic_row, ids, _spread_layout(topic_row, gain=ids))
+    # A preview does all the work, so that its checks and its result are the real ones.
     transaction.set_rollback(dry_run)
     return planned
 
@@ -125,6 +126,8 @@ def make_ready(
     exist. Raises NotFound(topic_not_found), Conflict(in_use) if the expansion was
     abandoned.
     """
+    # Groups first, then the topic: while they are locked, no subscription can begin or
+    # end.
     _lock_groups(topic_id)
     topic = _lock_ready_topic(topic_id)
     subscriptions = active_subscriptions(topic_id)
@@ -136,6 +139,7 @@ def make_ready(
     new_ids = [one.pk for one in rows if one.state == Queue.State.CREATING]
     if not new_ids:
         return _describe_change(topic, queues, _read_layout(topic))
+    # A subscription that began meanwhile has no reader rows in the new queues yet.
     if {one.id for one in subscriptions} - set(prepared):
         return None
     QueueOffset.objects.bulk_create(
@@ -213,6 +217,7 @@ def shrink(
         record_change("topic", topic_row.pk)
     else:
         change = _describe_change(topic_row, chosen, after)
+    # A preview does all the work and is rolled back.
     transaction.set_rollback(dry_run)
     return change
 
@@ -297,6 +302,7 @@ def set_state(
             )
         record_change("topic", topic_row.pk)
     view = next(view for view in topic_view(topic_row).queues if view.queue == queue)
+    # A preview does all the work and is rolled back.
     transaction.set_rollback(dry_run)
     return view
 
@@ -309,6 +315,7 @@ def retire(*, topic_id: int, queue: int, read_by: Collection[int]) -> bool:
     That is if it was opened again, or has a subscription that is not in `read_by`, the
     subscriptions that have read all of it.
     """
+    # Groups first, then the topic, as in all transactions.
     groups = _lock_groups(topic_id)
     topic = (
         Topic.objects.select_for_update()
@@ -324,6 +331,7 @@ def retire(*, topic_id: int, queue: int, read_by: Collection[int]) -> bool:
         subscription.id for subscription in active_subscriptions(topic_id)
     } - set(read_by):
         return False
+    # The queue is read to its end, so no position of it is needed any more.
     QueueOffset.objects.filter(queue=queue, group__in=groups).delete()
     routings.keep_routing(topic)
     _set_states([queue], Queue.State.RETIRED)
@@ -352,6 +360,7 @@ def retire(*, topic_id: int, queue: int, read_by: Collection[int]) -> bool:
 @transactional
 def remove(*, topic_id: int, queue: int) -> None:
     """Delete the row of a retired queue, after its table was dropped."""
+    # Groups first, then the topic, as in all transactions.
     _lock_groups(topic_id)
     topic = _lock_ready_topic(topic_id)
     queue_row = topic.queues.filter(pk=queue, state=Queue.State.RETIRED).first()

@@ -152,6 +152,7 @@ def has_skipped(*, group_id: int, queue: int, offset: int, since: datetime) -> b
     forwards.
     """
     with reachable():
+        # Moves across the offset, in either direction.
         moves = OffsetMove.objects.filter(
             Q(from_offset__lte=offset, to_offset__gt=offset)
             | Q(from_offset__gt=offset, to_offset__lte=offset),

@@ -78,6 +78,7 @@ def list_queues(*, group: str, actor: Actor) -> list[QueueOwner]:
             return owners
         holders = dict(group_row.members.values_list("instance_id", "process__name"))
         instances = broadcast_instances.list_instances(group_row.pk)
+        # The epoch of a queue for an instance is the sum of both epochs.
         return [
             replace(
                 one,
@@ -199,6 +200,8 @@ def raise_epochs(*, group_id: int, queues: Mapping[int, int], instance_id: int =
         BroadcastInstance.objects.filter(pk=instance_id, epoch__in=instance_epochs).update(
             epoch=F("epoch") + 1
         )
+    # Guarded by the epoch: a queue that changed its owner meanwhile has a new epoch
+    # already.
     for queue, epoch in sorted(queues.items()) if not instance_id else ():
         rows.filter(queue=queue, epoch=epoch, target=F("owner")).update(
             epoch=F("epoch") + 1

@@ -138,6 +138,7 @@ def make_ready(planned: FailureTopic) -> None:
     """Open a retry topic whose tables and reader rows were created. Raises NotFound if it
     was deleted.
     """
+    # Locks the group before the topic, as in all transactions.
     lock_group_by_id(planned.subscription.group_id)
     topic_rows.make_ready(planned.topic.id)
     subscription_rows.make_ready(planned.subscription.id)

@@ -149,14 +149,12 @@ def _read_head_states(**conditions: int) -> dict[int, str]:
         "pk", "state", "node__state"
     )
     with reachable():
+        # A queue takes messages only if its node does, too.
         return {
-            queue: _expected_head_state(state, node_state)
+            queue: "retired"
+            if state == Queue.State.RETIRED
+            else "rw"
+            if state == Queue.State.READ_WRITE and node_state == DbNode.State.READ_WRITE
+            else "ro"
             for queue, state, node_state in columns
         }
-
-
-def _expected_head_state(state: str, node_state: str) -> str:
-    if state == Queue.State.RETIRED:
-        return "retired"
-    both_open = state == Queue.State.READ_WRITE and node_state == DbNode.State.READ_WRITE
-    return "rw" if both_open else "ro"

@@ -92,7 +92,10 @@ def plan(
     values = check_settings(DELIVERY, settings or {})
     group_row = lock_group(group)
     topic_row = lock_topic(topic)
-    _check_readable(group_row, topic_row)
+    if topic_row.kind == Topic.Kind.FAILURE:
+        why = f"{topic_row.name} is a retry topic: only its own group reads it"
+        raise Invalid.field("topic", why)
+    check_failure_name(group_row, topic_row)
     check_fits(group, group_row.mode, values)
     existing = ConsumerGroupTopic.objects.filter(group=group_row, topic=topic_row).first()
     if existing is not None and existing.state == ConsumerGroupTopic.State.READY:
@@ -181,14 +184,6 @@ def require_may_subscribe(actor: Actor, *, group: str, topic: str) -> None:
     """
     access.require(actor, "manage", group, what="group")
     access.require(actor, "consume", topic, what="topic")
-
-
-def _check_readable(group: ConsumerGroup, topic: Topic) -> None:
-    """Raise Invalid or Conflict if the group cannot subscribe to the topic."""
-    if topic.kind == Topic.Kind.FAILURE:
-        reason = f"{topic.name} is a retry topic: only its own group reads it"
-        raise Invalid.field("topic", reason)
-    check_failure_name(group, topic)
 
 
 def check_fits(group: str, mode: str, values: Mapping[str, Any]) -> None:
@@ -284,6 +279,7 @@ def update(
             kind="subscription",
             name=f"{group}/{topic}",
         )
+        # Waiting pulls return when the generation rises, so a pause takes effect at once.
         rebalance.raise_generation(group_row.pk)
         record_change("subscription", subscription_row.pk)
         record_change("group", group_row.pk)
@@ -319,6 +315,7 @@ def mark_deleting(*, group: str, topic: str, actor: Actor) -> SubscriptionView:
         ConsumerGroupTopic.State.DELETING,
     )
     subscription_row.save(update_fields=("state",))
+    # Retries of a subscription make no sense without it.
     _delete_retry_subscription(subscription_row)
     rebalance.request(group_row.pk, f"unsubscribed from {topic}")
     name = f"{group}/{topic}"
@@ -397,6 +394,7 @@ def remove(subscription_id: int, actor: Actor | None = None) -> None:
     QueueOffset.objects.filter(group_id=group_id, queue__topic_id=row.topic_id).delete()
     row.delete()
     topic_rows.end_failure_topic(row.topic, by)
+    # Heartbeats must not return the queues of the former subscription any more.
     rebalance.raise_generation(group_id)
     audit.record(
         actor=by, verb="remove", kind="subscription", name=name, before={"state": row.state}
@@ -451,6 +449,7 @@ def _lock_subscription(subscription_id: int) -> ConsumerGroupTopic:
     """Lock the group of a subscription and return the subscription. Raises NotFound."""
     unlocked_row = ConsumerGroupTopic.objects.filter(pk=subscription_id).first()
     if unlocked_row is not None:
+        # The group is locked before its subscription, as in all transactions.
         ConsumerGroup.objects.select_for_update().filter(pk=unlocked_row.group_id).first()
     # Read again under the lock: the row may have changed or be deleted.
     row = (

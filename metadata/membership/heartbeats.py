@@ -41,7 +41,6 @@ from metadata.membership.assignment_cache import (
     AssignmentCache,
     OwnedQueue,
     Owner,
-    PausedQueues,
     read_owned_queues,
     read_paused_queues,
 )
@@ -245,7 +244,13 @@ def _record(beats: Sequence[_Beat]) -> list[_MemberState]:
     ids = sorted({beat.consumer.member_id for beat in beats})
     with reachable():
         members = _find_members(ids)
-        valid = [beat for beat in beats if _is_valid(beat, members)]
+        # A consumer id that was replaced must not keep its successor alive.
+        valid = [
+            beat
+            for beat in beats
+            if (member := members.get(beat.consumer.member_id)) is not None
+            and member.consumer_id == beat.consumer.text
+        ]
         alive = sorted({beat.consumer.member_id for beat in valid})
         values = {"last_seen": UtcNow(), **_reports(valid)}
         if Heartbeat.objects.filter(pk__in=alive).update(**values) < len(alive):
@@ -268,12 +273,6 @@ def _reports(beats: Iterable[_Beat]) -> dict[str, Any]:
             When(pk__in=sorted(reports), then=UtcNow()), default=F("reported_at")
         ),
     }
-
-
-def _is_valid(beat: _Beat, members: Mapping[int, ConsumerGroupConsumer]) -> bool:
-    """Return True if the consumer id is the current one of its member."""
-    member = members.get(beat.consumer.member_id)
-    return member is not None and member.consumer_id == beat.consumer.text
 
 
 def _find_members(ids: list[int]) -> dict[int, ConsumerGroupConsumer]:
@@ -332,7 +331,13 @@ def _read_broadcast_states(
     return {
         member.consumer_id: _MemberState(
             held=tuple(
-                _broadcast_queue(queue, epoch, paused)
+                OwnedQueue(
+                    topic=queue.topic,
+                    queue=queue.queue,
+                    epoch=queue.base_epoch + epoch,
+                    stopped=queue.group_stopped
+                    or paused.covers(queue.group_id, queue.topic_id, queue.queue),
+                )
                 for queue in queues_of_group.get(member.group_id, ())
             ),
             instance_epoch=epoch,
@@ -343,24 +348,16 @@ def _read_broadcast_states(
     }
 
 
-def _broadcast_queue(
-    queue: broadcast_instances.BroadcastQueue, instance_epoch: int, paused: PausedQueues
-) -> OwnedQueue:
-    return OwnedQueue(
-        topic=queue.topic,
-        queue=queue.queue,
-        epoch=queue.base_epoch + instance_epoch,
-        stopped=queue.group_stopped
-        or paused.covers(queue.group_id, queue.topic_id, queue.queue),
-    )
-
-
 def _find_standby_members(members: Iterable[ConsumerGroupConsumer]) -> set[int]:
     """Return the ids of members of broadcasting groups that the limits of their groups
     exclude.
     """
     limited_groups = {
-        member.group_id: member.group for member in members if _has_limits(member.group)
+        member.group_id: member.group
+        for member in members
+        if member.group.allow_addresses
+        or member.group.deny_addresses
+        or member.group.max_active_members
     }
     active = {
         pk for group in limited_groups.values() for pk in rebalance.active_members(group)
@@ -370,10 +367,6 @@ def _find_standby_members(members: Iterable[ConsumerGroupConsumer]) -> set[int]:
         for member in members
         if member.group_id in limited_groups and member.pk not in active
     }
-
-
-def _has_limits(group: ConsumerGroup) -> bool:
-    return bool(group.allow_addresses or group.deny_addresses or group.max_active_members)
 
 
 def _write_generations(

@@ -203,17 +203,13 @@ def rebalance_by_hand(
     """
     access.require(actor, "manage", group, what="group")
     if dry_run:
-        return _rehearse(group)
+        # The moves are found by making them and rolling back.
+        with reachable(), transaction.atomic():
+            rehearsed = _rebalance_group(lock_group(group))
+            transaction.set_rollback(True)
+        return rehearsed
     result = _rebalance_and_audit(group=group, actor=actor)
     _log_moves(group, result)
-    return result
-
-
-def _rehearse(group: str) -> RebalanceResult:
-    """Return the moves that a rebalance would make: it is done and rolled back."""
-    with reachable(), transaction.atomic():
-        result = _rebalance_group(lock_group(group))
-        transaction.set_rollback(True)
     return result
 
 
@@ -310,22 +306,16 @@ def _assign_queues(
         current={row.queue_id: row.target_id or row.owner_id for row in rows},
     )
     grants, retargets = _plan_updates(rows, targets)
-    group_rows, order_columns = (
-        QueueOffset.objects.filter(group=group),
-        _order_columns(group, now),
-    )
-    for (
-        owner,
-        target,
-    ), queues in grants.items():  # the target owns them at once, under a new epoch
+    group_rows = QueueOffset.objects.filter(group=group)
+    order_columns = _order_columns(group, now)
+    # The target owns a granted queue at once, under a new epoch.
+    for (owner, target), queues in grants.items():
         granted_rows = group_rows.filter(queue__in=queues, owner=owner)
         granted_rows.update(
             owner=target, target=target, epoch=F("epoch") + 1, **order_columns
         )
-    for (
-        owner,
-        new_target,
-    ), queues in retargets.items():  # the owner is told to give them up first
+    # The owner of a retargeted queue must release it first.
+    for (owner, new_target), queues in retargets.items():
         group_rows.filter(queue__in=queues, owner=owner).update(
             target=new_target, **order_columns
         )

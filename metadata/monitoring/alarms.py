@@ -133,8 +133,17 @@ def reconcile(
         for row in Alarm.objects.select_for_update().filter(concerned, kind=kind)
     }
     new_rows = {
-        name: _new_alarm(kind, name, limited[name], now)
-        for name in limited
+        # Not begun yet: it is ended until the condition has lasted long enough.
+        name: Alarm(
+            kind=kind,
+            name=name,
+            detail=detail[:1000],
+            facts=stored_facts(detail),
+            first_at=now,
+            last_at=now,
+            ended_at=now,
+        )
+        for name, detail in limited.items()
         if name not in rows
     }
     changed = 0
@@ -142,22 +151,13 @@ def reconcile(
         if name not in active and name in unclear:
             continue
         if name in limited:
-            row.detail, row.facts, row.last_at = (
-                limited[name][:1000],
-                stored_facts(limited[name]),
-                now,
-            )
+            row.detail, row.last_at = limited[name][:1000], now
+            row.facts = stored_facts(limited[name])
         patience_s = begins_after_s if row.ended_at else ends_after_s
         changed += _apply(row, name in active, patience_s, now)
     Alarm.objects.bulk_create(new_rows.values(), batch_size=500, ignore_conflicts=True)
     Alarm.objects.bulk_update(rows.values(), FIELDS, batch_size=200)
     return changed
-
-
-def _new_alarm(kind: str, name: str, detail: str, now: datetime) -> Alarm:
-    """Return an unsaved alarm that has not begun."""
-    columns = {"detail": detail[:1000], "facts": stored_facts(detail)}
-    return Alarm(kind=kind, name=name, **columns, first_at=now, last_at=now, ended_at=now)
 
 
 def _apply(row: Alarm, met: bool, patience_s: float, now: datetime) -> bool:

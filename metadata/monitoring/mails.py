@@ -60,6 +60,7 @@ def write_notifications() -> int:
     changed = Alarm.objects.select_for_update().filter(
         has_begun | has_ended, since_at__isnull=False
     )
+    # Locked, so that two processes cannot notify the same change.
     rows = list(changed.order_by("pk")[:MAX_ROWS])
     recipients = _Recipients([parse_subject(row.kind, row.name) for row in rows])
     mails: list[AlarmMail] = []
@@ -76,6 +77,7 @@ def write_notifications() -> int:
                 for address in _notified_addresses(row)
             ]
             row.notified = row.notified_end = row.times
+    # A repeat after a lost answer finds its rows and inserts none (ignore_conflicts).
     AlarmMail.objects.bulk_create(mails, batch_size=500, ignore_conflicts=True)
     Alarm.objects.bulk_update(rows, ("notified", "notified_end"), batch_size=200)
     return len(mails)

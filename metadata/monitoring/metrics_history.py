@@ -124,6 +124,7 @@ def flush() -> int:
         return 0
     try:
         _write_counts(counts)
+    # Also when the process is told to stop: counts that were taken must not be lost.
     except BaseException:
         _counters.put_back(counts)
         raise
@@ -230,7 +231,14 @@ def record_lag(backlogs: Iterable[Backlog]) -> int:
     """
     now = database_now()
     minute = int(now.timestamp()) // 60
-    recorded = [backlog for backlog in backlogs if _store_lag(backlog, now)]
+    # Subscriptions that were deleted meanwhile get no sample.
+    recorded = [
+        backlog
+        for backlog in backlogs
+        if ConsumerGroupTopic.objects.filter(pk=backlog.subscription_id).update(
+            lag=backlog.lag, lag_ms=backlog.lag_ms, lag_at=now
+        )
+    ]
     _create_missing_samples(
         [(minute, backlog.topic_id, backlog.group_id) for backlog in recorded]
     )
@@ -239,12 +247,6 @@ def record_lag(backlogs: Iterable[Backlog]) -> int:
             lag=backlog.lag, lag_ms=backlog.lag_ms
         )
     return len(recorded)
-
-
-def _store_lag(backlog: Backlog, now: datetime) -> bool:
-    """Store the lag in the row of the subscription. Return False if that was deleted."""
-    rows = ConsumerGroupTopic.objects.filter(pk=backlog.subscription_id)
-    return bool(rows.update(lag=backlog.lag, lag_ms=backlog.lag_ms, lag_at=now))
 
 
 @transactional

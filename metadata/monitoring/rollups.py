@@ -64,6 +64,7 @@ def _write_step(at: datetime, step_s: int) -> None:
         )
         for row in sums
     ]  # fmt: skip
+    # Deleted and inserted again, so that a repeat gives the same rows.
     Sample.objects.filter(step_s=step_s, at=at).delete()
     Sample.objects.bulk_create(samples, batch_size=500)
 

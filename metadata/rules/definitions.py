@@ -207,14 +207,11 @@ def write_settings(settings: Mapping[str, Setting], row: object) -> dict[str, An
     """Return the settings of a row, or of any object with these attributes, as a document
     has them.
     """
+    values = {name: getattr(row, name) for name in settings}
     return {
-        name: _write_value(setting.kind, getattr(row, name))
-        for name, setting in settings.items()
+        name: None if value is None else settings[name].kind.written(value)
+        for name, value in values.items()
     }
-
-
-def _write_value(kind: Kind, value: Any) -> Any:
-    return None if value is None else kind.written(value)
 
 
 def is_same_value(setting: Setting | None, left: Any, right: Any) -> bool:

@@ -72,6 +72,7 @@ def wait_s(bucket: Bucket, *, rate: float, amount: float, now: float) -> float:
     0.0
     """
     capacity = rate * BURST_S
+    # A clock that was set back adds nothing.
     bucket.level = min(capacity, bucket.level + rate * max(0.0, now - bucket.at))
     bucket.at = now
     return max(0.0, (min(amount, capacity) - bucket.level) / rate)

@@ -63,6 +63,7 @@ def delay_ms(delivery: Delivery, attempt: int, copy: bytes) -> int:
     >>> 9_000 <= delay_ms(Delivery(retry_delays_s=(10,)), 3, bytes(16)) <= 11_000
     True
     """
+    # From bytes of the id, so that every broker computes the same time.
     jitter_share = int.from_bytes(copy[12:16], "big") / 0xFFFF_FFFF  # 0 to 1
     return round(
         retry_delay_s(delivery.retry_delays_s, attempt)

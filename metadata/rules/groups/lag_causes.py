@@ -272,22 +272,18 @@ def _find_slowdowns(facts: GroupFacts) -> Iterator[Cause]:
         else:
             yield Cause("hot_queue", [hot_queue.id], words)
     retries = sum(queue.lag or 0 for queue in facts.waiting if queue.is_retry)
-    if _has_many_dead_letters(facts) or retries > FAILING * facts.lag:
+    # If no message is handled now, none fails now: those died earlier in the hour.
+    many_died = (
+        bool(facts.handled_per_s)
+        and facts.dead_last_hour >= FAILING_MIN
+        and facts.dead_last_hour > FAILING * (facts.handled_per_s or 0) * HOUR_S
+    )
+    if many_died or retries > FAILING * facts.lag:
         yield Cause("failing", words={"dead": facts.dead_last_hour, "retries": retries})
     if facts.rebalances >= MANY_REBALANCES:
         yield Cause("rebalancing", words={"rebalances": facts.rebalances})
     if facts.reset_by:
         yield Cause("reset", [facts.reset_by])
-
-
-def _has_many_dead_letters(facts: GroupFacts) -> bool:
-    """Return True if many of the handled messages become dead letters.
-
-    If none is handled now, none fails now: those died earlier in the hour.
-    """
-    if not facts.handled_per_s or facts.dead_last_hour < FAILING_MIN:
-        return False
-    return facts.dead_last_hour > FAILING * facts.handled_per_s * HOUR_S
 
 
 def find_hot_queue(facts: GroupFacts) -> ReadQueue | None:

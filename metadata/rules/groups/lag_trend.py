@@ -89,6 +89,7 @@ def find_trend(figures: LagFigures) -> LagTrend:
         return LagTrend(state or "unknown")
     if figures.lag_before is None or figures.between_s < MIN_SPAN_S:
         return LagTrend("too_little_data")
+    # Messages were waiting at the start of the window, and none was handled.
     if figures.handled == 0 and figures.lag_before > 0:
         return LagTrend("stalled")
     return _trend(figures, grown=figures.lag - figures.lag_before)

@@ -70,6 +70,7 @@ def fair_share(*, backlog: int, members: int, asked: int) -> int:
     >>> fair_share(backlog=2000, members=300, asked=500), fair_share(backlog=3, members=8, asked=10)
     (7, 1)
     """
+    # Rounded up, so that no message of the backlog is left over.
     share = -(-backlog // max(1, members))
     return max(0, min(backlog, asked, max(1, share)))
 
@@ -158,6 +159,7 @@ def spans_of(bits: int, *, first: int) -> Iterator[Span]:
     """
     offset = first
     while bits:
+        # Skip the zeros at the low end, then count the ones.
         skipped = (bits & -bits).bit_length() - 1
         bits >>= skipped
         length = (~bits & (bits + 1)).bit_length() - 1
@@ -184,6 +186,7 @@ def lowest_unfinished(
     lowest = position
     for first, end, bits in runs:
         unfinished = all_bits(end - first) & ~bits
+        # The lowest set bit is the first unfinished offset.
         if unfinished:
             lowest = min(lowest, first + (unfinished & -unfinished).bit_length() - 1)
     # Runs that were not read may begin right after the last one that was.

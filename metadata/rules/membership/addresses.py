@@ -54,6 +54,7 @@ def is_within(address: str, trusted: Sequence[Network]) -> bool:
         ip = ipaddress.ip_address(address)
     except ValueError:
         return False
+    # A dual-stack socket reports IPv4 clients as ::ffff:a.b.c.d.
     if isinstance(ip, ipaddress.IPv6Address) and ip.ipv4_mapped is not None:
         ip = ip.ipv4_mapped
     return any(ip in network for network in trusted)
@@ -71,6 +72,7 @@ def client_address(peer: str, forwarded: str, trusted: Sequence[Network]) -> str
     '192.0.2.7'
     """
     client = peer
+    # From the nearest proxy outwards, as long as the address before is trusted.
     for entry in reversed(forwarded.split(",")):
         if not is_within(client, trusted):
             break

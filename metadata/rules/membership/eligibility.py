@@ -46,7 +46,9 @@ def eligible_members(
     permitted = [
         candidate
         for candidate in members
-        if _is_permitted(candidate.address, allowed, denied)
+        # An empty address is in no network.
+        if not is_within(candidate.address, denied)
+        and (not allowed or is_within(candidate.address, allowed))
     ]
     ranked = sorted(
         permitted, key=lambda candidate: (candidate.queues == 0, candidate.member)
@@ -59,10 +61,3 @@ def parse_networks(text: str) -> list[Network]:
     first wrong entry.
     """
     return [ip_network(word, strict=False) for word in re.split(r"[,\s]+", text) if word]
-
-
-def _is_permitted(address: str, allowed: list[Network], denied: list[Network]) -> bool:
-    """Return True if the address is allowed and not denied. An empty address is in no
-    network.
-    """
-    return not is_within(address, denied) and (not allowed or is_within(address, allowed))

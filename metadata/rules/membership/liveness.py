@@ -66,6 +66,7 @@ def _had_outage(last: ClockReading, reading: ClockReading) -> bool:
     """Return True if there was an outage between two readings."""
     waited_s = reading.monotonic_s - last.monotonic_s
     passed_s = (reading.now - last.now).total_seconds()
+    # Another server may lack the heartbeats of the last moments (failover).
     return (
         reading.server != last.server
         or waited_s > MAX_BLIND_S

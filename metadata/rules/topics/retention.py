@@ -85,6 +85,7 @@ def clock_problem(*, now_ms: int, reference_ms: int, newest_ms: int | None) -> s
             "clock_ahead" if difference_s > 0 else "clock_behind",
             by=_duration_text(abs(difference_s)),
         )
+    # A message from the future means that the clock was set back.
     if newest_ms is not None and newest_ms - now_ms > MAX_CLOCK_DIFFERENCE_S * 1000:
         return alarm_text("newest_ahead", by=_duration_text((newest_ms - now_ms) / 1000))
     return None

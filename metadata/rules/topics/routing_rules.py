@@ -21,6 +21,7 @@ def order_queues(batch_id: UUID, queues: Sequence[int]) -> list[int]:
 
     Rendezvous hashing: the order of two queues does not depend on which others exist.
     """
+    # The usual case needs no hash.
     if len(queues) == 1:
         return list(queues)
     seed = batch_id.bytes
@@ -50,6 +51,7 @@ def as_uuid7(at_ms: int, rest: bytes) -> bytes:
     '00000000000170008000000000000000'
     """
     raw = bytearray((at_ms & (1 << 48) - 1).to_bytes(6, "big") + rest[:10])
+    # Version 7 and the variant bits of RFC 9562.
     raw[6] = raw[6] & 0x0F | 0x70
     raw[8] = raw[8] & 0x3F | 0x80
     return bytes(raw)

@@ -58,6 +58,7 @@ def spread_slots(
     )
     spare = {queue: count - quota.get(queue, 0) for queue, count in held.items()}
     result = list(layout)
+    # From the highest slot down, so that the result depends only on the layout.
     for slot in reversed(range(len(layout))):
         giver = layout[slot]
         if spare[giver] > 0:
@@ -80,6 +81,8 @@ def _slot_quotas(
     """
     total, sharing = SLOTS, {**open_slots, **closed_slots}
     quota: dict[int, int] = {}
+    # A queue that keeps its slots raises the share of the others, so others may fall
+    # below it.
     while unchanged := [
         queue_id
         for queue_id in closed_slots
