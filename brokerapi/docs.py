@@ -1,5 +1,5 @@
-"""The schema and the docs page: made once in a process, because nobody needs a key to ask
-for them.
+"""The schema and the docs page. Both are built once per process, because they need no key
+and are costly.
 
 The page shows operations (operations.py) and error codes. Its only script sends what the
 reader tries (try_it.py).
@@ -49,7 +49,7 @@ nav h3 { margin: .6rem 0 0; } nav > * { break-inside: avoid; }
 monospace; padding: .2rem .4rem; box-sizing: border-box; }
 textarea { display: block; width: 100%; } .try summary { cursor: pointer; margin-top: .8rem; }
 """
-# Without Django's middleware, so it is told here.
+# The API bypasses Django's middleware, so the page sets its own policy.
 POLICY = (
     "default-src 'none'; script-src 'self'; connect-src 'self'; base-uri 'none'; "
     "form-action 'none'; "
@@ -79,14 +79,14 @@ where it applies retry_after_ms, errors (field, message) and id (also in the bro
 ERRORS = Path(settings.BASE_DIR) / "docs" / "reference" / "errors.md"
 MEANING = re.compile(r"^\| `(\w+)` \| (.+) \|$", re.MULTILINE)
 
-# to make it costs a third of a second: not in many threads at once
+# Building the schema takes a third of a second: not in many threads at once.
 _making = threading.Lock()
 
 
 @cache
 def _schema() -> dict[str, Any]:
-    made: dict[str, Any] = SchemaGenerator().get_schema(request=None, public=True)  # type: ignore[no-untyped-call]
-    return made
+    generated: dict[str, Any] = SchemaGenerator().get_schema(request=None, public=True)  # type: ignore[no-untyped-call]
+    return generated
 
 
 @cache
@@ -103,29 +103,29 @@ def schema(kind: str, *, packed: bool) -> bytes:
 
 
 def page() -> SafeString:
-    """The page; it cannot change while the process runs."""
+    """Return the docs page."""
     with _making:
         return _page()
 
 
 @cache
 def _page() -> SafeString:
-    shown = Operations(_schema())
+    operations = Operations(_schema())
     return format_html(
         PAGE,
         SafeString(STYLE),
         SafeString(KEY),
-        shown.contents(),
-        shown.sections(),
+        operations.contents(),
+        operations.sections(),
         _codes(),
     )
 
 
 def _codes() -> SafeString:
     row = '<tr id="{}"><td><code>{}</code></td><td>{}</td></tr>'
-    told = dict(MEANING.findall(ERRORS.read_text())) if ERRORS.exists() else {}
+    remedies = dict(MEANING.findall(ERRORS.read_text())) if ERRORS.exists() else {}
     rows = [
-        (code.value, code.value, prose(told.get(code.value) or errors.code_title(code)))
+        (code.value, code.value, prose(remedies.get(code.value) or errors.code_title(code)))
         for code in Code
     ]
     return format_html("<table>{}</table>", format_html_join("", row, rows))

@@ -1,4 +1,4 @@
-"""Forms of the docs page that send a request with the reader's key; try_it.js reads and
+"""Forms of the docs page that send a request with the reader's key. try_it.js reads and
 sends them.
 """
 
@@ -27,7 +27,7 @@ MOST_ROWS = 14
 
 
 def _sample(value: object) -> object:
-    """Return a value for an input; what has parts is for bodies."""
+    """Return a value for an input; "" for objects and lists, which only bodies have."""
     return value if isinstance(value, str | int) else ""
 
 
@@ -44,13 +44,13 @@ def form(
     """
     inputs = (
         (
-            one["name"],
-            one["name"],
-            one["in"],
-            _sample(samples.get(one["name"])),
-            SafeString(" required") if one.get("required") else "",
+            parameter["name"],
+            parameter["name"],
+            parameter["in"],
+            _sample(samples.get(parameter["name"])),
+            SafeString(" required") if parameter.get("required") else "",
         )
-        for one in operation.get("parameters", ())
+        for parameter in operation.get("parameters", ())
     )
     text = "" if body is None else json.dumps(body, indent=2, ensure_ascii=False)
     area = format_html(BODY, min(text.count("\n") + 2, MOST_ROWS), text) if text else ""

@@ -1,5 +1,5 @@
-"""Authentication: an API key becomes an Actor, a consumer id is checked and must belong to
-that key.
+"""Authentication: API key to Actor; a consumer id must belong to the key that registered
+it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ UNKNOWN = "Unknown API key: it was deleted, or belongs to another installation."
 
 
 def authenticate(request: HttpRequest) -> Actor:
-    """The actor whose key the request carries. Raises Unauthenticated."""
+    """Return the actor of the request's API key. Raises Unauthenticated."""
     header = request.META.get("HTTP_AUTHORIZATION", "")
     scheme, _, plaintext = header.partition(" ")
     if scheme.lower() != "bearer" or not plaintext.strip():
@@ -33,8 +33,8 @@ def authenticate(request: HttpRequest) -> Actor:
 
 
 def check_consumer(text: str, actor: Actor) -> ConsumerId:
-    """The consumer id in a URL. Raises NotFound if it is no id of ours, Forbidden if
-    another key got it.
+    """Return the consumer id of a URL. Raises NotFound for an invalid id, Forbidden if
+    another key registered it.
     """
     consumer = consumer_ids.check(text)
     if consumer.key_id != actor.key_id:
@@ -45,6 +45,6 @@ def check_consumer(text: str, actor: Actor) -> ConsumerId:
 
 
 def check_key_exists(actor: Actor) -> None:
-    """Raise Unauthenticated if the actor's key was deleted since the request came."""
+    """Raise Unauthenticated if the actor's key was deleted since the request arrived."""
     if actor.key_id is not None and actor.key_id not in snapshot.current().keys:
         raise Unauthenticated(UNKNOWN)

@@ -1,9 +1,9 @@
-"""Limits of the number of values in a request's body, checked before the values exist.
+"""Limits on the number of values in a body, checked before the values are created.
 
-A value of a byte or two becomes an object of a hundred bytes and more, and msgspec compares
-the length of a list with its limit only when the list is made. So 72 KB of gzip could take
-gigabytes of a worker. Bodies of at most SMALL_BYTES are not counted: whatever they contain
-fits into a few megabytes.
+A value of one or two bytes becomes an object of a hundred bytes or more, and msgspec checks
+the length of a list only when the list is complete. So 72 KB of gzip could take gigabytes
+of a worker. Bodies of up to SMALL_BYTES are not counted: they fit into a few megabytes,
+whatever they contain.
 """
 
 from __future__ import annotations
@@ -49,18 +49,18 @@ def check_packed(data: bytes, most: int = MAX_VALUES) -> None:
     """Raise TooLarge if a MessagePack body has more than `most` values."""
     if len(data) <= SMALL_BYTES:
         return
-    at, count, left = 0, 0, 1
-    while left and at < len(data):
-        kind = data[at]
-        size, values = _sizes(kind, data, at + 1)
-        at += 1 + size
-        left += values - 1
+    position, count, open_values = 0, 0, 1
+    while open_values and position < len(data):
+        kind = data[position]
+        size, values = _value_size(kind, data, position + 1)
+        position += 1 + size
+        open_values += values - 1
         count += 1
-        if count + left > most:
+        if count + open_values > most:
             raise too_many(most)
 
 
-def _sizes(kind: int, data: bytes, at: int) -> tuple[int, int]:
+def _value_size(kind: int, data: bytes, at: int) -> tuple[int, int]:
     """Return how many bytes of a MessagePack value follow its first byte, and how many
     values it contains.
     """
@@ -94,9 +94,9 @@ _FIXED = {
 def _long_sizes(kind: int, data: bytes, at: int) -> tuple[int, int]:
     if kind not in _LONG:
         return _FIXED.get(kind, 0), 0
-    digits, beside, values = _LONG[kind]
+    digits, extra_bytes, values = _LONG[kind]
     length = int.from_bytes(data[at : at + digits])
-    return (digits, length * values) if values else (digits + beside + length, 0)
+    return (digits, length * values) if values else (digits + extra_bytes + length, 0)
 
 
 class _Send(Struct):
@@ -114,12 +114,11 @@ OTHER_BYTES = 1 << 20  # of a send beside its bodies, if its values need not be 
 
 
 def check_packed_send(data: bytes, most: int = MAX_VALUES) -> None:
-    """Raise TooLarge if a send in MessagePack has too many messages, or more than `most`
+    """Raise TooLarge if a MessagePack send has too many messages, or more than `most`
     values.
-
-    Sends are what brokers have most of. So values are counted only where there is more
-    beside the bodies than most sends have.
     """
+    # Sends are the most frequent requests, so values are counted only in those that have
+    # more bytes besides the bodies than most.
     if len(data) <= SMALL_BYTES:
         return
     # the decoder will say so at the same place
@@ -132,8 +131,8 @@ def check_packed_send(data: bytes, most: int = MAX_VALUES) -> None:
             )
         # A field that is there twice is made twice and seen once here: the first is among
         # the other bytes.
-        beside = len(data) - len(memoryview(messages)) > SMALL_BYTES
-        if beside or (
+        has_extra_bytes = len(data) - len(memoryview(messages)) > SMALL_BYTES
+        if has_extra_bytes or (
             len(data) > OTHER_BYTES and len(data) - _bytes_of_bodies(messages) > OTHER_BYTES
         ):
             check_packed(data, most)
@@ -148,8 +147,8 @@ def _bytes_of_bodies(messages: Raw) -> int:
 
 
 def _array_length(head: bytes) -> int:
-    """Return the length of the MessagePack array that begins so; 0 for a short one and
-    anything else.
+    """Return the length of the MessagePack array that begins so; 0 for a short one and for
+    any other value.
     """
     if head[:1] in (b"\xdc", b"\xdd"):
         return int.from_bytes(head[1 : 3 if head[0] == 0xDC else 5])

@@ -131,7 +131,7 @@ class Pull(Endpoint):
         member, request = call.consumer_id(consumer), call.read(PULL)
         positions.check_owns(member)
         pulled = longpoll.pull_or_wait(
-            consumer=member, asked=request.parameters(), address=call.actor.address
+            consumer=member, parameters=request.parameters(), address=call.actor.address
         )
         # The key may have been deleted while the pull waited.
         call.check_key()

@@ -59,7 +59,7 @@ class Messages(Endpoint):
         elif isinstance(query.queue, int):
             page = longpoll.browse_or_wait(
                 topic=topic,
-                place=(query.queue, query.offset),
+                position=(query.queue, query.offset),
                 limit=query.limit,
                 wait_ms=query.wait_ms,
                 actor=call.actor,
