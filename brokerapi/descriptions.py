@@ -254,18 +254,15 @@ def described(name: str, kind: object = None) -> str:
     return TEXTS.get(name, "")
 
 
-def _unwrapped(docstring: str) -> str:
-    """Put each paragraph of a docstring on one line: its breaks are those of the source code."""
-    return "\n\n".join(" ".join(paragraph.split()) for paragraph in docstring.split("\n\n"))
-
-
 def add_descriptions(result: dict[str, Any], **_: Any) -> dict[str, Any]:
     """Describe the properties and parameters that have no description. A postprocessing
     hook of drf-spectacular.
     """
     for component in result["components"]["schemas"].values():
         if text := component.get("description"):
-            component["description"] = _unwrapped(text)
+            # The line breaks of a docstring are those of the source code.
+            paragraphs = [" ".join(paragraph.split()) for paragraph in text.split("\n\n")]
+            component["description"] = "\n\n".join(paragraphs)
         for name, property_schema in component.get("properties", {}).items():
             if "description" not in property_schema and (
                 text := described(name, property_schema.get("type"))

@@ -75,7 +75,8 @@ where it applies retry_after_ms, errors (field, message) and id (also in the bro
 </body></html>"""
 
 
-# with the remedy of each code
+CODE_ROW = '<tr id="{}"><td><code>{}</code></td><td>{}</td></tr>'
+# The table of error codes with their remedies.
 ERRORS = Path(settings.BASE_DIR) / "docs" / "reference" / "errors.md"
 MEANING = re.compile(r"^\| `(\w+)` \| (.+) \|$", re.MULTILINE)
 
@@ -111,21 +112,17 @@ def page() -> SafeString:
 @cache
 def _page() -> SafeString:
     operations = Operations(_schema())
+    # Without the documentation's files, as in an installed package, the code itself explains.
+    remedies = dict(MEANING.findall(ERRORS.read_text())) if ERRORS.exists() else {}
+    rows = [
+        (code.value, code.value, prose(remedies.get(code.value) or errors.code_title(code)))
+        for code in Code
+    ]
     return format_html(
         PAGE,
         SafeString(STYLE),
         SafeString(KEY),
         operations.contents(),
         operations.sections(),
-        _codes(),
+        format_html("<table>{}</table>", format_html_join("", CODE_ROW, rows)),
     )
-
-
-def _codes() -> SafeString:
-    row = '<tr id="{}"><td><code>{}</code></td><td>{}</td></tr>'
-    remedies = dict(MEANING.findall(ERRORS.read_text())) if ERRORS.exists() else {}
-    rows = [
-        (code.value, code.value, prose(remedies.get(code.value) or errors.code_title(code)))
-        for code in Code
-    ]
-    return format_html("<table>{}</table>", format_html_join("", row, rows))

@@ -143,16 +143,6 @@ class Call:
         return HttpResponse(status=HTTPStatus.NO_CONTENT)
 
 
-def _check_host(request: HttpRequest) -> None:
-    """Check the Host header. Raises DisallowedHost."""
-    # Accepted hosts are cached: parsing a host costs more than looking it up.
-    host_and_setting = (request.META.get("HTTP_HOST"), *settings.ALLOWED_HOSTS)
-    if host_and_setting not in _allowed_hosts or host_and_setting[0] is None:
-        request.get_host()
-        if len(_allowed_hosts) < MOST_KNOWN_HOSTS:
-            _allowed_hosts.add(host_and_setting)
-
-
 class ApiKey(BaseAuthentication):
     """Names the API key in the schema. `auth.authenticate` does the work."""
 
@@ -197,7 +187,12 @@ class Endpoint(APIView):
         handler = getattr(self, method, None) if method in METHODS else None
         if handler is None:
             return self._not_allowed(request)
-        _check_host(request)
+        # Accepted hosts are cached: parsing a host costs more than looking it up.
+        host_and_setting = (request.META.get("HTTP_HOST"), *settings.ALLOWED_HOSTS)
+        if host_and_setting not in _allowed_hosts or host_and_setting[0] is None:
+            request.get_host()  # raises DisallowedHost
+            if len(_allowed_hosts) < MOST_KNOWN_HOSTS:
+                _allowed_hosts.add(host_and_setting)
         actor = NOBODY if self.public else auth.authenticate(request)
         answer: HttpResponse = handler(Call(request, actor), **url_arguments)
         return answer

@@ -120,7 +120,13 @@ class Operations:
                 key=lambda parameter: parameter["in"] != "path",
             )
         ]
-        request, answer = _body(operation.get("requestBody", {})), _answer(operation)
+        request = _body(operation.get("requestBody", {}))
+        successes = (
+            _body(response)
+            for status, response in operation["responses"].items()
+            if status.startswith("2")
+        )
+        answer = next(successes, None)
         return format_html(
             SECTION,
             operation["operationId"],
@@ -310,18 +316,6 @@ def _body(content: Json) -> Json | None:
         content.get("content", {}).get("application/json", {}).get("schema")
     )
     return schema
-
-
-def _answer(operation: Json) -> Json | None:
-    """Return the schema of the answer to a successful request, None if it has none."""
-    return next(
-        (
-            _body(response)
-            for status, response in operation["responses"].items()
-            if status.startswith("2")
-        ),
-        None,
-    )
 
 
 def prose(text: str) -> SafeString:

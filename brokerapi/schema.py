@@ -44,9 +44,13 @@ class StructExtension(OpenApiSerializerExtension):  # type: ignore[no-untyped-ca
         )
         for name, schema in parts.items():
             if name != self.target.__name__:
-                auto_schema.registry.register_on_missing(
-                    _component(name, _normalize(schema))
+                component: ResolvedComponent = ResolvedComponent(  # type: ignore[no-untyped-call]
+                    name=name,
+                    type=ResolvedComponent.SCHEMA,
+                    object=name,
+                    schema=_normalize(schema),
                 )
+                auto_schema.registry.register_on_missing(component)
         return dict(_normalize(parts.get(self.target.__name__, own)))
 
 
@@ -75,13 +79,6 @@ def _normalize(schema: Any) -> Any:
     )
 
 
-def _component(name: str, schema: dict[str, Any]) -> ResolvedComponent:
-    component: ResolvedComponent = ResolvedComponent(  # type: ignore[no-untyped-call]
-        name=name, type=ResolvedComponent.SCHEMA, object=name, schema=schema
-    )
-    return component
-
-
 class ApiKeyExtension(OpenApiAuthenticationExtension):  # type: ignore[no-untyped-call]
     """Documents the header that carries the API key."""
 
@@ -105,25 +102,29 @@ def operation(
 
     `request` is a struct or a serializer. `answer` too, or a page_of() or list_of() them.
     """
+    success: dict[Any, Any] = {status: OpenApiResponse(description="Done")}
+    if answer is not None:
+        success = {(status, media_type): answer for media_type in MEDIA_TYPES}
+    parameters = None
+    if query is not None:
+        (_,), parts = msgspec.json.schema_components([query])
+        parameters = [
+            OpenApiParameter(parameter, schema, OpenApiParameter.QUERY)
+            for parameter, schema in parts[query.__name__]["properties"].items()
+        ]
     decorator: Any = extend_schema(
         operation_id=name,
         tags=[tag],
         request=dict.fromkeys(MEDIA_TYPES, request) if request is not None else None,
         responses={
-            **_success(status, answer),
+            **success,
             ("default", "application/problem+json"): OpenApiResponse(
                 Problem, description="Error"
             ),
         },
-        parameters=_parameters(query) if query else None,
+        parameters=parameters,
     )
     return decorator  # type: ignore[no-any-return]
-
-
-def _success(status: int, answer: Any) -> dict[Any, Any]:
-    if answer is None:
-        return {status: OpenApiResponse(description="Done")}
-    return {(status, media_type): answer for media_type in MEDIA_TYPES}
 
 
 def page_of(
@@ -142,12 +143,3 @@ def list_of(
 ) -> serializers.Serializer[Any]:
     """Return the shape of a whole list: {"moves": [...]}."""
     return inline_serializer(f"{plural.capitalize()}List", {plural: item(many=True)})
-
-
-def _parameters(query: type[msgspec.Struct]) -> list[OpenApiParameter]:
-    (_,), parts = msgspec.json.schema_components([query])
-    properties: dict[str, Any] = parts[query.__name__]["properties"]
-    return [
-        OpenApiParameter(name, schema, OpenApiParameter.QUERY)
-        for name, schema in properties.items()
-    ]

@@ -26,11 +26,6 @@ BODY = '<label>Body, JSON<textarea rows="{}" spellcheck="false">{}</textarea></l
 MOST_ROWS = 14
 
 
-def _sample(value: object) -> object:
-    """Return a value for an input; "" for objects and lists, which only bodies have."""
-    return value if isinstance(value, str | int) else ""
-
-
 def form(
     method: str,
     path: str,
@@ -47,7 +42,10 @@ def form(
             parameter["name"],
             parameter["name"],
             parameter["in"],
-            _sample(samples.get(parameter["name"])),
+            # Objects and lists are no values for an input: only bodies have them.
+            sample
+            if isinstance(sample := samples.get(parameter["name"]), str | int)
+            else "",
             SafeString(" required") if parameter.get("required") else "",
         )
         for parameter in operation.get("parameters", ())

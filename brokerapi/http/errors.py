@@ -98,9 +98,10 @@ def respond(error: BaseException, **more: Any) -> HttpResponse:
     """
     catmq_error = to_catmq_error(error)
     status = http_status(catmq_error)
-    incident_id = (
-        _log_incident(error) if status == HTTPStatus.INTERNAL_SERVER_ERROR else None
-    )
+    incident_id = None
+    if status == HTTPStatus.INTERNAL_SERVER_ERROR:
+        incident_id = uuid.uuid4().hex[:16]
+        log.error("request failed, id %s", incident_id, exc_info=error)
     problem = Problem(
         type=f"{DOCS}#{catmq_error.code}",
         title=code_title(catmq_error.code),
@@ -176,7 +177,9 @@ def to_catmq_error(error: BaseException) -> CatmqError:
     if isinstance(error, CatmqError):
         return error
     if isinstance(error, ValidationError):
-        return _invalid(error)
+        errors = list(islice(_flatten(error.detail, ""), MOST_NAMED))
+        detail = "; ".join(f"{wrong.field}: {wrong.message}" for wrong in errors)
+        return Invalid(detail, errors=errors)
     if isinstance(error, APIException):
         code = _code_of(error.status_code)
         return (
@@ -208,20 +211,6 @@ def _internal() -> CatmqError:
     return CatmqError("This is a fault of the broker, not of the request.")
 
 
-def _log_incident(error: BaseException) -> str:
-    incident = uuid.uuid4().hex[:16]
-    log.error("request failed, id %s", incident, exc_info=error)
-    return incident
-
-
-def _invalid(error: ValidationError) -> Invalid:
-    errors = list(islice(_flatten(error.detail, ""), MOST_NAMED))
-    return Invalid(
-        "; ".join(f"{field_error.field}: {field_error.message}" for field_error in errors),
-        errors=errors,
-    )
-
-
 def _flatten(detail: Any, path: str) -> Iterator[FieldError]:
     """Yield a serializer's nested errors, with field paths as the client wrote them."""
     if isinstance(detail, ErrorDetail | str):
@@ -248,24 +237,23 @@ def exception_handler(error: Exception, context: dict[str, Any]) -> HttpResponse
     return respond(error)
 
 
+# Django's handlers, for what it refuses before or beside an endpoint.
+
+
 def handler400(request: HttpRequest, exception: Exception) -> HttpResponse:
-    """Answer a request that Django refuses, such as one with a host that is not allowed."""
+    # Such as a host that is not allowed; the text of other exceptions is not for clients.
     is_suspicious = isinstance(exception, SuspiciousOperation)
     return respond(exception if is_suspicious else Malformed("The request is malformed."))
 
 
 def handler403(request: HttpRequest, exception: Exception) -> HttpResponse:
-    """Answer what Django forbids."""
     return respond(PermissionDenied())
 
 
 def handler404(request: HttpRequest, exception: Exception) -> HttpResponse:
-    """Answer an unknown URL."""
     return respond(Http404())
 
 
 def handler500(request: HttpRequest) -> HttpResponse:
-    """Answer an error outside the endpoints. Django has logged it; it is logged again with
-    an id.
-    """
+    # Django has logged the error; it is logged again with the id in the answer.
     return respond(_internal())

@@ -215,16 +215,32 @@ def metric_families(latest: FiguresSnapshot, totals: Totals) -> Iterator[Metric]
     """Yield all metrics of groups and topics."""
     yield from _group_gauges(latest)
     yield from _counters(latest, totals)
-    yield _log_ends(latest.figures)
-    yield from _left_out(latest.figures)
-    yield _ages(latest)
-
-
-def _left_out(figures: Figures) -> Iterator[Metric]:
+    figures = latest.figures
+    yield _gauge(
+        "catmq_topic_log_end_offset",
+        "The offset that the next message of a queue gets.",
+        ("topic", "queue"),
+        (
+            ((topic, str(queue)), head)
+            for topic, heads in figures.topics
+            for queue, head in heads
+        ),
+    )
     text = "Groups that are not named here, those least behind."
     yield GaugeMetricFamily("catmq_groups_left_out", text, value=figures.groups_left_out)
     text = "Topics that are not named here, those with the fewest messages."
     yield GaugeMetricFamily("catmq_topics_left_out", text, value=figures.topics_left_out)
+    now = time.monotonic()
+    # Infinite, not absent, before the first answer: an alert on the age must fire then, too.
+    metadata_age_s = (
+        math.inf if latest.metadata_read_at is None else now - latest.metadata_read_at
+    )
+    yield _gauge(
+        "catmq_group_figures_age_seconds",
+        "How old the figures of groups and topics are: those read from nodes, and from metadata.",
+        ("source",),
+        ((("nodes",), now - latest.read_at), (("metadata",), metadata_age_s)),
+    )
 
 
 Rows = Iterable[tuple[Any, float | None]]
@@ -302,23 +318,3 @@ def _counters(latest: FiguresSnapshot, totals: Totals) -> Iterator[Metric]:
         pulled.add_metric((group.name,), counts[0])
         handled.add_metric((group.name,), counts[1])
     yield from (pulled, handled)
-
-
-def _log_ends(figures: Figures) -> Metric:
-    rows = (
-        ((topic, str(queue)), head)
-        for topic, ends in figures.topics
-        for queue, head in ends
-    )
-    text = "The offset that the next message of a queue gets."
-    return _gauge("catmq_topic_log_end_offset", text, ("topic", "queue"), rows)
-
-
-def _ages(latest: FiguresSnapshot) -> Metric:
-    now = time.monotonic()
-    metadata_age_s = (
-        math.inf if latest.metadata_read_at is None else now - latest.metadata_read_at
-    )
-    rows = ((("nodes",), now - latest.read_at), (("metadata",), metadata_age_s))
-    text = "How old the figures of groups and topics are: those read from nodes, and from metadata."
-    return _gauge("catmq_group_figures_age_seconds", text, ("source",), rows)

@@ -296,15 +296,22 @@ class _LongPoll:
         """Return when there is news or the time is over. Wake-ups without news do not end
         the wait.
         """
-        group_id, until = self._consumer.group_id, self._waits_until()
+        group_id, generation = self._consumer.group_id, self._parameters.generation
+        until = self._waits_until()
         close_old_connections()
         while (left_s := until - time.monotonic()) > 0:
-            with board.watch(group_id, self._wait_offsets) as owner:
+            with board.watch(group_id, self._wait_offsets) as waiter:
                 # What happened before the waiter was registered would wake nobody.
-                if self._has_news():
+                if (
+                    draining.must_not_wait()
+                    or _current_generation(group_id, generation) != generation
+                    or any(
+                        board.known(queue) > at for queue, at in self._wait_offsets.items()
+                    )
+                ):
                     return
                 with limiter.aside():
-                    owner.wait(left_s)
+                    waiter.wait(left_s)
 
     def _waits_until(self) -> float:
         """Set the offsets to wait for, and return the time (monotonic) when the wait ends."""
@@ -327,17 +334,6 @@ class _LongPoll:
         if any(map(_is_slow, queues)):
             pauses.append(SLOW_WAIT_S)
         return min([self._until, *(time.monotonic() + pause for pause in pauses)])
-
-    def _has_news(self) -> bool:
-        generation = self._parameters.generation
-        if (
-            draining.must_not_wait()
-            or _current_generation(self._consumer.group_id, generation) != generation
-        ):
-            return True
-        return any(
-            board.known(queue) > offset for queue, offset in self._wait_offsets.items()
-        )
 
 
 def _is_slow(queue: PulledQueue) -> bool:

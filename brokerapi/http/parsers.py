@@ -107,38 +107,26 @@ def read_bytes(request: HttpRequest, most: int | None = None) -> bytes:
     if encoding not in ("", "identity", "gzip"):
         detail = f"Content-Encoding {encoding[:50]!r} is not understood: use gzip or none."
         raise Invalid(detail, code=Code.UNSUPPORTED_MEDIA_TYPE)
-    body = _read_wire(request, most or config.request_max_bytes)
-    return (
-        _gunzip(body, most or config.request_max_unpacked_bytes)
-        if encoding == "gzip"
-        else body
-    )
+    stream: _Stream = request.META["wsgi.input"]
+    length = request.META.get("CONTENT_LENGTH") or ""
+    limit, body = most or config.request_max_bytes, b""
+    if length:
+        if not length.isdigit():
+            raise Malformed(f"Content-Length {length[:30]!r} is not a number.")
+        body = _read_counted(stream, int(length), limit)
+    elif "HTTP_TRANSFER_ENCODING" in request.META and request.META.get(
+        "wsgi.input_terminated"
+    ):
+        # Only a server that ends the stream where the body ends (gunicorn) may be read
+        # without a length.
+        body = _read_chunked(stream, limit)
+    if encoding == "gzip":
+        return _gunzip(body, most or config.request_max_unpacked_bytes)
+    return body
 
 
 class _Stream(Protocol):
     def read(self, size: int, /) -> bytes: ...
-
-
-def _read_wire(request: HttpRequest, limit: int) -> bytes:
-    stream: _Stream = request.META["wsgi.input"]
-    length = request.META.get("CONTENT_LENGTH") or ""
-    if length:
-        return (
-            _read_counted(stream, int(length), limit)
-            if length.isdigit()
-            else _bad_length(length)
-        )
-    # Only a server that ends the stream where the body ends may be read without a length
-    # (gunicorn).
-    if "HTTP_TRANSFER_ENCODING" in request.META and request.META.get(
-        "wsgi.input_terminated"
-    ):
-        return _read_chunked(stream, limit)
-    return b""
-
-
-def _bad_length(length: str) -> bytes:
-    raise Malformed(f"Content-Length {length[:30]!r} is not a number.")
 
 
 def _read_counted(stream: _Stream, length: int, limit: int) -> bytes:
@@ -191,7 +179,14 @@ def _gunzip(body: bytes, limit: int) -> bytes:
                 f"The gzip body has more than {MAX_GZIP_MEMBERS} members: use one."
             )
         member = zlib.decompressobj(GZIP_WBITS)
-        piece, body = _gunzip_member(member, body, limit - size + 1)
+        max_piece = limit - size + 1
+        try:
+            piece = member.decompress(body, max_piece)
+        except zlib.error as error:
+            raise Malformed(f"The body is not gzip: {error}.") from error
+        if not member.eof and len(piece) < max_piece:
+            raise Malformed("The gzip body ends early.")
+        body = member.unused_data  # the next member, if there is one
         pieces.append(piece)
         size += len(piece)
         if size > limit:
@@ -199,19 +194,6 @@ def _gunzip(body: bytes, limit: int) -> bytes:
                 f"The request unpacks to more than the {limit} bytes that are allowed."
             )
     return b"".join(pieces)
-
-
-def _gunzip_member(member: zlib._Decompress, body: bytes, most: int) -> tuple[bytes, bytes]:
-    """Return (unpacked bytes, bytes after it) of the gzip member at the beginning of
-    `data`.
-    """
-    try:
-        piece = member.decompress(body, most)
-    except zlib.error as error:
-        raise Malformed(f"The body is not gzip: {error}.") from error
-    if not member.eof and len(piece) < most:
-        raise Malformed("The gzip body ends early.")
-    return piece, member.unused_data
 
 
 def _decode(decode: Callable[[bytes], T], body: bytes, kind: formats.Format) -> T:

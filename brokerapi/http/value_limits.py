@@ -72,12 +72,15 @@ def _value_size(kind: int, data: bytes, at: int) -> tuple[int, int]:
         return 0, kind & 0x0F
     if kind <= 0xBF:
         return kind & 0x1F, 0
-    return _long_sizes(kind, data, at)
+    if kind not in _LONG:
+        return _FIXED.get(kind, 0), 0
+    digits, extra_bytes, values = _LONG[kind]
+    length = int.from_bytes(data[at : at + digits])
+    return (digits, length * values) if values else (digits + extra_bytes + length, 0)
 
 
-# First byte → (bytes of the length, bytes beside those it counts, values for each that it
-# counts): of bytes,
-# extensions, texts, arrays and maps.
+# First byte of bytes, extensions, texts, arrays and maps → (bytes of the length, bytes that
+# the length does not count, values per counted element).
 _LONG = {
     0xC4: (1, 0, 0), 0xC5: (2, 0, 0), 0xC6: (4, 0, 0),
     0xC7: (1, 1, 0), 0xC8: (2, 1, 0), 0xC9: (4, 1, 0),
@@ -89,14 +92,6 @@ _FIXED = {
     0xCA: 4, 0xCB: 8, 0xCC: 1, 0xCD: 2, 0xCE: 4, 0xCF: 8, 0xD0: 1, 0xD1: 2, 0xD2: 4, 0xD3: 8,
     0xD4: 2, 0xD5: 3, 0xD6: 5, 0xD7: 9, 0xD8: 17,
 }  # fmt: skip
-
-
-def _long_sizes(kind: int, data: bytes, at: int) -> tuple[int, int]:
-    if kind not in _LONG:
-        return _FIXED.get(kind, 0), 0
-    digits, extra_bytes, values = _LONG[kind]
-    length = int.from_bytes(data[at : at + digits])
-    return (digits, length * values) if values else (digits + extra_bytes + length, 0)
 
 
 class _Send(Struct):
@@ -131,19 +126,15 @@ def check_packed_send(data: bytes, most: int = MAX_VALUES) -> None:
             )
         # A field that is there twice is made twice and seen once here: the first is among
         # the other bytes.
-        has_extra_bytes = len(data) - len(memoryview(messages)) > SMALL_BYTES
-        if has_extra_bytes or (
-            len(data) > OTHER_BYTES and len(data) - _bytes_of_bodies(messages) > OTHER_BYTES
-        ):
+        must_count = len(data) - len(memoryview(messages)) > SMALL_BYTES
+        if not must_count and len(data) > OTHER_BYTES:
+            body_bytes = sum(
+                len(memoryview(message.body)) + len(memoryview(message.body_bytes))
+                for message in _MESSAGES.decode(messages)
+            )
+            must_count = len(data) - body_bytes > OTHER_BYTES
+        if must_count:
             check_packed(data, most)
-
-
-def _bytes_of_bodies(messages: Raw) -> int:
-    decoded = _MESSAGES.decode(messages)
-    return sum(
-        len(memoryview(message.body)) + len(memoryview(message.body_bytes))
-        for message in decoded
-    )
 
 
 def _array_length(head: bytes) -> int:

@@ -97,34 +97,35 @@ def _news(
     member: JavaMember, answer: HeartbeatAnswer, settings: Sequence[Settings]
 ) -> MemberNews:
     """Return the news for a client, under a new version if its last answer was different."""
-    is_same = _content_digest(settings) == member.last_answer.content
+    last = member.last_answer
+    is_same = _content_digest(settings) == last.content
     queues = _acquire(member, answer.assigned, settings, acquired_before=is_same)
-    new_answer = _build_answer(member, answer.generation, queues)
-    if new_answer.content != member.last_answer.content:
+    restart_digest = _digest([(queue["queueId"], queue["threadSize"]) for queue in queues])
+    new_answer = LastAnswer(
+        generation=answer.generation,
+        queues=restart_digest,
+        content=_content_digest(queues),
+        rb_version=last.rb_version + (restart_digest != last.queues),
+        meta_version=last.meta_version + 1,
+    )
+    if new_answer.content != last.content:
+        # The membership row arbitrates between brokers that answer the client at once.
         if not java_members.record_answer(member=member, answer=new_answer):
             return MemberNews(member, OUTDATED)  # another broker was quicker
         member = replace(member, version=member.version + 1, last_answer=new_answer)
-    return MemberNews(member, answer.generation, _group_settings(member, queues))
+    meta = {
+        "name": member.group,
+        "rbVersion": member.last_answer.rb_version,
+        "metaVersion": member.last_answer.meta_version,
+        "version": member.version,
+    }
+    group = {"meta": meta, "queues": {str(queue["queueId"]): queue for queue in queues}}
+    return MemberNews(member, answer.generation, group)
 
 
 def must_restart(before: JavaMember, after: JavaMember) -> bool:
     """Return True if the answer makes the client stop and start."""
     return after.last_answer.rb_version > before.last_answer.rb_version
-
-
-def _build_answer(
-    member: JavaMember, generation: int, queues: Sequence[Settings]
-) -> LastAnswer:
-    last = member.last_answer
-    restart_digest = _digest([(queue["queueId"], queue["threadSize"]) for queue in queues])
-    restarts = restart_digest != last.queues
-    return LastAnswer(
-        generation=generation,
-        queues=restart_digest,
-        content=_content_digest(queues),
-        rb_version=last.rb_version + restarts,
-        meta_version=last.meta_version + 1,
-    )
 
 
 def _content_digest(queues: Sequence[Settings]) -> str:
@@ -202,13 +203,3 @@ def _queue_settings(member: JavaMember, queue: OwnedQueue) -> Settings:
         "maxPullTime": MAX_PULL_S,
         "timeout": -(-(delivery.handler_timeout_ms or 0) // 1000),
     }
-
-
-def _group_settings(member: JavaMember, queues: Sequence[Settings]) -> Settings:
-    meta = {
-        "name": member.group,
-        "rbVersion": member.last_answer.rb_version,
-        "metaVersion": member.last_answer.meta_version,
-        "version": member.version,
-    }
-    return {"meta": meta, "queues": {str(queue["queueId"]): queue for queue in queues}}

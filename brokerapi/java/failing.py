@@ -64,32 +64,26 @@ class Failures(JavaEndpoint):
                 if message is not None and message.id is not None and message.id > 0
             }
         )
-        if ids:
-            _report(call, request.queueId or 0, ids)
-        return {}
-
-
-def _report(call: Call, queue_id: int, ids: list[int]) -> None:
-    """Store retries of messages. Raises Invalid, Forbidden, Conflict(no_failure_topic),
-    NodeUnavailable.
-    """
-    member_id, queue = handles.decode(queue_id)
-    consumer = handles.find_consumer(member_id)
-    if consumer is None:
-        raise Invalid.field(
-            "queueId", "is of a client that has expired or left: register again"
-        )
-    check_right(call, consumer.group_id)
-    end = time.monotonic() + TRY_S
-    # The client repeats a report once and then forgets the messages, so the broker tries
-    # for most of that time.
-    while ids := _store_retries(consumer, queue, ids):
-        if time.monotonic() > end or not holds.pause(
-            f"failure {queue_id}", call.actor, PAUSE_S
-        ):
-            raise NodeUnavailable(
-                f"{len(ids)} failed messages could not be stored for a retry."
+        if not ids:
+            return {}
+        queue_id = request.queueId or 0
+        member_id, queue = handles.decode(queue_id)
+        consumer = handles.find_consumer(member_id)
+        if consumer is None:
+            raise Invalid.field(
+                "queueId", "is of a client that has expired or left: register again"
             )
+        check_right(call, consumer.group_id)
+        # The client repeats a report once and then forgets the messages, so the broker tries
+        # for most of that time.
+        end = time.monotonic() + TRY_S
+        while ids := _store_retries(consumer, queue, ids):
+            key = f"failure {queue_id}"
+            if time.monotonic() > end or not holds.pause(key, call.actor, PAUSE_S):
+                raise NodeUnavailable(
+                    f"{len(ids)} failed messages could not be stored for a retry."
+                )
+        return {}
 
 
 def _store_retries(consumer: ConsumerId, queue: int, ids: list[int]) -> list[int]:

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from brokerapi.java.bounded import BoundedDict
 from metadata.db.consumer_ids import ConsumerId
 from metadata.membership import java_members
 
 QUEUE_BITS = 31  # ids of queues and of members stay below 2^31, so both fit a Java long
 MOST_KNOWN = 20_000
 
-_consumers: dict[int, ConsumerId] = {}  # by member id
+_consumers = BoundedDict[int, ConsumerId](MOST_KNOWN)  # by member id
 
 
 def encode(member_id: int, queue: int) -> int:
@@ -37,9 +38,6 @@ def decode(queue_id: int) -> tuple[int, int]:
 
 
 def remember(consumer: ConsumerId) -> None:
-    """Remember the consumer id of a member."""
-    if len(_consumers) >= MOST_KNOWN:
-        _consumers.clear()
     _consumers[consumer.member_id] = consumer
 
 

@@ -13,6 +13,7 @@ from msgspec import Meta
 from brokerapi.endpoint import Call
 from brokerapi.http import draining
 from brokerapi.java import handles, holds, polling
+from brokerapi.java.bounded import BoundedDict
 from brokerapi.java.endpoint import (
     MOST_GROUPS,
     MOST_NAMES,
@@ -29,7 +30,6 @@ from messagestore.topology import membership
 from metadata.actors import Actor
 from metadata.cache import snapshot
 from metadata.db import consumer_ids
-from metadata.db.consumer_ids import ConsumerId
 from metadata.errors import CatmqError, Code, Conflict, Forbidden, Gone, Invalid, NotFound
 from metadata.groups import groups
 from metadata.membership import consumers, java_beats, java_members
@@ -85,20 +85,18 @@ class RegisterConsumerGroup(JavaEndpoint):
         if not request.consumerId or request.consumerId < 0 or not request.consumerName:
             raise Invalid.field("consumerId", "is none that register gave: register first")
         topics_by_group = request.consumerGroupNames or {}
+        names = list(topics_by_group)
+        deleted = groups.deletion_times(names[: polling.MOST_DELETED])
+        for group in sorted(deleted):
+            log.warning("group %s was deleted, and a Java client still names it", group)
+        # Without an existing group, the deleted ones remain, and are refused as not found.
+        existing = [group for group in names if group not in deleted] or names
         # All groups are checked before the first is joined.
-        for group in (existing := _existing_groups(topics_by_group)):
+        for group in existing:
             _check_group(group, topics_by_group[group] or [])
         for group in existing:
             _join(group, request, call.actor)
         return {"broadcastConsumerGroupName": {}, "consumerGroupNameNew": {}}
-
-
-def _existing_groups(names: Collection[str]) -> list[str]:
-    """Return the groups that were not deleted; all of them if none is left."""
-    deleted = groups.deletion_times(list(names)[: polling.MOST_DELETED])
-    for group in sorted(deleted):
-        log.warning("group %s was deleted, and a Java client still names it", group)
-    return [group for group in names if group not in deleted] or list(names)
 
 
 def _check_group(group: str, topics: list[str]) -> None:
@@ -217,7 +215,7 @@ class _LiveClient(NamedTuple):
         return not holds.has_changed(self.generations)
 
 
-_live_clients: dict[int, _LiveClient] = {}
+_live_clients = BoundedDict[int, _LiveClient](MOST_BEATING)  # by client
 
 
 def _count_heartbeat(java_id: int) -> bool:
@@ -249,7 +247,11 @@ def _must_register(call: Call, java_id: int) -> bool:
             answer = consumers.heartbeat(consumer=consumer, generation=0, owned=())
             generations[consumer.group_id] = answer.generation
         if members:
-            _note_live(java_id, members, generations)
+            ids = tuple(member.member_id for member in members)
+            java_beats.note_present(ids)
+            _live_clients[java_id] = _LiveClient(
+                time.monotonic() + SETTLED_S, ids, generations
+            )
     except Gone:
         return True
     except Forbidden:
@@ -264,16 +266,6 @@ def _must_register(call: Call, java_id: int) -> bool:
 def _check_rights(call: Call, group_ids: Iterable[int]) -> None:
     for group_id in group_ids:
         check_right(call, group_id)
-
-
-def _note_live(
-    java_id: int, members: Iterable[ConsumerId], generations: Mapping[int, int]
-) -> None:
-    if len(_live_clients) >= MOST_BEATING:
-        _live_clients.clear()
-    ids = tuple(member.member_id for member in members)
-    java_beats.note_present(ids)
-    _live_clients[java_id] = _LiveClient(time.monotonic() + SETTLED_S, ids, generations)
 
 
 class LeaveRequest(JavaRequest):

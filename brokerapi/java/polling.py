@@ -21,6 +21,7 @@ from msgspec import Meta
 from brokerapi.endpoint import Call
 from brokerapi.http import draining
 from brokerapi.java import assignment, handles, holds
+from brokerapi.java.bounded import BoundedDict
 from brokerapi.java.endpoint import (
     MOST_GROUPS,
     SETTLED_S,
@@ -62,9 +63,11 @@ class _QuietClient(NamedTuple):
     metadata: tuple[Any, ...]  # version of the snapshot
 
 
-_recent: dict[int, float] = {}  # client → time.monotonic() of its last poll
-_starting: dict[tuple[int, str], int] = {}  # (client, group) → answers until it starts
-_quiet_clients: dict[int, _QuietClient] = {}  # by client
+_recent = BoundedDict[int, float](MOST_RECENT)  # client → time.monotonic() of its last poll
+_starting = BoundedDict[tuple[int, str], int](
+    MOST_STARTING
+)  # (client, group) → answers until it starts
+_quiet_clients = BoundedDict[int, _QuietClient](MOST_RECENT)  # by client
 
 
 class PollRequest(JavaRequest):
@@ -90,7 +93,8 @@ class Poll(JavaEndpoint):
             if quiet_client is None
             else quiet_client.members
         )
-        deleted = _deleted_groups(members, versions)
+        missing = sorted(versions.keys() - {member.group for member in members})
+        deleted = groups.deletion_times(missing[:MOST_DELETED]) if missing else {}
         if not members or len(members) + len(deleted) < len(versions):
             return _require_registration(call, java_id, members)
         for member in members:
@@ -104,9 +108,10 @@ class Poll(JavaEndpoint):
                 news = _wait_for_news(call, members, versions, deleted_news)
             else:
                 news = _wait_for_quiet_client(call, quiet_client, versions)
-            _note_answer(java_id)
-            if not news:
-                call.repeat = _repeat(java_id, versions)
+            _recent[java_id] = time.monotonic()
+            # Found again: only a client that is still quiet gets the same answer again.
+            if not news and (client := _find_quiet_client(java_id, versions)) is not None:
+                call.repeat = _RepeatedPoll(java_id, versions, client)
             return _answer(news)
         except Gone:
             return _require_registration(call, java_id, members)
@@ -152,15 +157,7 @@ class _RepeatedPoll(Unchanged):
 
     def answered(self) -> None:
         super().answered()
-        _note_answer(self._java_id)
-
-
-def _repeat(java_id: int, versions: Mapping[str, int]) -> _RepeatedPoll | None:
-    """Return the repeatable answer, None unless the client is known to have the newest
-    versions.
-    """
-    quiet_client = _find_quiet_client(java_id, versions)
-    return None if quiet_client is None else _RepeatedPoll(java_id, versions, quiet_client)
+        _recent[self._java_id] = time.monotonic()
 
 
 def _answer(groups: Mapping[str, Any], *, deleted: bool = False) -> dict[str, Any]:
@@ -201,12 +198,6 @@ def has_just_polled(java_id: int) -> bool:
 def _note_poll(java_id: int) -> None:
     """Record that a client polls: without polls its heartbeats do not count."""
     java_beats.note_poll(java_id)
-    _note_answer(java_id)
-
-
-def _note_answer(java_id: int) -> None:
-    if len(_recent) >= MOST_RECENT:
-        _recent.clear()
     _recent[java_id] = time.monotonic()
 
 
@@ -245,7 +236,7 @@ def _full_assignment(
     # its first poll here.
     if not java_members.has_polled(java_id):
         for member in members:
-            _note_restart(java_id, member.group)
+            _starting[java_id, member.group] = START_ANSWERS
     return settings
 
 
@@ -254,14 +245,6 @@ def _read_assignments(members: Iterable[JavaMember]) -> dict[str, Any]:
         (member.group, assignment.read_assignment(member).group) for member in members
     )
     return {name: group for name, group in assignments if group is not None}
-
-
-def _deleted_groups(
-    members: Iterable[JavaMember], versions: Mapping[str, int]
-) -> dict[str, int]:
-    """Return the time of deletion, ms, of each deleted group that the client names."""
-    missing = sorted(versions.keys() - {member.group for member in members})
-    return groups.deletion_times(missing[:MOST_DELETED]) if missing else {}
 
 
 def _deleted_group_news(
@@ -290,7 +273,13 @@ def _wait_for_news(
     java_id = members[0].java_id
     for member in members:
         handles.remember(member.consumer)
-    is_quiet = not deleted_news and all(_is_quiet(member, versions) for member in members)
+    # A client that has the newest versions most likely only reports that it lives. Such polls
+    # are recorded together, which saves work of the metadata database and of this process.
+    is_quiet = not deleted_news and all(
+        versions[member.group] == member.version
+        and (java_id, member.group) not in _starting
+        for member in members
+    )
     was_held = call.was_held()  # until something changed: answer now
     until = time.monotonic() + (0 if was_held else _hold_s(java_id, members))
     with holds.waiting_place(f"poll {java_id}", call.actor) as max_wait_s:
@@ -318,18 +307,6 @@ def _wait_for_news(
                     java_id, _find_members(java_id, versions), versions
                 )
     return {**news, **deleted_news}
-
-
-def _is_quiet(member: JavaMember, versions: Mapping[str, int]) -> bool:
-    """Return True if the member's client most likely only reports that it lives.
-
-    Such polls are recorded together, which saves work of the metadata database and of this
-    process.
-    """
-    return (
-        versions[member.group] == member.version
-        and (member.java_id, member.group) not in _starting
-    )
 
 
 def _find_quiet_client(java_id: int, versions: Mapping[str, int]) -> _QuietClient | None:
@@ -363,8 +340,6 @@ def _note_quiet(
     if any(member.session_timeout_ms < SETTLED_FROM_MS for member in members):
         return
     java_beats.note_present(member.consumer.member_id for member in members)
-    if len(_quiet_clients) >= MOST_RECENT:
-        _quiet_clients.clear()
     _quiet_clients[java_id] = _QuietClient(
         time.monotonic() + SETTLED_S, tuple(members), generations, metadata
     )
@@ -422,14 +397,8 @@ def _record_heartbeats(
                 assignment.must_restart(member, member_news.member)
                 or versions[member.group] != member.version
             ):
-                _note_restart(java_id, member.group)
+                _starting[java_id, member.group] = START_ANSWERS
     return news, generations
-
-
-def _note_restart(java_id: int, group: str) -> None:
-    if len(_starting) >= MOST_STARTING:
-        _starting.clear()
-    _starting[java_id, group] = START_ANSWERS
 
 
 def _hold_s(java_id: int, members: Iterable[JavaMember]) -> float:

@@ -20,6 +20,7 @@ from brokerapi.endpoint import Call
 from brokerapi.http import longpoll, metrics
 from brokerapi.http.longpoll import PullParameters
 from brokerapi.java import handles, holds
+from brokerapi.java.bounded import BoundedDict
 from brokerapi.java.endpoint import (
     Body,
     JavaEndpoint,
@@ -54,13 +55,12 @@ MOST_KNOWN = 100_000
 MOST_COMMITTED = 5_000  # queues of one commit
 MOST_MEMBERS = 200  # of one commit: a client has one membership for each of its groups
 
-# id of a queue → (epoch, offset) of the last pull, if it was empty
-_empty: dict[int, tuple[int, int]] = {}
-# group → generation, time.monotonic() when it was new here
-_generations: dict[int, tuple[int, float]] = {}
-_committed: dict[
-    int, tuple[int, int]
-] = {}  # id of a queue → (epoch, offset) of the last commit that was stored
+# By queue id: (epoch, offset) of the last pull, if it was empty.
+_empty = BoundedDict[int, tuple[int, int]](MOST_KNOWN)
+# By group: generation, and time.monotonic() when it was new here.
+_generations = BoundedDict[int, tuple[int, float]](MOST_KNOWN)
+# By queue id: (epoch, offset) of the last commit that was stored.
+_committed = BoundedDict[int, tuple[int, int]](MOST_KNOWN)
 
 
 class PullRequest(JavaRequest):
@@ -100,7 +100,16 @@ class PullData(JavaEndpoint):
         metrics.count_pulled(consumer.group_id, [pulled])
         if pulled.messages:
             java_pulls.note(consumer, queue, pulled.messages[-1].offset + 1)
-        _trace(consumer, pulled)
+        # Java clients report no traces, so the delivery of sampled messages is all there is.
+        if handling_traces.sample_percent(group_id=consumer.group_id, queue=queue):
+            handling_traces.note(
+                group_id=consumer.group_id,
+                member=consumer.member_id,
+                attempts=[
+                    Attempt(queue, message.offset, message.attempt, "delivered", 0, None)
+                    for message in pulled.messages
+                ],
+            )
         return {"msgs": [_java_message(message) for message in pulled.messages]}
 
     def refused(self, call: Call, error: Exception) -> HttpResponse:
@@ -190,7 +199,7 @@ def _pull_from_committed(
     pulled, first_offset = _pull(consumer, position, count, wait_ms, address=address)
     if pulled.state == "ok" and not pulled.rows:
         if pulled.next_offset == first_offset == start and not may_be_set_back:
-            _note_empty(queue_id, epoch, start)
+            _empty[queue_id] = (epoch, start)
         elif pulled.next_offset > first_offset == max(start, committed) == committed:
             # A filter left out all messages. The client has nothing to commit, so the broker
             # commits.
@@ -208,10 +217,8 @@ def _pull(
 
     Raises NodeUnavailable for a corrupt queue.
     """
-    generation, count = (
-        positions.generation(consumer=consumer),
-        min(count, config.max_pull_messages),
-    )
+    generation = positions.generation(consumer=consumer)
+    count = min(count, config.max_pull_messages)
     for round_wait_ms in (wait_ms, 0):
         poll = PullParameters(
             generation, [position], count, config.max_pull_bytes, round_wait_ms
@@ -235,29 +242,8 @@ def _has_new_generation(group: int) -> bool:
     earlier, since = _generations.get(group, (generation, float("-inf")))
     if generation != earlier:
         since = time.monotonic()
-    if len(_generations) >= MOST_KNOWN:
-        _generations.clear()
     _generations[group] = (generation, since)
     return time.monotonic() - since < TELL_S
-
-
-def _note_empty(queue_id: int, epoch: int, offset: int) -> None:
-    if len(_empty) >= MOST_KNOWN:
-        _empty.clear()
-    _empty[queue_id] = (epoch, offset)
-
-
-def _trace(consumer: ConsumerId, pulled: PulledQueue) -> None:
-    """Record the delivery of sampled messages. Java clients report nothing more."""
-    group, queue = consumer.group_id, pulled.queue
-    if handling_traces.sample_percent(group_id=group, queue=queue):
-        attempts = [
-            Attempt(
-                queue, message.offset, message.attempt, "delivered", ago_ms=0, took_ms=None
-            )
-            for message in pulled.messages
-        ]
-        handling_traces.note(group_id=group, member=consumer.member_id, attempts=attempts)
 
 
 def _java_message(message: StoredMessage) -> dict[str, Any]:
@@ -408,7 +394,9 @@ def _commit(consumer: ConsumerId, commits: list[QueueOffset], *, released: bool)
     stored = [
         positions_by_queue[commit.queue] for commit in committed if commit.state == "ok"
     ]
-    _note_committed(consumer, stored)
+    for position in stored:
+        queue_id = handles.encode(consumer.member_id, position.queue)
+        _committed[queue_id] = (position.epoch, position.offset)
     if released:
         moved = {
             commit.queue for commit in committed if commit.state == "ok" and commit.handled
@@ -420,14 +408,4 @@ def _commit(consumer: ConsumerId, commits: list[QueueOffset], *, released: bool)
     if any(commit.state == "unavailable" for commit in committed):
         raise NodeUnavailable(
             "Some positions could not be stored: their node does not answer."
-        )
-
-
-def _note_committed(consumer: ConsumerId, stored: list[CommitOffset]) -> None:
-    if len(_committed) >= MOST_KNOWN:
-        _committed.clear()
-    for position in stored:
-        _committed[handles.encode(consumer.member_id, position.queue)] = (
-            position.epoch,
-            position.offset,
         )

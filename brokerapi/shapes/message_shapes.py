@@ -190,14 +190,15 @@ class SendAnswer(Answer, kw_only=True):
 
 def send_answer(runs: Sequence[Run], receipts: Receipts) -> SendAnswer:
     if receipts == "runs":
-        return SendAnswer(runs=[_send_run(run) for run in runs])
+        return SendAnswer(
+            runs=[
+                SendRun(run.length, run.fate.queue, run.fate.offset)
+                if isinstance(run.fate, Receipt)
+                else SendRun(run.length, result=_send_result(run.fate))
+                for run in runs
+            ]
+        )
     return SendAnswer(results=[_send_result(fate) for run in runs for fate in run.fates()])
-
-
-def _send_run(run: Run) -> SendRun:
-    if isinstance(run.fate, Receipt):
-        return SendRun(run.length, run.fate.queue, run.fate.offset)
-    return SendRun(run.length, result=_send_result(run.fate))
 
 
 def _send_result(fate: Fate) -> SendResult:
@@ -347,23 +348,17 @@ class BrowseQuery(Request, kw_only=True):
 
     def search_conditions(self) -> MessageSearch:
         """Return the key, tag, trace id, text and header that a message must have."""
-        text = _unset_to_none(self.contains)
+        text, header = _unset_to_none(self.contains), _unset_to_none(self.header)
+        name, colon, value = (header or "").partition(":")
+        if header is not None and not (name and colon):
+            raise Invalid.field("header", f"{header!r} is not name:value")
         return MessageSearch(
             _unset_to_none(self.key),
             _unset_to_none(self.tag),
             _unset_to_none(self.trace_id),
             None if text is None else text.encode(),
-            self._header(),
+            None if header is None else (name, value),
         )
-
-    def _header(self) -> tuple[str, str] | None:
-        header = _unset_to_none(self.header)
-        if header is None:
-            return None
-        name, colon, value = header.partition(":")
-        if not name or not colon:
-            raise Invalid.field("header", f"{header!r} is not name:value")
-        return name, value
 
     def time_range(self) -> TimeRange:
         return TimeRange(_unset_to_none(self.from_ms), _unset_to_none(self.to_ms))

@@ -68,7 +68,13 @@ def share_or_wait(
             if not has_place:
                 retry_ms = min(wait_ms, random.randint(*longpoll.TURNED_AWAY_MS))
                 return ShareResult(group, shared, recorded, retry_ms)
-            _wait(consumer, shared, until)
+            wait_s = min(until - time.monotonic(), shared.again_s)
+            if wait_s > 0:
+                # A waiting thread must not hold a connection to the metadata database.
+                close_old_connections()
+                group_id, offsets = consumer.group_id, shared.behind
+                with board.watch(group_id, offsets, shares=True) as waiter, limiter.aside():
+                    waiter.wait(wait_s)
         return ShareResult(group, Shared([], {}, {}), recorded)
     finally:
         if has_place:
@@ -87,16 +93,3 @@ def share_group(consumer: ConsumerId) -> GroupInfo:
             code=Code.GROUP_SETTINGS_DIFFER,
         )
     return group
-
-
-def _wait(consumer: ConsumerId, shared: Shared, until: float) -> None:
-    left_s = min(until - time.monotonic(), shared.again_s)
-    if left_s <= 0:
-        return
-    # A waiting thread must not hold a connection to the metadata database.
-    close_old_connections()
-    with (
-        board.watch(consumer.group_id, shared.behind, shares=True) as waiter,
-        limiter.aside(),
-    ):
-        waiter.wait(left_s)

@@ -37,7 +37,6 @@ from brokerapi.shapes.failure_shapes import (
 from messagestore.consume import node_owners, positions
 from messagestore.retries import failures
 from messagestore.topology import membership
-from metadata.db.consumer_ids import ConsumerId
 from metadata.errors import Unrecorded
 from metadata.groups import handling_traces
 from metadata.membership import consumers
@@ -90,23 +89,16 @@ class Heartbeat(Endpoint):
                 report=request.process_report(),
             )
         except Unrecorded as error:
-            return _refuse_heartbeat(member, error)
+            # The refusal has the queues that the member owns on the nodes: it may go on with
+            # them while metadata is away.
+            owned_queues = node_owners.owned(member)
+            topics = consumer_shapes.topics_to_read(member.group_id, owned_queues)
+            return errors.respond(
+                error,
+                assigned=consumer_shapes.assigned_answers(owned_queues),
+                subscriptions=delivery_settings(member.group_id, topics),
+            )
         return call.answer(consumer_shapes.heartbeat_answer(assignment, member.group_id))
-
-
-def _refuse_heartbeat(member: ConsumerId, error: Unrecorded) -> HttpResponse:
-    """Return the refusal of a heartbeat that was not recorded, with the queues owned on the
-    nodes.
-    """
-    owned_queues = node_owners.owned(member)
-    settings = delivery_settings(
-        member.group_id, consumer_shapes.topics_to_read(member.group_id, owned_queues)
-    )
-    return errors.respond(
-        error,
-        assigned=consumer_shapes.assigned_answers(owned_queues),
-        subscriptions=settings,
-    )
 
 
 class Acquire(Endpoint):

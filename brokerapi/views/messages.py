@@ -37,8 +37,10 @@ class Messages(Endpoint):
         runs = publish.send(
             topic=topic, messages=messages, batch_id=request.batch_id, actor=call.actor
         )
+        user_agent = call.request.META.get("HTTP_USER_AGENT", "")
+        sender = metrics.Sender(call.actor, call.actor.address, user_agent)
         size = sum([len(message.body) for message in messages])
-        metrics.count_sent(topic, runs, bytes=size, sender=_sender(call))
+        metrics.count_sent(topic, runs, bytes=size, sender=sender)
         return call.answer(message_shapes.send_answer(runs, request.receipts))
 
     @operation("browseMessages", tag="messages", query=BrowseQuery, answer=MessagesAnswer)
@@ -113,12 +115,6 @@ class Delayed(Endpoint):
             topic=topic, after=after, limit=query.limit, actor=call.actor
         )
         return call.answer(delayed_shapes.delayed_answer(page, call.kind))
-
-
-def _sender(call: Call) -> metrics.Sender:
-    return metrics.Sender(
-        call.actor, call.actor.address, call.request.META.get("HTTP_USER_AGENT", "")
-    )
 
 
 def _search(call: Call, topic: str, query: BrowseQuery) -> search.SearchResult:
