@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from collections.abc import Callable
+from typing import Annotated, Any, Literal, Self, TypeVar, get_type_hints
 
-from msgspec import DecodeError, Meta, Struct, json
+from msgspec import DecodeError, Meta, Struct, defstruct, json
 
 from metadata.errors import Invalid
 
 # Ids, offsets, epochs and generations: what fits a signed BIGINT.
 Id = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 ShortText = Annotated[str, Meta(max_length=200)]
+A = TypeVar("A", bound="Answer")
 
 
 class Request(Struct, forbid_unknown_fields=True, kw_only=True):
@@ -19,6 +21,34 @@ class Request(Struct, forbid_unknown_fields=True, kw_only=True):
 
 class Answer(Struct, kw_only=True):
     """Base of all answers."""
+
+    @classmethod
+    def from_view(cls, view: object, **more: Any) -> Self:
+        """Return the answer for a view of the layers below, with `more` values that it lacks."""
+        # What the view lacks keeps its default.
+        names = [name for name in cls.__struct_fields__ if hasattr(view, name)]
+        return cls(**{name: getattr(view, name) for name in names} | more)
+
+
+def fields_of(view: type, names: str = "", **types: Any) -> Callable[[type[A]], type[A]]:
+    """Return a class decorator that adds fields of a view to an answer: `names`, or all.
+
+    `types` are those of fields that differ from the view.
+    """
+    hints = get_type_hints(view) | types
+
+    def add_fields(answer: type[A]) -> type[A]:
+        # A subclass of the same name: msgspec fixes the fields of a struct when it is defined.
+        return defstruct(
+            answer.__name__,
+            [(name, hints[name]) for name in names.split() or hints],
+            bases=(answer,),
+            namespace={"__doc__": answer.__doc__},
+            module=answer.__module__,
+            kw_only=True,
+        )
+
+    return add_fields
 
 
 class SchemaQuery(Request, kw_only=True):

@@ -14,7 +14,7 @@ from msgspec import UNSET, Meta, UnsetType, convert
 from brokerapi.http import formats
 from brokerapi.http.longpoll import PullParameters, PullResult
 from brokerapi.http.parsers import Body
-from brokerapi.shapes.base import Answer, Id, Request, ShortText
+from brokerapi.shapes.base import Answer, Id, Request, ShortText, fields_of
 from brokerapi.shapes.message_shapes import (
     OriginAnswer,
     StoredAnswer,
@@ -26,6 +26,7 @@ from messagestore.consume import positions
 from messagestore.consume.positions import Claim, CommitOffset
 from messagestore.consume.pull_types import PulledQueue, PullQueue
 from messagestore.engine.messages import StoredRow
+from messagestore.topology import membership
 from metadata.cache import snapshot
 from metadata.config import config
 from metadata.errors import Invalid
@@ -57,13 +58,11 @@ class RegisterRequest(Request, kw_only=True):
     sdk: ShortText = ""
 
 
+@fields_of(
+    membership.Joined, "consumer_id session_timeout_ms heartbeat_interval_ms created"
+)
 class RegisterAnswer(Answer, kw_only=True):
     """`created` names what was created: "group:billing", "subscription:orders"."""
-
-    consumer_id: str
-    session_timeout_ms: int
-    heartbeat_interval_ms: int
-    created: Sequence[str]
 
 
 class Owned(Request, kw_only=True):
@@ -153,12 +152,9 @@ class AcquireRequest(Request, kw_only=True):
         return [Claim(owned.queue, owned.epoch) for owned in self.queues]
 
 
+@fields_of(positions.Acquired)
 class AcquiredQueue(Answer, kw_only=True):
     """`state` is ok, fenced or unavailable; `offset` is the committed offset."""
-
-    queue: int
-    state: str
-    offset: int | None
 
 
 class AcquireAnswer(Answer, kw_only=True):
@@ -298,11 +294,9 @@ class CommitRequest(Request, kw_only=True):
         ]
 
 
+@fields_of(positions.Committed, "queue state")
 class CommitResult(Answer, kw_only=True):
     """`state` is ok, fenced, out_of_range or unavailable."""
-
-    queue: int
-    state: str
 
 
 class CommitAnswer(Answer, kw_only=True):
@@ -376,20 +370,25 @@ def assigned_answers(queues: Iterable[consumers.OwnedQueue]) -> list[Assigned]:
 def acquire_answer(
     acquired: Sequence[positions.Acquired], generation: int
 ) -> AcquireAnswer:
-    queues = [
-        AcquiredQueue(queue=result.queue, state=result.state, offset=result.offset)
-        for result in acquired
-    ]
+    queues = [AcquiredQueue.from_view(queue) for queue in acquired]
     return AcquireAnswer(queues=queues, generation=generation)
 
 
 def commit_answer(
     committed: Sequence[positions.Committed], generation: int
 ) -> CommitAnswer:
-    results = [CommitResult(queue=result.queue, state=result.state) for result in committed]
+    results = [CommitResult.from_view(result) for result in committed]
     return CommitAnswer(results=results, generation=generation)
 
 
+@fields_of(
+    Delivery,
+    "ordered retries retry_delays_s delay_s tags headers breaker_pause_s trace_percent",
+    headers=Annotated[
+        Mapping[str, Sequence[str]],
+        Meta(description="headers that a message has, each with the accepted values"),
+    ],
+)
 class DeliverySettings(Answer, kw_only=True, omit_defaults=True):
     """Settings of a subscription; for a missing one the member uses its own option.
 
@@ -398,17 +397,6 @@ class DeliverySettings(Answer, kw_only=True, omit_defaults=True):
     messages of which the member reports how it handled them.
     """
 
-    ordered: bool
-    retries: int
-    retry_delays_s: Sequence[int]
-    delay_s: int
-    tags: Sequence[str]
-    headers: Annotated[
-        Mapping[str, Sequence[str]],
-        Meta(description="headers that a message has, each with the accepted values"),
-    ]
-    breaker_pause_s: int
-    trace_percent: int
     handler_timeout_ms: int | UnsetType = UNSET
     breaker_failures: int | UnsetType = UNSET
     threads: int | UnsetType = UNSET

@@ -7,8 +7,9 @@ from typing import Annotated, Literal
 from msgspec import Meta
 
 from brokerapi.http.parsers import Body
-from brokerapi.shapes.base import Answer, Id, Request
+from brokerapi.shapes.base import Answer, Id, Request, fields_of
 from messagestore.engine.messages import MAX_DELAY_MS
+from messagestore.retries import failures
 from messagestore.retries.failures import Failure, Report
 from metadata.config import config
 from metadata.errors import Invalid
@@ -81,29 +82,19 @@ class FailuresRequest(Request, kw_only=True):
         return [message.failure(index) for index, message in enumerate(self.messages)]
 
 
+@fields_of(failures.Retried)
 class RetriedMessage(Answer, kw_only=True):
     """A message that will be retried (retry number `attempt`) at or soon after `due_at_ms`."""
 
-    queue: int
-    offset: int
-    attempt: int
-    due_at_ms: int
 
-
+@fields_of(failures.Dead)
 class DeadMessage(Answer, kw_only=True):
     """A message that failed `attempt` times and has no retry left."""
 
-    queue: int
-    offset: int
-    attempt: int
 
-
+@fields_of(failures.Refused)
 class RefusedMessage(Answer, kw_only=True):
     """A message of which nothing was stored: `state` is fenced, missing or unavailable."""
-
-    queue: int
-    offset: int
-    state: str
 
 
 class FailuresAnswer(Answer, kw_only=True):
@@ -119,9 +110,9 @@ FAILURES = Body(FailuresRequest)
 
 def failures_answer(report: Report) -> FailuresAnswer:
     return FailuresAnswer(
-        retried=[RetriedMessage(**message._asdict()) for message in report.retried],
-        dead=[DeadMessage(**message._asdict()) for message in report.dead],
-        refused=[RefusedMessage(**message._asdict()) for message in report.refused],
+        retried=[RetriedMessage.from_view(message) for message in report.retried],
+        dead=[DeadMessage.from_view(message) for message in report.dead],
+        refused=[RefusedMessage.from_view(message) for message in report.refused],
     )
 
 

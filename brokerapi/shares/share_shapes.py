@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated
 
-from msgspec import UNSET, Meta, UnsetType, convert
+from msgspec import UNSET, Meta, UnsetType
 
 from brokerapi.http import formats
 from brokerapi.http.parsers import Body
-from brokerapi.shapes.base import Answer, Id, Request, ShortText
+from brokerapi.shapes.base import Answer, Id, Request, ShortText, fields_of
 from brokerapi.shapes.message_shapes import (
     OriginAnswer,
     StoredAnswer,
@@ -22,7 +22,7 @@ from messagestore.engine.messages import StoredRow
 from messagestore.shares.delivering import Leased
 from messagestore.shares.finishing import Done, Recorded
 from messagestore.shares.leasing import Wanted
-from messagestore.shares.listing import LeasedRuns
+from messagestore.shares.listing import LeasedRun, LeasedRuns
 from metadata.cache import snapshot
 from metadata.config import config
 from metadata.rules.groups.sharing import MAX_RUN_MESSAGES
@@ -209,23 +209,13 @@ class ReleaseAnswer(Answer, kw_only=True):
     released: int
 
 
+@fields_of(LeasedRun)
 class ListedRunAnswer(Answer, kw_only=True):
     """A run: offsets `first` to `end` (not included), `messages` of which are not finished.
 
     `owner` is the name of the member, null for nobody; `lease_left_ms` is negative when the
     lease is over.
     """
-
-    topic: str
-    queue: int
-    number: int
-    first: int
-    end: int
-    owner: str | None
-    deliveries: int
-    messages: int
-    finished: int
-    lease_left_ms: int
 
 
 class RunsAnswer(Answer, kw_only=True):
@@ -236,7 +226,7 @@ class RunsAnswer(Answer, kw_only=True):
 
 
 def runs_answer(leased_runs: LeasedRuns) -> RunsAnswer:
-    runs = [convert(run, ListedRunAnswer, from_attributes=True) for run in leased_runs.runs]
+    runs = [ListedRunAnswer.from_view(run) for run in leased_runs.runs]
     return RunsAnswer(runs=runs, away=sorted(leased_runs.away))
 
 

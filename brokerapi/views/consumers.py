@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from django.http import HttpResponse
-from msgspec import convert, structs
+from msgspec import structs
 
 from brokerapi.endpoint import Call, Endpoint
 from brokerapi.http import draining, errors, longpoll, metrics
@@ -59,7 +59,7 @@ class Consumers(Endpoint):
         registration = membership.join(
             group=group, address=call.actor.address, actor=call.actor, **settings
         )
-        answer = convert(registration, RegisterAnswer, from_attributes=True)
+        answer = RegisterAnswer.from_view(registration)
         return call.created(answer, "consumers", registration.consumer_id)
 
 
