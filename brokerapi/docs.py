@@ -104,7 +104,7 @@ def schema(kind: str, *, packed: bool) -> bytes:
 
 
 def page() -> SafeString:
-    """Return the docs page."""
+    # The page cannot change while the process runs, so it is built once.
     with _making:
         return _page()
 

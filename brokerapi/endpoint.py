@@ -70,7 +70,10 @@ class Call:
         to manage it is checked before anything else in the body. Raises Malformed,
         TooLarge, ValidationError, Forbidden.
         """
+        # A large request, such as an import, declares its own limit on values.
         most_values = max(value_limits.MAX_VALUES, getattr(serializer, "most_parts", 0))
+        # Untyped first: the serializer reports all wrong fields at once, msgspec only the
+        # first.
         data = ANY.read(self.request, most_bytes, most_values)
         if manages is not None:
             kind, name = manages
@@ -112,6 +115,7 @@ class Call:
         """Return True if the client has closed its connection; False if the server cannot
         know.
         """
+        # Only our gunicorn worker has `has_ended`; other servers cannot know.
         has_ended = getattr(self.request.META.get("gunicorn.socket"), "has_ended", None)
         return has_ended is not None and has_ended()
 
@@ -127,7 +131,6 @@ class Call:
         return CAME_AT in self.request.META
 
     def answer(self, value: Any) -> HttpResponse:
-        """Return 200 with a value."""
         return renderers.render(self.request, value, self.kind)
 
     def created(self, value: Any, *path: str) -> HttpResponse:
@@ -139,7 +142,6 @@ class Call:
         return response
 
     def no_content(self) -> HttpResponse:
-        """Return 204."""
         return HttpResponse(status=HTTPStatus.NO_CONTENT)
 
 
@@ -147,7 +149,7 @@ class ApiKey(BaseAuthentication):
     """Names the API key in the schema. `auth.authenticate` does the work."""
 
     def authenticate(self, request: Request) -> None:
-        """Never called: endpoints bypass DRF's authentication."""
+        pass
 
 
 class Endpoint(APIView):
@@ -166,15 +168,14 @@ class Endpoint(APIView):
         self.request, self.args, self.kwargs = request, args, kwargs
 
     def get_authenticators(self) -> list[BaseAuthentication]:
-        """Return the authentication for the schema."""
         return [] if self.public else super().get_authenticators()
 
     def dispatch(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
-        """Answer a request, with a problem if anything is raised, and count it."""
         try:
             response = self._answer(request, kwargs)
         except Exception as error:  # noqa: BLE001 - the edge of the product: respond() logs what is a bug
             response = errors.respond(error)
+        # HEAD is answered like GET; only the body is left out.
         if request.method == "HEAD":
             response.content = b""
         metrics.count_request(request, response)

@@ -77,7 +77,6 @@ class Operations:
         return sorted(operations, key=lambda entry: entry[2]["tags"][0])
 
     def contents(self) -> SafeString:
-        """Return the list of links at the top of the page."""
         row = '<li><a href="#{}"><code>{} {}</code></a></li>'
         sections = [
             (
@@ -102,7 +101,6 @@ class Operations:
         return format_html_join("", "<h3>{}</h3><ul>{}</ul>", sections)
 
     def sections(self) -> SafeString:
-        """Return all operations, one after the other."""
         return format_html_join(
             "", "{}", ((self.section(*operation),) for operation in self.listed())
         )
@@ -163,7 +161,6 @@ class Operations:
         return example
 
     def shown(self, answer: Json) -> SafeString:
-        """Return an answer as an example shows it."""
         text = json.dumps(self.example(answer), indent=2, ensure_ascii=False)
         return format_html(
             "<details><summary>Example of an answer</summary><pre>{}</pre></details>", text
@@ -215,6 +212,7 @@ class Operations:
             inner, below = self.resolved(field_schema), f"{prefix}{name}."
             if inner.get("type") == "array" and isinstance(inner.get("items"), dict):
                 inner, below = self.resolved(inner["items"]), f"{prefix}{name}[]."
+            # Schemas may contain themselves.
             if depth < DEEPEST and inner.get("properties"):
                 yield from self.fields(inner, below, depth + 1)
 
@@ -266,6 +264,8 @@ class Operations:
             all_names = sorted(
                 resolved_schema["properties"], key=lambda field: field not in SAMPLES
             )
+            # A request without required fields shows one field, so that the example is not
+            # empty.
             chosen = names or all_names[:1]
             return {
                 field: self.example(
@@ -332,7 +332,6 @@ def prose(text: str) -> SafeString:
 
 
 def table(heading: str, lines: list[Line]) -> SafeString | str:
-    """Return a table of fields; "" without fields."""
     if not lines:
         return ""
     rows = (

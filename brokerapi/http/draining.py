@@ -24,7 +24,6 @@ _refusal_reason = ""
 
 
 def check() -> None:
-    """Raise Draining if nothing new may begin here."""
     if _refusal_reason:
         raise Draining(
             f"Nothing was done: {_refusal_reason}. Use another broker.",
@@ -38,7 +37,6 @@ def refusal_reason() -> str:
 
 
 def must_not_wait() -> bool:
-    """Return True if no request may wait."""
     return _leaving or bool(_refusal_reason)
 
 
@@ -48,7 +46,6 @@ def stop() -> None:
 
 
 def is_stopping() -> bool:
-    """Return True after stop()."""
     return _stopping
 
 
@@ -70,7 +67,7 @@ def enable() -> None:
 
 
 def resume() -> None:
-    """Undo everything, for tests that share a process."""
+    # Only for tests, which share a process.
     _set(stopping=False, out=False, leaving=False)
 
 
@@ -82,5 +79,6 @@ def _set(
     _out = _out if out is None else out
     _leaving = _leaving if leaving is None else leaving
     _refusal_reason = STOPPING if _stopping else OUT if _out else ""
+    # Waiting threads check the state when they wake up.
     if must_not_wait():
         board.wake_all()

@@ -99,6 +99,7 @@ def respond(error: BaseException, **more: Any) -> HttpResponse:
     catmq_error = to_catmq_error(error)
     status = http_status(catmq_error)
     incident_id = None
+    # Only bugs get an id: other errors explain themselves.
     if status == HTTPStatus.INTERNAL_SERVER_ERROR:
         incident_id = uuid.uuid4().hex[:16]
         log.error("request failed, id %s", incident_id, exc_info=error)
@@ -125,6 +126,7 @@ def respond(error: BaseException, **more: Any) -> HttpResponse:
     if status == HTTPStatus.UNAUTHORIZED:
         response["WWW-Authenticate"] = 'Bearer realm="catmq"'
     if catmq_error.retry_after_ms is not None:
+        # The header has whole seconds: rounded up, so that no client comes too early.
         response["Retry-After"] = str(-(-catmq_error.retry_after_ms // 1000))
     response.catmq_code = catmq_error.code  # type: ignore[attr-defined]  # read by metrics
     return response
@@ -133,7 +135,6 @@ def respond(error: BaseException, **more: Any) -> HttpResponse:
 def encode_problem(
     *, status: HTTPStatus, code: Code, detail: str, retriable: bool
 ) -> bytes:
-    """Return the JSON of a problem that is answered outside the views."""
     answer = Problem(
         type=f"{DOCS}#{code}",
         title=code_title(code),
@@ -146,7 +147,7 @@ def encode_problem(
 
 
 def code_title(code: Code) -> str:
-    """Return a code in words: "Topic not found"."""
+    # topic_not_found becomes "Topic not found".
     return code.replace("_", " ").capitalize()
 
 
@@ -161,7 +162,6 @@ def http_status(error: CatmqError) -> HTTPStatus:
 
 
 def _code_of(status: int) -> Code:
-    """Return the code for a status that DRF chose."""
     codes = (
         kind if isinstance(kind, Code) else kind.code
         for kind, kind_status in STATUS
@@ -187,6 +187,8 @@ def to_catmq_error(error: BaseException) -> CatmqError:
             if error.status_code < 500
             else _internal()
         )
+    # The layers below raise MetadataUnavailable themselves; this catches queries outside
+    # them.
     if isinstance(error, OperationalError | InterfaceError):
         log.warning("The metadata database did not answer: %s", error)
         return MetadataUnavailable(
@@ -233,7 +235,8 @@ def _join_path(path: str, name: str | int) -> str:
 
 
 def exception_handler(error: Exception, context: dict[str, Any]) -> HttpResponse:
-    """REST_FRAMEWORK["EXCEPTION_HANDLER"], for the framework's own views (the schema)."""
+    # REST_FRAMEWORK["EXCEPTION_HANDLER"]: only the framework's own view, the schema, gets
+    # here.
     return respond(error)
 
 

@@ -75,9 +75,8 @@ class Board:
 
     @cached_property
     def _totals_file(self) -> str:
-        """The file name of this process. Computed late: the process forks after the board
-        is created.
-        """
+        # Named late: the process forks after the board is created. With the time, because
+        # process ids are used again, and the totals of an ended process still count.
         return f"totals_{os.getpid()}_{time.monotonic_ns()}.json"
 
     def refresh(self) -> bool:
@@ -104,8 +103,9 @@ class Board:
         return True
 
     def leave(self) -> None:
-        """Let another process read the figures."""
         if self._lock is not None:
+            # Closing the file releases the lock, so another process reads the figures from
+            # now on.
             self._lock.close()
             self._lock = None
 
@@ -130,6 +130,7 @@ class Board:
         with suppress(OSError):
             stat = path.stat()
             version = stat.st_ino, stat.st_mtime_ns
+            # Decoded once per change: every scrape comes here.
             if version != self._file_version:
                 if (figures := _decode_file(_FIGURES, path)) is not None:
                     self._last_snapshot = figures
@@ -157,6 +158,7 @@ class Board:
             return True
         lock = open(self._directory / LOCK, "ab")  # noqa: SIM115 - held as long as the process lives
         try:
+            # The kernel releases the lock when the process ends, so no leader can be lost.
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             lock.close()
@@ -165,8 +167,9 @@ class Board:
         return True
 
     def _write(self, name: str, text: bytes) -> None:
-        """Replace a file atomically: other processes read it."""
         if self._directory is not None:
+            # Replaced at once, because other processes read it. The draft has the process
+            # id, so that no two processes write the same draft.
             draft = self._directory / f"{name}.{os.getpid()}"
             draft.write_bytes(text)
             os.replace(draft, self._directory / name)
@@ -205,14 +208,12 @@ class GroupCollector:
         registry.register(self)
 
     def collect(self) -> Iterator[Metric]:
-        """Yield the metrics. prometheus_client calls it."""
         latest = board.last_snapshot()
         if latest is not None:
             yield from metric_families(latest, board.totals())
 
 
 def metric_families(latest: FiguresSnapshot, totals: Totals) -> Iterator[Metric]:
-    """Yield all metrics of groups and topics."""
     yield from _group_gauges(latest)
     yield from _counters(latest, totals)
     figures = latest.figures
@@ -247,7 +248,6 @@ Rows = Iterable[tuple[Any, float | None]]
 
 
 def _group_gauges(latest: FiguresSnapshot) -> Iterator[Metric]:
-    """Yield the gauges that every broker reports alike."""
     groups, members, dead = latest.figures.groups, latest.members, latest.dead
     yield _gauge(
         "catmq_group_lag_messages",
@@ -293,9 +293,9 @@ def _gauge_by_group(
 
 
 def _gauge(name: str, text: str, labels: tuple[str, ...], rows: Rows) -> Metric:
-    """Return a gauge. Unknown values have no sample."""
     metric = GaugeMetricFamily(name, text, labels=labels)
     for values, value in rows:
+        # An unknown value has no sample: 0 would look like a figure.
         if value is not None:
             metric.add_metric(values, value)
     return metric

@@ -53,9 +53,6 @@ class ApiHandler:
         return response
 
     def get_response(self, request: HttpRequest) -> HttpResponseBase:
-        """Return the answer, with its length: without one the server would have to send it
-        in chunks.
-        """
         if (
             limiter.waiting() > MOST_WAITING
             and request.method == "POST"
@@ -67,15 +64,13 @@ class ApiHandler:
             # taking over.
             with limiter.permit(first=request.path.endswith("/heartbeat")):
                 response = _answer(request)
+        # Without a length the server would have to send the answer in chunks.
         if isinstance(response, HttpResponse) and "Content-Length" not in response:
             response["Content-Length"] = str(len(response.content))
         return response
 
 
 def _answer(request: HttpRequest) -> HttpResponseBase:
-    """Return the answer of the URL's view. Metadata connections go back before it is
-    written.
-    """
     try:
         match = request.resolver_match = _resolve(request.path_info)
         response: HttpResponseBase = match.func(request, **match.kwargs)
@@ -85,6 +80,7 @@ def _answer(request: HttpRequest) -> HttpResponseBase:
     except Exception as error:  # noqa: BLE001 - endpoints answer theirs: Django logs and answers what is left
         return response_for_exception(request, error)
     finally:
+        # Before the answer is written: a slow client must not hold a metadata connection.
         release_connections()
 
 

@@ -49,8 +49,11 @@ def readiness() -> Health:
         # Not unready: an installation script that waits for readiness before it registers
         # the first node must not wait for ever.
         return Health(status="degraded", because=["no node is registered"])
+    # Offline nodes are off by order, but without any other node nothing can be sent or
+    # pulled.
     if all(node.state == "offline" for node in current.nodes.values()):
         return Health(status="unready", because=["all nodes are offline"])
+    # Probes of the background loop: /readyz itself connects to no node.
     latencies = registry.latencies()
     silent = sorted(name for name, seconds in latencies.items() if seconds is None)
     quarantined = registry.quarantined()
@@ -69,6 +72,7 @@ def readiness() -> Health:
         reasons.append(
             f"this broker is not registered: {registration.registration_problem()}"
         )
+    # One node that answers is enough to take traffic.
     if silent and len(silent) == len(latencies):
         return Health(status="unready", because=reasons)
     return Health(status="degraded" if reasons else "ok", because=reasons)

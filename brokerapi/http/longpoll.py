@@ -119,6 +119,7 @@ def pull_or_wait(
                         max_messages=parameters.max_messages,
                         max_bytes=parameters.max_bytes,
                     )
+                # Some queues were read before, so their results are answered.
                 except Unavailable:
                     if len(queues) == len(parameters.queues):
                         raise
@@ -188,8 +189,9 @@ class _BrowserPlace:
             _browsers.give_back(self._key)
 
     def take(self) -> bool:
-        """Return True if it has a place, or gets one now."""
         if not self._is_taken and _browsers.take(self._key):
+            # Both limits count: that of readers without a group, and that of all waiting
+            # threads.
             self._is_taken = _places.take(*self._owner)
             if not self._is_taken:
                 _browsers.give_back(self._key)
@@ -275,18 +277,20 @@ class _LongPoll:
         return PullResult(generation, results, generation != self._parameters.generation)
 
     def is_over(self, answer: PullResult) -> bool:
-        """Return True if the pull must be answered now."""
+        # The client learns of its new queues by a heartbeat, which must not wait for a
+        # message.
         if self._parameters.wait_ms == 0 or answer.assignment_changed:
             return True
         if any(queue.rows or queue.state not in WAITING_STATES for queue in answer.queues):
             return True
         if not self._has_place:
             return False
+        # Messages that a filter left out are reported soon, so that the group commits past
+        # them.
         over = self._passed >= config.scan_limit or time.monotonic() >= self._until
         return not self._moved or over
 
     def find_place(self) -> bool:
-        """Return True if the thread has a place to wait, or gets one now."""
         if not self._has_place:
             self._has_place = take_place(self._owner)
             self._until = time.monotonic() + self._parameters.wait_ms / 1000
@@ -326,8 +330,10 @@ class _LongPoll:
         self._wait_offsets = {
             queue.queue: queue.next_offset for queue in readable if not _is_slow(queue)
         }
+        # Offsets that were passed count as lag until the client commits them.
         if self._passed:
             self._until = min(self._until, time.monotonic() + PASSED_WAIT_S)
+        # Wake up when the next message is old enough for the subscription's delay.
         pauses = [min(young) / 1000] if young else []
         if any(queue.state == "unavailable" or queue.stale for queue in queues):
             pauses.append(UNAVAILABLE_WAIT_S)
@@ -337,5 +343,5 @@ class _LongPoll:
 
 
 def _is_slow(queue: PulledQueue) -> bool:
-    """Return True if the pull did not wait for the queue's node."""
+    # The pull answered without the queue's node, so its head is not known.
     return queue.state == "ok" and queue.head is None

@@ -87,7 +87,7 @@ NODE_SECONDS = Gauge(
 
 
 def count_request(request: HttpRequest, response: HttpResponse) -> None:
-    """Count an answered request, and its error if it has one."""
+    # The route, not the path: a label must not take values that clients choose.
     match = request.resolver_match
     method = request.method if request.method in METHODS else "other"
     REQUESTS.labels(method, match.route if match else "", response.status_code).inc()
@@ -97,7 +97,6 @@ def count_request(request: HttpRequest, response: HttpResponse) -> None:
 
 
 def count_again(method: str, route: str) -> None:
-    """Count a request that got the same answer again."""
     REQUESTS.labels(method, route, 200).inc()
     REPEATED.inc()
 
@@ -130,12 +129,12 @@ def count_sent(topic: str, runs: Sequence[Run], *, bytes: int, sender: Sender) -
         metrics_history.count_sent(
             topic_id=info.id, messages=stored, bytes=bytes if stored else 0, errors=refused
         )
+        # A producer is listed once it has stored something, not for refused messages.
         if stored:
             producers.count_sent(topic_id=info.id, messages=stored, **sender._asdict())
 
 
 def count_pulled(group_id: int, queues: Iterable[PulledQueue | Leased]) -> None:
-    """Count the messages of a pull, by topic."""
     queue_infos = snapshot.current().queues
     total = 0
     for queue in queues:
@@ -143,6 +142,7 @@ def count_pulled(group_id: int, queues: Iterable[PulledQueue | Leased]) -> None:
             total += len(queue.rows)
             info = queue_infos.get(queue.queue)
             if info is not None:
+                # Lists, not generators: faster for the few messages of a pull.
                 size = sum(
                     [len(row[ROW_BODY]) for row in queue.rows if row[ROW_BODY] is not None]
                 )
@@ -195,7 +195,6 @@ class WorkerFiles:
         self._directory = directory
 
     def collect(self) -> Iterable[Metric]:
-        """Return the metrics of all workers, added up."""
         files = [str(path) for path in self._directory.glob("*.db")]
         try:
             return _merge_files(files)
@@ -222,8 +221,8 @@ def _is_readable(file: str) -> bool:
 
 
 def exposition() -> tuple[bytes, str]:
-    """Return (text, content type) with the metrics of all processes."""
     sample()
+    # In gunicorn the registry of this process would show only its own share.
     collectors, groups = REGISTRY, CollectorRegistry()
     if "PROMETHEUS_MULTIPROC_DIR" in os.environ:
         collectors = CollectorRegistry()

@@ -76,6 +76,8 @@ class Body(Generic[T]):
             value_limits.check_json(body, most_values)
         elif self._check_packed is not None:
             self._check_packed(body, most_values)
+        # A body that is not like `usual` is decoded again, for an error that names the
+        # field.
         if self._usual is not None and kind.name == formats.MSGPACK.name:
             with suppress(msgspec.DecodeError, UnicodeDecodeError):
                 return self._usual(body)
@@ -90,6 +92,7 @@ def read_query(request: HttpRequest, struct: type[T]) -> T:
     wrong, double or unknown.
     """
     parameters = request.GET
+    # dict() would silently take the last of several values.
     for name in parameters:
         if len(parameters.getlist(name)) > 1:
             raise Invalid.field(name, "is given more than once")
@@ -146,6 +149,7 @@ def _read_chunked(stream: _Stream, limit: int) -> bytes:
     while piece := _read(stream, CHUNK_BYTES):
         pieces.append(piece)
         size += len(piece)
+        # Counted while reading: a chunked body does not say its length.
         if size > limit:
             raise _request_too_large("goes on", limit)
     return b"".join(pieces)
@@ -153,6 +157,7 @@ def _read_chunked(stream: _Stream, limit: int) -> bytes:
 
 def _read(stream: _Stream, size: int) -> bytes:
     try:
+        # A client that sends slowly must not hold one of the threads that work.
         with limiter.aside():
             return stream.read(size)
     except TimeoutError as error:
@@ -178,6 +183,7 @@ def _gunzip(body: bytes, limit: int) -> bytes:
             raise Malformed(
                 f"The gzip body has more than {MAX_GZIP_MEMBERS} members: use one."
             )
+        # A gzip body may have several members, one after the other.
         member = zlib.decompressobj(GZIP_WBITS)
         max_piece = limit - size + 1
         try:

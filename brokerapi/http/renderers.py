@@ -29,7 +29,7 @@ def render(
 
 
 def takes_gzip(request: HttpRequest) -> bool:
-    """Return True if `Accept-Encoding` names gzip without a weight of 0."""
+    # Weights are compared as text: clients write q=0, and parsing costs every answer.
     accepted = request.META.get("HTTP_ACCEPT_ENCODING", "")
     for entry in accepted.split(",") if "gzip" in accepted else ():
         name, _, weight = entry.partition(";")

@@ -36,4 +36,4 @@ class Repeat(Protocol):
         """Return True if there is no news, so that the answer is still right."""
 
     def answered(self) -> None:
-        """Count the request, which got the same answer again."""
+        pass

@@ -50,6 +50,8 @@ def check_packed(data: bytes, most: int = MAX_VALUES) -> None:
     if len(data) <= SMALL_BYTES:
         return
     position, count, open_values = 0, 0, 1
+    # Walks over the headers of values without creating any: `open_values` are still to
+    # come.
     while open_values and position < len(data):
         kind = data[position]
         size, values = _value_size(kind, data, position + 1)

@@ -124,7 +124,6 @@ def _news(
 
 
 def must_restart(before: JavaMember, after: JavaMember) -> bool:
-    """Return True if the answer makes the client stop and start."""
     return after.last_answer.rb_version > before.last_answer.rb_version
 
 
@@ -157,6 +156,7 @@ def _acquire(
     Queues that the client has acquired before are included while their node is away, at
     offset 0: a pull starts at the committed offset.
     """
+    # A Java client does not acquire queues itself, so the broker acquires them for it.
     claims = [Claim(queue.queue, queue.epoch) for queue in assigned]
     states = positions.acquire(consumer=member.consumer, queues=claims) if claims else []
     return [
@@ -178,6 +178,7 @@ def _queue_settings(member: JavaMember, queue: OwnedQueue) -> Settings:
     delivery = current.delivery(
         member.consumer.group_id, origin.id if origin is not None else 0
     )
+    # The same id for both fields: a commit names one of them, a pull the other.
     queue_id = handles.encode(member.consumer.member_id, queue.queue)
     return {
         "queueOffsetId": queue_id,

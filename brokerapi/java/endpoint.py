@@ -81,7 +81,10 @@ class Body:
 
     def read(self, request: HttpRequest) -> Any:
         """Return the struct. Raises Malformed, TooLarge, or Invalid naming the field."""
+        # An empty body is an empty object: these clients send none for calls without
+        # fields.
         data = read_bytes(request, self._most_bytes)
+        # Before decoding: a small body may hold a huge number of values.
         value_limits.check_json(data)
         try:
             return self._decode(data or b"{}")
@@ -98,6 +101,7 @@ def java_actor(address: str) -> Actor:
             f"Java clients at {address} are not let in: CATMQ_JAVA_NETWORKS of this broker "
             "lacks it."
         )
+    # Without a configured key, every Java client may send and read, but not manage.
     if not config.java_key:
         return Actor(kind="key", name="java", address=address, rights=SENDS_AND_READS)
     key = next(
@@ -136,6 +140,7 @@ def check_rate(address: str) -> None:
         return
     now = time.monotonic()
     with _guard:
+        # Emptied, not trimmed: an address regains at most one second of its rate.
         if len(_buckets) >= MOST_KNOWN:
             _buckets.clear()
         bucket = _buckets.setdefault(address, Bucket(level=rate, at=now))
@@ -217,6 +222,7 @@ class Unchanged:
         waiters = [
             board.watch(group, self._offsets, flag=flag) for group in self._generations
         ]
+        # All watches share one flag: any of them is news.
         for waiter in waiters:
             board.add(waiter)
 
@@ -227,7 +233,6 @@ class Unchanged:
         return leave
 
     def holds(self) -> bool:
-        """Return True if there is no news."""
         if draining.must_not_wait() or holds.has_changed(self._generations):
             return False
         return not any(
@@ -235,7 +240,6 @@ class Unchanged:
         )
 
     def answered(self) -> None:
-        """Count the request."""
         java_callers.count_request(address=self.address, sdk=self.sdk, outcome="answered")
         metrics.count_again("POST", self.route)
 
@@ -252,7 +256,6 @@ class JavaEndpoint(Endpoint):
 
     @extend_schema(exclude=True)
     def post(self, call: Call) -> HttpResponse:
-        """Answer a call."""
         address, sdk = call.request.META.get("REMOTE_ADDR", ""), ""
         outcome: java_callers.Outcome = "answered"
         try:
@@ -262,6 +265,7 @@ class JavaEndpoint(Endpoint):
             request = self.body.read(call.request)
             sdk = client_name("", request.sdkVersion) if request.sdkVersion else ""
             answer = java_answer(call, self.answer_to(call, request))
+            # The server reads REPEAT from the environ after the answer is written.
             if isinstance(call.repeat, Unchanged):
                 match = call.request.resolver_match
                 call.repeat.address, call.repeat.sdk = address, sdk
@@ -278,14 +282,12 @@ class JavaEndpoint(Endpoint):
         raise NotImplementedError
 
     def refused(self, call: Call, error: Exception) -> HttpResponse:
-        """Return the answer to a call that failed."""
         return refusal(call, error)
 
 
 def java_answer(
     call: Call, fields: dict[str, Any], status: int = HTTPStatus.OK
 ) -> HttpResponse:
-    """Return an answer with the fields that all answers have."""
     common = {"suc": True, "time": 0, "serverIp": config.broker_name}
     return renderers.render(call.request, {**common, **fields}, JSON, status)
 
@@ -327,7 +329,6 @@ class Elsewhere(Endpoint):
 
     @extend_schema(exclude=True)
     def post(self, call: Call) -> HttpResponse:
-        """Refuse the call. GET does the same."""
         detail = (
             f"There is no call {call.request.path_info} here: "
             "docs/reference/java-clients.md lists them."

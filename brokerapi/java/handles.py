@@ -68,5 +68,5 @@ def find_consumers(member_ids: Iterable[int]) -> dict[int, ConsumerId]:
 
 
 def forget(member_id: int) -> None:
-    """Look the member up again next time: it may have a new consumer id."""
+    # Its client may have registered again, with another consumer id.
     _consumers.pop(member_id, None)

@@ -38,6 +38,7 @@ _strangers = Places(most=max(1, (config.threads - config.max_waiters) // 8), mos
 def waiting_place(key: str, actor: Actor) -> Iterator[float]:
     """Take a place to wait. Yield the longest time to wait in s, 0 if no place is free."""
     owner = longpoll.place_owner(key, key_id=actor.key_id, address=actor.address)
+    # The places of pulls first: they are made for long waits.
     if longpoll.take_place(owner):
         try:
             yield float("inf")
@@ -56,6 +57,7 @@ def pause(key: str, actor: Actor, seconds: float) -> bool:
             return False
         close_old_connections()
         with limiter.aside():
+            # Nothing can wake this wait, so it is short.
             time.sleep(min(seconds, max_wait_s))
         return True
 

@@ -53,6 +53,7 @@ class Register(JavaEndpoint):
 
     def answer_to(self, call: Call, request: RegisterRequest) -> dict[str, Any]:
         draining.check()
+        # The clients always send these, so a request without them is none of theirs.
         for field in ("name", "clientIp", "sdkVersion"):
             if not (getattr(request, field) or "").strip():
                 raise Invalid.field(field, "is missing")
@@ -136,6 +137,7 @@ def _join(group: str, request: JoinRequest, actor: Actor) -> None:
     )
     consumer = consumer_ids.check(registration.consumer_id)
     handles.remember(consumer)
+    # The client names only its own number later on.
     java_members.link_client(consumer=consumer, java_id=java_id)
 
 
@@ -197,7 +199,6 @@ class _RepeatedHeartbeat(Unchanged):
         self._ids = ids
 
     def note(self) -> bool:
-        """Return False if one of the clients must be looked up."""
         return all(map(_count_heartbeat, self._ids))
 
 
@@ -239,6 +240,7 @@ def _must_register(call: Call, java_id: int) -> bool:
         return False
     try:
         members, has_joined = java_members.heartbeating_members(java_id)
+        # A young client registers its groups next, and must not be sent back.
         if not has_joined:
             return not java_members.is_young(java_id)
         generations = {}
@@ -254,8 +256,10 @@ def _must_register(call: Call, java_id: int) -> bool:
             )
     except Gone:
         return True
+    # Not an outage: the client must know that it was refused.
     except Forbidden:
         raise
+    # Not an error for the client: it would register anew, while its membership is alive.
     except CatmqError as error:
         log.info(
             "The heartbeat of Java client %d was not recorded: %s", java_id, error.detail
@@ -285,6 +289,7 @@ class DeRegister(JavaEndpoint):
                 consumers.leave(consumer=member.consumer, actor=call.actor)
             except NotFound:  # its group was deleted
                 continue
+            # Its queue ids are no longer valid.
             handles.forget(member.consumer.member_id)
         java_members.forget_client(request.id or 0)
         return {}

@@ -184,6 +184,7 @@ def _require_registration(
     if members:
         java_beats.require_full_check(member.consumer.member_id for member in members)
         java_members.require_rejoin(java_id)
+    # The client calls again at once, while its next heartbeat is seconds away.
     holds.pause(f"poll {java_id}", call.actor, ERROR_HOLD_S)
     return _answer({}, deleted=True)
 
@@ -196,7 +197,7 @@ def has_just_polled(java_id: int) -> bool:
 
 
 def _note_poll(java_id: int) -> None:
-    """Record that a client polls: without polls its heartbeats do not count."""
+    # Without polls, the heartbeats of a client do not count.
     java_beats.note_poll(java_id)
     _recent[java_id] = time.monotonic()
 
@@ -223,7 +224,6 @@ def _is_full_refresh(members: Sequence[JavaMember], versions: Mapping[str, int])
 def _full_assignment(
     java_id: int, members: Sequence[JavaMember], versions: Mapping[str, int]
 ) -> dict[str, Any]:
-    """Return the settings of all groups, by name, at once."""
     settings = _read_assignments(members)
     # Fewer: another broker has answered the client since, so the memberships are read again.
     if len(settings) < len(members):
@@ -235,6 +235,7 @@ def _full_assignment(
     # The full refresh of a client that starts may have been answered by another broker, before
     # its first poll here.
     if not java_members.has_polled(java_id):
+        # A right may have been revoked since the client joined.
         for member in members:
             _starting[java_id, member.group] = START_ANSWERS
     return settings
@@ -287,6 +288,8 @@ def _wait_for_news(
             known_generations = holds.read_generations(
                 member.consumer.group_id for member in members
             )
+            # Polls are aligned to ticks, so that one statement records those of many
+            # clients.
             tick_s = min(
                 TICK_S, *(member.session_timeout_ms / 1000 / TICKS for member in members)
             )
@@ -321,6 +324,8 @@ def _find_quiet_client(java_id: int, versions: Mapping[str, int]) -> _QuietClien
     ):
         return None
     has_versions = versions == {member.group: member.version for member in client.members}
+    # Another broker, or an expiry, has changed a membership: what is cached is older than
+    # that.
     if java_beats.needs_full_check(member.consumer.member_id for member in client.members):
         java_members.forget_client(
             java_id
@@ -407,6 +412,7 @@ def _hold_s(java_id: int, members: Iterable[JavaMember]) -> float:
     for member in members:
         remaining = _starting.get((java_id, member.group), 0)
         if remaining:
+            # It starts to read after START_ANSWERS answers, so these must come quickly.
             hold_s = min(hold_s, START_HOLD_S)
             _starting[java_id, member.group] = remaining - 1
             if remaining == 1:

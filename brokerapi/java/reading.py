@@ -136,8 +136,8 @@ class _RepeatedPull(Unchanged):
         self._empty = _empty.get(self._queue_id)
 
     def note(self) -> bool:
-        """Record the pull. Return False if the queue was read in the meantime."""
         java_pulls.note(self._consumer, self._queue)
+        # Another pull of the queue since then may have delivered messages.
         return _empty.get(self._queue_id) == self._empty
 
     def answered(self) -> None:
@@ -229,6 +229,7 @@ def _pull(
         if pulled.state not in GONE_ON:
             break
         position = position._replace(offset=max(pulled.low or 0, pulled.next_offset))
+    # Java clients have no state for this, so it becomes an error.
     if pulled.state == "corrupt":
         raise NodeUnavailable(
             f"Queue {position.queue} contradicts itself: the log of the broker and verify say how."
@@ -254,6 +255,7 @@ def _java_message(message: StoredMessage) -> dict[str, Any]:
     try:
         body = message.body.decode()
     except UnicodeDecodeError:
+        # JSON has no bytes.
         body, head[BASE64] = base64.b64encode(message.body).decode(), "base64"
     return {
         "id": message.offset + 1,
@@ -341,7 +343,6 @@ class _RepeatedCommit(Unchanged):
         self._commits = commits
 
     def note(self) -> bool:
-        """Return False if something was committed in the meantime."""
         return all(map(_is_stored, self._commits))
 
 
@@ -364,6 +365,7 @@ def _hold_commit(
         with holds.waiting_place(
             f"commit {commits[0].queueOffsetId}", call.actor
         ) as max_wait_s:
+            # The client's own pause between two commits: only a change of the group ends it early.
             holds.wait(generations, now + min(IDLE_HOLD_S, max_wait_s))
             if not holds.has_changed(generations):
                 holds.wait(generations, now + min(COMMIT_HOLD_S, max_wait_s), offsets)
@@ -383,6 +385,7 @@ def _commit(consumer: ConsumerId, commits: list[QueueOffset], *, released: bool)
     for commit in commits:
         _, queue = handles.decode(commit.queueOffsetId or 0)
         earlier = positions_by_queue.get(queue)
+        # A request may name a queue twice: the highest offset counts.
         if earlier is None or earlier.offset < (commit.offset or 0):
             positions_by_queue[queue] = CommitOffset(
                 queue, commit.offsetVersion or 0, commit.offset or 0
@@ -402,6 +405,7 @@ def _commit(consumer: ConsumerId, commits: list[QueueOffset], *, released: bool)
             commit.queue for commit in committed if commit.state == "ok" and commit.handled
         }
         queues = {commit.queue: commit.epoch for commit in stored if commit.queue in moved}
+        # With a new epoch, the client gets its queues at the committed offsets.
         ownership.raise_epochs(
             group_id=consumer.group_id, queues=queues, instance_id=consumer.instance_id
         )

@@ -52,6 +52,7 @@ def begin(key: bytes, has_hung_up: Callable[[], bool]) -> Attempt:
         if len(_attempts) >= MAX_ATTEMPTS:
             _evict(now)
         earlier = _attempts.get(key)
+        # Otherwise the earlier request is in progress or answered: this one is a new send.
         repeats = (
             earlier is not None
             and now - earlier.at < KEEP_S

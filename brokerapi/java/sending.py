@@ -73,6 +73,7 @@ class Publish(JavaEndpoint):
             raise Invalid.field("topicName", "is missing")
         actor = actor_with_token(call.actor, request.token)
         publish.check_may_send(topic=request.topicName, actor=actor)
+        # An API key as token has rights of its own, so it needs no send token.
         if actor is call.actor:
             _check_send_token(request.topicName, request.token)
         messages = [
@@ -99,16 +100,15 @@ class Publish(JavaEndpoint):
         return {"sleepTime": 0}
 
     def refused(self, call: Call, error: Exception) -> HttpResponse:
-        """Return the answer. A client above its quota sends again after `sleepTime` ms."""
         if not isinstance(error, RateLimited):
             return refusal(call, error, sleepTime=0)
         answer = refusal(call, error, sleepTime=error.retry_after_ms or 1000)
+        # 200, not 429: the client reads `sleepTime` only from answers that succeeded.
         answer.status_code = 200
         return answer
 
 
 def _check_send_token(topic: str, token: str | None) -> None:
-    """Raise Forbidden unless the topic accepts messages with this token."""
     info = snapshot.current().topic(topic)
     if info is None or not info.send_tokens:
         return
@@ -145,6 +145,7 @@ def _store(
     """
     if not messages:
         raise Invalid.field("msgs", "is empty: send at least one message")
+    # A request may have more messages than a batch of the store.
     for number, chunk in enumerate(chunks(messages, config.max_messages)):
         chunk_batch_id = derived_batch_id(batch_id, number) if number else batch_id
         runs = publish.send(

@@ -102,12 +102,10 @@ class HeaderFilter(serializers.DictField):
 
 
 def texts(**options: Any) -> serializers.ListField:
-    """Return a field for a list of strings."""
     return serializers.ListField(child=Text(), **options)
 
 
 def numbers(**options: Any) -> serializers.ListField:
-    """Return a field for a list of integers."""
     return serializers.ListField(child=Number(), **options)
 
 
@@ -135,7 +133,6 @@ def _setting_field(setting: Setting, **options: Any) -> Any:
 
 
 def _typed_field(hint: Any) -> Any:
-    """Return the field for a type annotation of a view."""
     kinds = get_args(hint) or (hint,)
     options = {"allow_null": True} if NoneType in kinds else {}
     return {int: Number, str: Text, bool: Flag}[kinds[0]](**options)
