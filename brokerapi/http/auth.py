@@ -8,6 +8,7 @@ from django.http import HttpRequest
 
 from metadata.actors import Actor
 from metadata.cache import snapshot
+from metadata.cache.snapshot_types import KeyInfo
 from metadata.db import consumer_ids
 from metadata.db.consumer_ids import ConsumerId
 from metadata.errors import Forbidden, Unauthenticated
@@ -26,7 +27,10 @@ def authenticate(request: HttpRequest) -> Actor:
     key = snapshot.find_key(api_keys.digest(plaintext.strip()))
     if key is None:
         raise Unauthenticated(UNKNOWN)
-    address = request.META.get("REMOTE_ADDR", "")
+    return actor_of_key(key, request.META.get("REMOTE_ADDR", ""))
+
+
+def actor_of_key(key: KeyInfo, address: str) -> Actor:
     return Actor(
         kind="key", name=key.name, address=address, rights=key.rights, key_id=key.id
     )

@@ -14,18 +14,14 @@ from metadata.cache import snapshot
 from metadata.db import access
 
 
-class BareRequest(JavaRequest):
-    pass
-
-
 class GetMetaGroup(JavaEndpoint):
     """POST meta/getMetaGroup: no list of brokers, so that the client keeps its configured
     URLs.
     """
 
-    body = Body(BareRequest)
+    body = Body(JavaRequest)
 
-    def answer_to(self, call: Call, request: BareRequest) -> dict[str, Any]:
+    def answer_to(self, call: Call, request: JavaRequest) -> dict[str, Any]:
         return {
             "brokerIpG1": [],
             "brokerIpG2": [],

@@ -22,7 +22,7 @@ from drf_spectacular.utils import extend_schema
 from msgspec import Meta, Struct
 
 from brokerapi.endpoint import Call, Endpoint
-from brokerapi.http import draining, errors, metrics, renderers, value_limits
+from brokerapi.http import auth, draining, errors, metrics, renderers, value_limits
 from brokerapi.http.formats import JSON
 from brokerapi.http.parsers import field_error, read_bytes
 from brokerapi.http.repeats import REPEAT
@@ -112,9 +112,7 @@ def java_actor(address: str) -> Actor:
         raise Forbidden(
             f"CATMQ_JAVA_KEY names the API key {config.java_key}, which does not exist: create it."
         )
-    return Actor(
-        kind="key", name=key.name, address=address, rights=key.rights, key_id=key.id
-    )
+    return auth.actor_of_key(key, address)
 
 
 def check_right(call: Call, group_id: int) -> None:
@@ -171,11 +169,7 @@ def actor_with_token(actor: Actor, token: str | None) -> Actor:
     other token.
     """
     key = snapshot.find_key(api_keys.digest(token)) if token else None
-    if key is None:
-        return actor
-    return Actor(
-        kind="key", name=key.name, address=actor.address, rights=key.rights, key_id=key.id
-    )
+    return auth.actor_of_key(key, actor.address) if key is not None else actor
 
 
 class Unchanged:

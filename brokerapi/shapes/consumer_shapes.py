@@ -166,11 +166,9 @@ class AcquireAnswer(Answer, kw_only=True):
     generation: int
 
 
-class PullPosition(Request, kw_only=True):
+class PullPosition(Owned, kw_only=True):
     """The next offset to read of an owned queue."""
 
-    queue: Id
-    epoch: Id
     offset: Id
 
 
@@ -272,12 +270,8 @@ def _pulled_answer(queue: PulledQueue, kind: formats.Format) -> PulledAnswer:
     )
 
 
-class CommitPosition(Request, kw_only=True):
+class CommitPosition(PullPosition, kw_only=True):
     """The next offset that the owner will read."""
-
-    queue: Id
-    epoch: Id
-    offset: Id
 
 
 class CommitRequest(Request, kw_only=True):
@@ -365,20 +359,6 @@ def assigned_answers(queues: Iterable[consumers.OwnedQueue]) -> list[Assigned]:
         )
         for queue in queues
     ]
-
-
-def acquire_answer(
-    acquired: Sequence[positions.Acquired], generation: int
-) -> AcquireAnswer:
-    queues = [AcquiredQueue.from_view(queue) for queue in acquired]
-    return AcquireAnswer(queues=queues, generation=generation)
-
-
-def commit_answer(
-    committed: Sequence[positions.Committed], generation: int
-) -> CommitAnswer:
-    results = [CommitResult.from_view(result) for result in committed]
-    return CommitAnswer(results=results, generation=generation)
 
 
 @fields_of(

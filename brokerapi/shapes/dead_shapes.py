@@ -14,7 +14,6 @@ from messagestore.retries.dead_letters import (
     DeadCount,
     DeadLetterDetail,
     DeadLetterInfo,
-    Summary,
 )
 from messagestore.retries.pending import PendingRetry, RetryCount
 from metadata.redrive_rows import RedriveView
@@ -180,10 +179,4 @@ def dead_letter_answer(message: DeadLetterDetail, kind: formats.Format) -> dict[
 def redrive_answer(view: RedriveView) -> dict[str, Any]:
     return RedriveAnswer.from_view(
         view, topic=view.chosen.topic or None, error=view.chosen.error_class
-    )
-
-
-def summary_answer(counts: Summary) -> dict[str, Any]:
-    return DeadSummaryAnswer.from_view(
-        counts, count=sum(error.count for error in counts.errors)
     )

@@ -10,7 +10,7 @@ from brokerapi.http.parsers import Body
 from brokerapi.shapes.base import Answer, Id, Request, fields_of
 from messagestore.engine.messages import MAX_DELAY_MS
 from messagestore.retries import failures
-from messagestore.retries.failures import Failure, Report
+from messagestore.retries.failures import Failure
 from metadata.config import config
 from metadata.errors import Invalid
 from metadata.groups.handling_traces import Attempt
@@ -106,14 +106,6 @@ class FailuresAnswer(Answer, kw_only=True):
 
 
 FAILURES = Body(FailuresRequest)
-
-
-def failures_answer(report: Report) -> FailuresAnswer:
-    return FailuresAnswer(
-        retried=[RetriedMessage.from_view(message) for message in report.retried],
-        dead=[DeadMessage.from_view(message) for message in report.dead],
-        refused=[RefusedMessage.from_view(message) for message in report.refused],
-    )
 
 
 MOST_TRACES = 500  # of one report

@@ -14,6 +14,7 @@ from brokerapi.shares.share_shapes import (
     SHARE,
     DoneAnswer,
     DoneRequest,
+    ListedRunAnswer,
     ReleaseAnswer,
     ReleaseRequest,
     RunsAnswer,
@@ -21,7 +22,6 @@ from brokerapi.shares.share_shapes import (
     ShareAnswer,
     ShareRequest,
     report_answers,
-    runs_answer,
     share_answer,
 )
 from messagestore.shares import finishing, listing
@@ -74,7 +74,8 @@ class Runs(Endpoint):
         leased_runs = listing.runs(
             group=group, actor=call.actor, **call.query_fields(RunsQuery)
         )
-        return call.answer(runs_answer(leased_runs))
+        runs = [ListedRunAnswer.from_view(run) for run in leased_runs.runs]
+        return call.answer(RunsAnswer(runs=runs, away=sorted(leased_runs.away)))
 
 
 class ReleaseRuns(Endpoint):

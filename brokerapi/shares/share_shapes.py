@@ -22,7 +22,7 @@ from messagestore.engine.messages import StoredRow
 from messagestore.shares.delivering import Leased
 from messagestore.shares.finishing import Done, Recorded
 from messagestore.shares.leasing import Wanted
-from messagestore.shares.listing import LeasedRun, LeasedRuns
+from messagestore.shares.listing import LeasedRun
 from metadata.cache import snapshot
 from metadata.config import config
 from metadata.rules.groups.sharing import MAX_RUN_MESSAGES
@@ -223,11 +223,6 @@ class RunsAnswer(Answer, kw_only=True):
 
     runs: list[ListedRunAnswer]
     away: list[str]
-
-
-def runs_answer(leased_runs: LeasedRuns) -> RunsAnswer:
-    runs = [ListedRunAnswer.from_view(run) for run in leased_runs.runs]
-    return RunsAnswer(runs=runs, away=sorted(leased_runs.away))
 
 
 MOST_BYTES = 4 << 20  # of all that a member can hold or report at once

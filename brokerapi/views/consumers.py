@@ -8,7 +8,7 @@ from msgspec import structs
 from brokerapi.endpoint import Call, Endpoint
 from brokerapi.http import draining, errors, longpoll, metrics
 from brokerapi.schema import operation
-from brokerapi.shapes import consumer_shapes, failure_shapes
+from brokerapi.shapes import consumer_shapes
 from brokerapi.shapes.consumer_shapes import (
     ACQUIRE,
     COMMIT,
@@ -16,9 +16,11 @@ from brokerapi.shapes.consumer_shapes import (
     PULL,
     REGISTER,
     AcquireAnswer,
+    AcquiredQueue,
     AcquireRequest,
     CommitAnswer,
     CommitRequest,
+    CommitResult,
     HeartbeatAnswer,
     HeartbeatRequest,
     PullAnswer,
@@ -30,8 +32,11 @@ from brokerapi.shapes.consumer_shapes import (
 from brokerapi.shapes.failure_shapes import (
     FAILURES,
     TRACES,
+    DeadMessage,
     FailuresAnswer,
     FailuresRequest,
+    RefusedMessage,
+    RetriedMessage,
     TracesRequest,
 )
 from messagestore.consume import node_owners, positions
@@ -109,9 +114,9 @@ class Acquire(Endpoint):
         # Members of share groups own no queues: they call `share` instead.
         positions.check_owns(member)
         acquired = positions.acquire(consumer=member, queues=request.claims())
-        return call.answer(
-            consumer_shapes.acquire_answer(acquired, positions.generation(consumer=member))
-        )
+        queues = [AcquiredQueue.from_view(queue) for queue in acquired]
+        generation = positions.generation(consumer=member)
+        return call.answer(AcquireAnswer(queues=queues, generation=generation))
 
 
 class Pull(Endpoint):
@@ -141,9 +146,9 @@ class Commit(Endpoint):
         positions.check_owns(member)
         committed = positions.commit(consumer=member, offsets=request.positions())
         metrics.count_committed(member.group_id, committed)
-        return call.answer(
-            consumer_shapes.commit_answer(committed, positions.generation(consumer=member))
-        )
+        results = [CommitResult.from_view(result) for result in committed]
+        generation = positions.generation(consumer=member)
+        return call.answer(CommitAnswer(results=results, generation=generation))
 
 
 class Traces(Endpoint):
@@ -169,4 +174,10 @@ class Failures(Endpoint):
         report = failures.report(consumer=member, failures=request.failures())
         metrics.FAILURES.labels("retried").inc(len(report.retried))
         metrics.FAILURES.labels("dead").inc(len(report.dead))
-        return call.answer(failure_shapes.failures_answer(report))
+        return call.answer(
+            FailuresAnswer(
+                retried=[RetriedMessage.from_view(message) for message in report.retried],
+                dead=[DeadMessage.from_view(message) for message in report.dead],
+                refused=[RefusedMessage.from_view(message) for message in report.refused],
+            )
+        )

@@ -54,7 +54,8 @@ class DeadSummary(Endpoint):
         summary = dead_letters.summary(
             group=group, actor=call.actor, **call.query_fields(SummaryQuery)
         )
-        return call.answer(dead_shapes.summary_answer(summary))
+        count = sum(error.count for error in summary.errors)
+        return call.answer(DeadSummaryAnswer.from_view(summary, count=count))
 
 
 class DeadMessage(Endpoint):
