@@ -132,19 +132,25 @@ def make_ready(
     topic = _lock_ready_topic(topic_id)
     subscriptions = active_subscriptions(topic_id)
     rows = list(topic.queues.filter(pk__in=list(queues)))
-    if any(one.state == Queue.State.RETIRED for one in rows) or len(rows) < len(queues):
+    if any(queue_row.state == Queue.State.RETIRED for queue_row in rows) or len(rows) < len(
+        queues
+    ):
         raise Conflict(
             f"The expansion of {topic.name} was rolled back meanwhile.", code=Code.IN_USE
         )
-    new_ids = [one.pk for one in rows if one.state == Queue.State.CREATING]
+    new_ids = [
+        queue_row.pk for queue_row in rows if queue_row.state == Queue.State.CREATING
+    ]
     if not new_ids:
         return _describe_change(topic, queues, _read_layout(topic))
     # A subscription that began meanwhile has no reader rows in the new queues yet.
-    if {one.id for one in subscriptions} - set(prepared):
+    if {subscription.id for subscription in subscriptions} - set(prepared):
         return None
     QueueOffset.objects.bulk_create(
-        QueueOffset(group_id=one.group_id, queue_id=queue, epoch=one.base_epoch)
-        for one in subscriptions
+        QueueOffset(
+            group_id=subscription.group_id, queue_id=queue, epoch=subscription.base_epoch
+        )
+        for subscription in subscriptions
         for queue in sorted(new_ids)
     )
     routings.keep_routing(topic)
@@ -152,9 +158,9 @@ def make_ready(
     change = _write_layout(
         topic, new_ids, _spread_layout(topic, gain=new_ids), verb="lay out", actor=actor
     )
-    for one in subscriptions:
-        if one.state == "ready":
-            rebalance.request(one.group_id, f"{topic.name} was expanded")
+    for subscription in subscriptions:
+        if subscription.state == "ready":
+            rebalance.request(subscription.group_id, f"{topic.name} was expanded")
     record_change("topic", topic_id)
     return change
 

@@ -1,6 +1,6 @@
 """Heartbeats: recorded in batches, then answered with the queues to own and to give up.
 
-One UPDATE records all heartbeats that wait in this process. In a broker a loop does
+A single UPDATE records all heartbeats that wait in this process. In a broker a loop does
 that. The same thread then reads the answers: first the generations of the groups, then
 the queues of groups whose generation is new (assignment_cache.py). In that order an
 answer may hold queues newer than its generation, which costs the member one more
@@ -11,7 +11,7 @@ Releases are guarded updates under the group's lock. Neither they nor the record
 a place at the bulkhead, so no other kind of call can delay a hand-over.
 
 A heartbeat that cannot be recorded is refused within moments, with a promise that its
-member may go on (metadata.db.contact). A member of a broadcasting group owns every
+member may continue (metadata.db.contact). A member of a broadcasting group owns every
 queue that the group reads (broadcast_instances.py), unless the limits of the group make
 it stand by.
 """
@@ -50,7 +50,7 @@ from metadata.rules.membership.process_report import ProcessReport, pack
 # At most five UPDATEs a second in each process; a lone heartbeat is not delayed. The wait
 # costs a member at most a tenth of the shortest session timeout (2 s).
 EVERY_S = 0.2
-MAX_BATCH = 500  # ids in one UPDATE
+MAX_BATCH = 500  # ids in an UPDATE
 SERVE_S = 0.25  # longest pass of the loop that records them
 
 _ReadOwned = Callable[[Sequence[Owner]], dict[str, tuple[OwnedQueue, ...]]]
@@ -72,7 +72,7 @@ class HeartbeatAnswer:
 
 @dataclass(frozen=True, slots=True)
 class _Beat:
-    """A heartbeat that waits to be recorded; `generation` is the one the member has
+    """A heartbeat that waits to be recorded; `generation` is the generation that the member has
     applied.
     """
 
@@ -106,10 +106,10 @@ def heartbeat(
 ) -> HeartbeatAnswer:
     """Record that the member is alive, and return the queues it shall own and give up.
 
-    `generation` is the one the member has applied, `owned` the (queue, epoch) pairs it
+    `generation` is the generation that the member has applied, `owned` the (queue, epoch) pairs it
     reports. A queue that was revoked at or before that generation and is not in `owned`
     counts as released. The session of the member runs from the moment it sent the
-    heartbeat. A `report` replaces the former one. Raises Gone(expired | replaced),
+    heartbeat. A `report` replaces the former report. Raises Gone(expired | replaced),
     Unrecorded, and MetadataUnavailable if a release may or may not have been done.
     """
     state = _require_member(
@@ -228,7 +228,7 @@ def _answer_standby(
 
 
 def _is_released(queue: OwnedQueue, generation: int, reported_queues: set[int]) -> bool:
-    """Return True if the member was told to give the queue up and no longer reports it."""
+    """Return True if the member was ordered to give the queue up and no longer reports it."""
     return (
         queue.leaving
         and queue.target_generation <= generation
@@ -372,7 +372,7 @@ def _find_standby_members(members: Iterable[ConsumerGroupConsumer]) -> set[int]:
 def _write_generations(
     beats: Sequence[_Beat], members: Mapping[int, ConsumerGroupConsumer]
 ) -> None:
-    """Store the generation that each member has applied, in one UPDATE."""
+    """Store the generation that each member has applied, in a single UPDATE."""
     members_at: dict[int, list[int]] = {}
     for beat in beats:
         row = members.get(beat.consumer.member_id)
@@ -384,7 +384,7 @@ def _write_generations(
             members_at.setdefault(min(beat.generation, row.group.generation), []).append(
                 row.pk
             )
-    # One UPDATE for all of them: right after many groups were rebalanced, one for each
+    # A single UPDATE for all of them: right after many groups were rebalanced, one for each
     # generation would delay every answer of the batch.
     if members_at:
         applied_generation = Case(

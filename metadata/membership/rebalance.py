@@ -1,7 +1,7 @@
 """Rebalances: which member shall read which queue of a group, and how a queue changes owner.
 
 A rebalance is due while the group's `rebalance_wanted` > `rebalance_done`. The transaction
-that causes a rebalance also sets this mark. Whoever registers or expires a member then runs
+that causes a rebalance also sets this mark. A registration or expiry of a member then runs
 the rebalance at once. For other causes, the update that first sets the mark calls the
 background hook, and the sweep over pending_groups() finds what was missed. Running a
 rebalance twice is harmless.
@@ -22,7 +22,7 @@ An owner never gets the same (queue, epoch) twice. If a rebalance gives a leavin
 to its owner, that is a new grant with epoch + 1, because the owner may have released it
 already.
 
-`idle_since` of a row begins when its owner is told to give it up, leaves, or was last heard.
+`idle_since` of a row begins when its owner is ordered to release it, leaves, or was last heard.
 It ends when the next owner has acquired the queue; rebalance_history.py records the time
 between. In broadcasting groups no queue changes owner (broadcast_instances.py): there a
 rebalance only raises the generation.
@@ -72,7 +72,7 @@ class Move:
     """New destination of a queue. `source` and `target` are names of members, None for
     none.
 
-    `at_once`: the target owns the queue now; otherwise the source was told to give it
+    `at_once`: the target owns the queue now; otherwise the source was ordered to give it
     up.
     """
 
@@ -124,10 +124,10 @@ def mark_due(group_id: int, cause: str) -> bool:
     Return True if it was not marked before. The caller holds the lock of the group.
     """
     group_rows = ConsumerGroup.objects.filter(pk=group_id)
-    wanted, done, earlier_cause = group_rows.values_list(
+    wanted_count, done_count, earlier_cause = group_rows.values_list(
         "rebalance_wanted", "rebalance_done", "rebalance_cause"
     ).get()
-    was_clear: bool = wanted == done
+    was_clear: bool = wanted_count == done_count
     causes = cause if was_clear or not earlier_cause else f"{earlier_cause}; {cause}"
     group_rows.update(
         rebalance_wanted=F("rebalance_wanted") + 1, rebalance_cause=causes[:MAX_CAUSE]
@@ -379,7 +379,7 @@ def _plan_updates(
 ) -> tuple[Grants, Retargets]:
     """Return the queues to grant and to revoke, by (owner now, target).
 
-    Each entry becomes one UPDATE.
+    Each entry becomes an UPDATE.
     """
     grants: Grants = {}
     retargets: Retargets = {}

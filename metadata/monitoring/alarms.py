@@ -1,7 +1,7 @@
 """Alarms: they begin when a condition is met, and end when it was not met for a while.
 
 Code that meets a condition calls `raise_alarm` and `end_alarms`. A job that checks
-every object of a kind calls `reconcile` with all that it found. Both write one row for
+every object of a kind calls `reconcile` with all that it found. Both write a row for
 each cause at each object.
 """
 
@@ -27,7 +27,7 @@ from metadata.rules.alarm_texts import stored_facts
 
 KEPT_DAYS = 90
 QUIET_S = 7 * 86_400.0  # alarms about single events end after this time
-MAX_ALARMS = 2_000  # of a kind in one call; the others wait for the next
+MAX_ALARMS = 2_000  # of a kind in a call; the others wait for the next
 FIELDS = (
     "detail",
     "facts",
@@ -52,7 +52,7 @@ class AlarmFindings:
     unclear: set[str] = field(default_factory=set)
 
     def add(self, name: str, detail: str, *, is_so: bool | None = True) -> None:
-        """Add the result for one object: alarm, no alarm, or not known (None)."""
+        """Add the result for an object: alarm, no alarm, or not known (None)."""
         if is_so:
             self.active[name] = detail
         elif is_so is None:
@@ -186,7 +186,7 @@ def _apply(row: Alarm, met: bool, patience_s: float, now: datetime) -> bool:
 
 @transactional
 def acknowledge(*, kind: str, name: str, actor: Actor) -> None:
-    """Acknowledge an alarm. One about a single event ends with that.
+    """Acknowledge an alarm. An alarm about a single event ends with that.
 
     Needs `admin` on everything, or `manage` on the group or topic that the alarm is
     about. Raises Forbidden, NotFound, and Conflict if it has ended or is acknowledged
@@ -226,7 +226,7 @@ def list_acknowledgeable(*, actor: Actor) -> list[tuple[str, str]]:
 def acknowledge_all(*, chosen: Collection[tuple[str, str]], actor: Actor) -> int:
     """Acknowledge alarms, each as `acknowledge` does. Return how many were acknowledged.
 
-    Raises Forbidden at the first one that the actor may not acknowledge.
+    Raises Forbidden at the first that the actor may not acknowledge.
     """
     count = 0
     for kind, name in chosen:
@@ -244,18 +244,18 @@ def may_manage(actor: Actor, subject: Subject) -> bool:
         return True
     resources = [("group", subject.group), ("topic", subject.topic)]
     return any(
-        name and access.may(actor, "manage", name, what=what) for what, name in resources
+        name and access.may(actor, "manage", name, what=kind) for kind, name in resources
     )
 
 
 def require_manage(actor: Actor, subject: Subject) -> None:
     """Raise Forbidden unless may_manage()."""
     if not may_manage(actor, subject):
-        what, name = (
+        kind, name = (
             ("group", subject.group) if subject.group else ("topic", subject.topic or "*")
         )
         access.require(
-            actor, "manage" if subject.group or subject.topic else "admin", name, what=what
+            actor, "manage" if subject.group or subject.topic else "admin", name, what=kind
         )
 
 

@@ -6,7 +6,7 @@
      "subscriptions": [{"group": "billing", "topic": "orders", "start": "earliest", …}]}
 
 A missing part is empty. A missing field of an entry has its default, or stays as it is.
-Pauses and ids of queues belong to one installation, so they are not part of a document.
+Pauses and ids of queues belong to an installation, so they are not part of a document.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ PARTS = {
     "groups": Part(
         "group",
         {"name": NAME, "mode": MODES},
-        {name: one for name, one in GROUP.items() if name != "stopped"},
+        {name: declared for name, declared in GROUP.items() if name != "stopped"},
         {"mode": "clustering"},
     ),
     "subscriptions": Part(

@@ -36,7 +36,7 @@ class Bucket:
     at: float
 
 
-# Part of the limit that is shared evenly: what a process may send before the other
+# Part of the limit that is shared evenly: the amount a process may send before the other
 # processes know its demand.
 RESERVE = 0.1
 

@@ -1,4 +1,4 @@
-"""Causes of the lag of a group, from the known facts; the most certain ones first."""
+"""Causes of the lag of a group, from the known facts; the most certain first."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ HOT = 0.8  # share of the unread messages of a topic that makes a queue hot
 HOT_MIN_MESSAGES = 20  # least unread messages in a hot queue
 HOT_KEY = 0.5  # share of the first unread messages of the hot queue with the same key
 FAILING = 0.1  # share of handled messages that fail
-# Least dead letters in an hour: a single one means little in a group with few messages.
+# Least dead letters in an hour: a single dead letter means little in a group with few messages.
 FAILING_MIN = 3
 MANY_REBALANCES = 3  # in ten minutes
 LONG_MS = 60_000  # a handler call that takes this long
@@ -199,16 +199,16 @@ def _find_missing_readers(facts: GroupFacts) -> Iterator[Cause]:
     if not facts.members:
         yield Cause("no_members", words={"lag": facts.lag})
         return
-    if not any(one.active for one in facts.members):
+    if not any(member.active for member in facts.members):
         yield Cause("standing_by", words={"members": len(facts.members)})
         return
     silent = _find_silent_members(facts)
-    unowned = [one.id for one in waiting if one.owner is None]
+    unowned = [queue.id for queue in waiting if queue.owner is None]
     if facts.mode == "clustering" and unowned and not silent:
         yield Cause("no_owner", unowned)
     if silent:
         yield Cause("silent_member", silent)
-    full_queues = [one.id for one in waiting if one.is_full]
+    full_queues = [queue.id for queue in waiting if queue.is_full]
     if full_queues:
         yield Cause("unfinished_leases", full_queues)
 
@@ -230,8 +230,12 @@ def _find_silent_members(facts: GroupFacts) -> list[str]:
 
 def _find_long_handler(facts: GroupFacts) -> Iterator[Cause]:
     """Yield the handler call that takes the longest, if that is long."""
-    handlers = [(one.slowest, one.name) for one in facts.members if one.slowest is not None]
-    handler, member = max(handlers, key=lambda one: one[0].running_ms, default=(None, ""))
+    handlers = [
+        (entry.slowest, entry.name) for entry in facts.members if entry.slowest is not None
+    ]
+    handler, member = max(
+        handlers, key=lambda entry: entry[0].running_ms, default=(None, "")
+    )
     if handler is not None and handler.running_ms >= LONG_MS:
         words: dict[str, float | str | None] = {
             "offset": handler.offset,
@@ -315,8 +319,8 @@ def _compare_rates(facts: GroupFacts) -> Iterator[Cause]:
         )
     if facts.trend not in ("falls_behind", "steady") or not facts.handled_per_s:
         return
-    active_members = sum(one.active for one in facts.members)
-    queue_count = sum(not one.is_retry for one in facts.queues)
+    active_members = sum(member.active for member in facts.members)
+    queue_count = sum(not queue.is_retry for queue in facts.queues)
     words: dict[str, float | str | None] = {
         "handled": facts.handled_per_s,
         "sent": facts.sent_per_s,

@@ -159,7 +159,7 @@ def spans_of(bits: int, *, first: int) -> Iterator[Span]:
     """
     offset = first
     while bits:
-        # Skip the zeros at the low end, then count the ones.
+        # Skip the zeros at the low end, then count the set bits.
         skipped = (bits & -bits).bit_length() - 1
         bits >>= skipped
         length = (~bits & (bits + 1)).bit_length() - 1
@@ -174,7 +174,7 @@ def lowest_unfinished(
     """Return the lowest unfinished offset of a queue, or an offset below it.
 
     `position` is the first offset that was never leased. `runs` are (first, end, bits)
-    in order; unless `all_read`, only the lowest ones.
+    in order; unless `all_read`, only the lowest.
 
     >>> lowest_unfinished(30, [(0, 10, 0b11), (10, 20, 0)], all_read=True)
     2

@@ -62,7 +62,9 @@ def assign(
     for queue in sorted(queues):
         by_topic[queues[queue]].append(queue)
     owned = {
-        topic: Counter(member for one in ids if (member := current.get(one)) is not None)
+        topic: Counter(
+            member for queue_id in ids if (member := current.get(queue_id)) is not None
+        )
         for topic, ids in by_topic.items()
     }
     extras = _choose_extras(order, by_topic, owned)
@@ -93,13 +95,13 @@ def _choose_extras(
     # Move extras until no member has two more than another.
     while _level_extras(order, extras, wants):
         pass
-    wanted = {
+    wanted_topics = {
         member: {topic for topic, fans in wants.items() if member in fans}
         for member in order
     }
     # Then improve the assignment until no cycle gains, or the work is used up.
     for _ in range(MAX_WORK // (len(order) ** 2 * max(1, len(by_topic)))):
-        cycle = _find_improving_cycle(order, extras, wanted)
+        cycle = _find_improving_cycle(order, extras, wanted_topics)
         for giver, taker, topic in cycle:
             extras[giver].remove(topic)
             extras[taker].add(topic)

@@ -14,7 +14,7 @@ monotonic clock:
   reading is more than 5 s old, there was an outage.
 
 After an outage, and after the start of the process, no member expires for a full session
-timeout. The same holds after a promise: a broker that could not record a heartbeat told its
+timeout. The same holds after a promise: a broker that could not record a heartbeat ordered its
 member to continue.
 """
 
@@ -51,7 +51,7 @@ class Watch:
 
 
 def observe(watch: Watch | None, reading: ClockReading) -> Watch:
-    """Return the watch after one more reading; None stands for no former reading."""
+    """Return the watch after another reading; None stands for no former reading."""
     if watch is None or _had_outage(watch.look, reading):
         return Watch(reading, reading.monotonic_s)
     return Watch(reading, watch.steady_since_s)

@@ -36,7 +36,7 @@ def spread_slots(
 
     `open_queues` (at least one) share the slots. Queues in `closed` take no messages
     now, so they give slots away but get none. A queue that is in neither loses all its
-    slots. Queues with too many slots give the highest ones to the queue that lacks
+    slots. Queues with too many slots give their highest slots to the queue that lacks
     most. The result does not depend on the order of the arguments.
 
     >>> before = initial_layout([7, 8])
