@@ -19,8 +19,7 @@ METHODS = ("get", "post", "patch", "delete")
 ROOT = "/api/v1"
 DEEPEST = 4  # of fields within fields
 MOST_WORDS = 12  # of a field that a table names; only error codes have more
-# What an example shows for a property or parameter of that name; the others show a value of
-# their type.
+# Example values of properties and parameters by name. The others show a value of their type.
 SAMPLES: Json = {
     "topic": "orders", "group": "billing", "consumer": "c-41", "consumer_id": "c-41",
     "node": "node1",
@@ -36,7 +35,7 @@ SAMPLES: Json = {
     "incarnation": "01932c07-8a5e-7000-8000-3f6b1c2d4e5f", "reset": "17", "to": "earliest",
     "rights": {"produce": ["orders"]}, "owners": "ada", "topics": ["orders"], "confirm": "orders",
 }  # fmt: skip
-# Names by collection, for requests that give one.
+# Example names by collection, for requests that create something.
 NAMES = {
     "topics": "orders",
     "groups": "billing",
@@ -44,6 +43,8 @@ NAMES = {
     "keys": "shop",
     "consumers": "worker-1",
 }
+# Python types of JSON types, to check that a sample fits.
+TYPES: dict[str, type] = {"integer": int, "string": str, "object": dict, "array": list}
 USUAL = ("host", "username", "password", "to")  # shown although they may be left out
 SECTION = """<section id="{}"><h3><code>{} {}</code></h3><p>{}</p>{}{}{}{}</section>"""
 TABLE = "<h4>{}</h4><table><tr><th>name</th><th>type</th><th>meaning</th></tr>{}</table>"
@@ -284,7 +285,7 @@ class Operations:
         )
         if (
             name in SAMPLES
-            and _fits(SAMPLES[name], kind)
+            and isinstance(SAMPLES[name], TYPES.get(str(kind), object))
             and SAMPLES[name] in resolved_schema.get("enum", SAMPLES.values())
         ):
             return SAMPLES[name]
@@ -304,11 +305,6 @@ class Operations:
             "string": "…",
             "object": {},
         }.get(str(kind))
-
-
-def _fits(value: object, kind: str | None) -> bool:
-    kinds: dict[str, type] = {"integer": int, "string": str, "object": dict, "array": list}
-    return isinstance(value, kinds.get(str(kind), object))
 
 
 def _body(content: Json) -> Json | None:

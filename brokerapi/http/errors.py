@@ -50,8 +50,8 @@ from metadata.errors import (
 log = logging.getLogger(__name__)
 
 DOCS = f"{config.path_prefix}/api/v1/docs"
-MOST_NAMED = 20  # wrong fields in one answer
-MOST_CHARS = 500  # of what is said about one of them
+MOST_NAMED = 20  # wrong fields in an answer
+MOST_CHARS = 500  # of the message about a wrong field
 # A code, or a class for all its codes that are not named; the first that fits counts.
 STATUS: tuple[tuple[Code | type[CatmqError], HTTPStatus], ...] = (
     (Code.METHOD_NOT_ALLOWED, HTTPStatus.METHOD_NOT_ALLOWED),
@@ -171,7 +171,7 @@ def _code_of(status: int) -> Code:
 
 
 def to_catmq_error(error: BaseException) -> CatmqError:
-    """Return any exception as a CatmqError. An unexpected one is `internal`, without its
+    """Return any exception as a CatmqError. Unexpected ones are `internal`, without its
     text.
     """
     if isinstance(error, CatmqError):
@@ -240,7 +240,7 @@ def exception_handler(error: Exception, context: dict[str, Any]) -> HttpResponse
     return respond(error)
 
 
-# Django's handlers, for what it refuses before or beside an endpoint.
+# Django's handlers, for requests that it refuses before they reach an endpoint.
 
 
 def handler400(request: HttpRequest, exception: Exception) -> HttpResponse:

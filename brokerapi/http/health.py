@@ -13,13 +13,13 @@ from metadata.brokers import registration
 from metadata.cache import snapshot
 from metadata.errors import MetadataUnavailable
 
-MOST_NAMED = 10  # named one by one; the metrics count all
+MOST_NAMED = 10  # corrupt queues in the answer; the metrics count all
 # a snapshot is renewed every 0.2 s; older than this, metadata does not answer
 STALE_S = 5.0
 
 
 class Health(msgspec.Struct, kw_only=True):
-    """`because` says in words what is missing."""
+    """`because`: the reasons, as sentences."""
 
     status: Literal["ok", "degraded", "unready"]
     because: list[str]
@@ -47,7 +47,7 @@ def readiness() -> Health:
         )
     if not current.nodes:
         # Not unready: an installation script that waits for readiness before it registers
-        # the first node must not wait for ever.
+        # the first node must not hang.
         return Health(status="degraded", because=["no node is registered"])
     # Offline nodes are off by order, but without any other node nothing can be sent or
     # pulled.
@@ -72,7 +72,7 @@ def readiness() -> Health:
         reasons.append(
             f"this broker is not registered: {registration.registration_problem()}"
         )
-    # One node that answers is enough to take traffic.
+    # A single node that answers is enough to take traffic.
     if silent and len(silent) == len(latencies):
         return Health(status="unready", because=reasons)
     return Health(status="degraded" if reasons else "ok", because=reasons)

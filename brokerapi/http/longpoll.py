@@ -36,29 +36,31 @@ from metadata.errors import Unavailable
 from metadata.limits.concurrency import limiter
 from metadata.limits.places import Places
 
-# States that a client can do nothing about: worth waiting for their end like for a message.
+# States that a client can do nothing about: their end is worth waiting for, like a message.
 WAITING_STATES = ("ok", "stopped", "unavailable")
-# Nothing tells when a node is back, or what its replica got meanwhile: such a pull is tried
-# again then.
+# Nothing wakes a pull when a node is back, or for what its replica gets meanwhile: the pull is
+# tried again after this time.
 UNAVAILABLE_WAIT_S = 1.0
-SLOW_WAIT_S = 0.25  # the same for a node that is only slow to answer
-# A pull that got behind messages which a filter leaves out says so within it: till then
-# they count as unread.
+# The same for a node that is only slow to answer.
+SLOW_WAIT_S = 0.25
+# A pull that passed messages which a filter leaves out returns within this time: until the
+# client commits, they count as unread.
 PASSED_WAIT_S = 2.0
-TURNED_AWAY_MS = (1_000, 2_000)  # pause of a client that found no place to wait, at random
+# Pause of a client that found no place to wait. Random, so that such clients spread out.
+TURNED_AWAY_MS = (1_000, 2_000)
 
-NO_GROUP = 0  # whoever reads a queue without a group hears of no change in one
-# for the pulls of one consumer: it needs one, and a second while it changes brokers
+# A reader without a group waits for no change of a group.
+NO_GROUP = 0
+# A consumer needs one place, and a second one while it changes brokers.
 PLACES_OF_ONE = 8
 
-# A quarter is left for others, however much a key or an address asks for.
+# A quarter of the places stays free for others, however many a key or an address takes.
 _places = Places(
     most=config.max_waiters,
     most_of_one=PLACES_OF_ONE,
     most_shared=max(1, config.max_waiters * 3 // 4),
 )
-# Nobody needs many readers without a group: they have a quarter, and those of one key half
-# of that.
+# Readers without a group are few: they get a quarter of the places, those of a key an eighth.
 _browsers = Places(
     most=max(1, config.max_waiters // 4), most_of_one=max(1, config.max_waiters // 8)
 )
@@ -153,7 +155,7 @@ def browse_or_wait(
     """
     queue, offset = position
     until = time.monotonic() + wait_ms / 1000
-    with _BrowserPlace(actor) as place:
+    with _BrowserPlace(actor) as browser_place:
         while True:
             page = browse.read_page(
                 topic=topic, queue=queue, offset=offset, limit=limit, actor=actor
@@ -161,7 +163,7 @@ def browse_or_wait(
             at_end = not page.messages and page.next is None
             if not at_end or draining.must_not_wait() or time.monotonic() >= until:
                 return page
-            if not place.take():
+            if not browser_place.take():
                 return page
             close_old_connections()
             with board.watch(NO_GROUP, {queue: offset}) as waiter:
@@ -203,7 +205,7 @@ def _current_generation(group_id: int, otherwise: int) -> int:
     unknown here.
     """
     group = snapshot.current().groups.get(group_id)
-    # A snapshot may be older than the heartbeat that told the member its generation.
+    # A snapshot may be older than the heartbeat that gave the member its generation.
     return otherwise if group is None else max(group.generation, otherwise)
 
 
@@ -224,7 +226,7 @@ class _LongPoll:
         self._queues = list(parameters.queues)  # from where each is read next
         self._results: dict[int, PulledQueue] = {}
         self._until = float("-inf")  # monotonic
-        self._wait_offsets: dict[int, int] = {}  # behind which it waits
+        self._wait_offsets: dict[int, int] = {}  # by queue: the wait ends above it
         self._has_place = False
         # messages that were left out: by the last read, and by all
         self._moved = self._passed = 0
@@ -305,7 +307,7 @@ class _LongPoll:
         close_old_connections()
         while (left_s := until - time.monotonic()) > 0:
             with board.watch(group_id, self._wait_offsets) as waiter:
-                # What happened before the waiter was registered would wake nobody.
+                # News before the waiter was registered does not wake it.
                 if (
                     draining.must_not_wait()
                     or _current_generation(group_id, generation) != generation
@@ -322,7 +324,7 @@ class _LongPoll:
         queues = self._results.values()
         # A stopped queue may hold messages already: what ends its wait is the group's next
         # generation.
-        # In one whose next message is too young others make no difference.
+        # In a queue whose next message is too young, new messages change nothing.
         young = [queue.due_in_ms for queue in queues if queue.due_in_ms is not None]
         readable = [
             queue for queue in queues if queue.state == "ok" and queue.due_in_ms is None

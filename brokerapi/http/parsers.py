@@ -25,7 +25,7 @@ from metadata.limits.concurrency import limiter
 T = TypeVar("T")
 CHUNK_BYTES = 64 << 10
 GZIP_WBITS = 31  # zlib's number for "a gzip header and nothing else"
-MAX_GZIP_MEMBERS = 16  # every one costs a copy of what follows it, also when it is empty
+MAX_GZIP_MEMBERS = 16  # each, even an empty member, costs a copy of the bytes after it
 
 _AT = re.compile(r" - at (?:`key` in )?`\$\.?([^`]*)`$")
 _UNKNOWN = re.compile(r"^Object contains unknown field `(.*)`$", re.DOTALL)
@@ -135,12 +135,12 @@ class _Stream(Protocol):
 def _read_counted(stream: _Stream, length: int, limit: int) -> bytes:
     if length > limit:
         raise _request_too_large(f"has {length} bytes", limit)
-    pieces, left = [], length
-    while left and (piece := _read(stream, min(left, CHUNK_BYTES))):
+    pieces, remaining = [], length
+    while remaining and (piece := _read(stream, min(remaining, CHUNK_BYTES))):
         pieces.append(piece)
-        left -= len(piece)
-    if left:
-        raise Malformed(f"The request ended {left} bytes before its Content-Length.")
+        remaining -= len(piece)
+    if remaining:
+        raise Malformed(f"The request ended {remaining} bytes before its Content-Length.")
     return b"".join(pieces)
 
 

@@ -17,10 +17,10 @@ from metadata.config import config
 from metadata.errors import TooLarge
 
 SMALL_BYTES = 64 << 10
-# so many values take 25 MB, and bodies of a megabyte seldom have more commas
+# As values they take 25 MB. Bodies of a megabyte seldom have more commas.
 FEW_COMMAS = 200_000
 FIELDS_OF_A_MESSAGE = 12
-# What the largest send has, and more than any other request.
+# The number of values of the largest send, which is more than any other request has.
 MAX_VALUES = max(50_000, config.max_messages * (config.max_headers + FIELDS_OF_A_MESSAGE))
 
 
@@ -107,7 +107,8 @@ class _Message(Struct):
 
 _SEND = msgspec.msgpack.Decoder(_Send)
 _MESSAGES = msgspec.msgpack.Decoder(list[_Message])
-OTHER_BYTES = 1 << 20  # of a send beside its bodies, if its values need not be counted
+# Bytes of a send besides its bodies up to which its values need not be counted.
+OTHER_BYTES = 1 << 20
 
 
 def check_packed_send(data: bytes, most: int = MAX_VALUES) -> None:
@@ -118,7 +119,7 @@ def check_packed_send(data: bytes, most: int = MAX_VALUES) -> None:
     # more bytes besides the bodies than most.
     if len(data) <= SMALL_BYTES:
         return
-    # the decoder will say so at the same place
+    # Malformed bodies pass: the decoder reports them at the same position.
     with suppress(msgspec.MsgspecError, RecursionError):
         messages = _SEND.decode(data).messages
         count = _array_length(bytes(memoryview(messages)[:5]))

@@ -46,23 +46,30 @@ from metadata.rules.membership import addresses
 from metadata.rules.rates import Bucket
 from metadata.users import api_keys
 
-Long = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]  # what a Java long holds
-MOST_BYTES = 1 << 20  # of a request
-# of one with messages: these clients send as many as they are given
+# A Java long.
+Long = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
+# Of a request without messages.
+MOST_BYTES = 1 << 20
+# Of a request with messages: the clients have no limit of their own.
 MOST_BYTES_OF_MESSAGES = 16 << 20
-MOST_GROUPS = 200  # that one request names
-MOST_NAMES = 1_000  # of topics in one request
+# Groups, and topics, that a request may name.
+MOST_GROUPS = 200
+MOST_NAMES = 1_000
+# Rights of Java clients without a configured key.
 SENDS_AND_READS = {"produce": ("*",), "consume": ("*",)}
 SLASHES = re.compile(r"/{2,}")
 
-MOST_KNOWN = 10_000  # addresses
-# a client for which nothing changed is looked up, and answered in full, so often
+# Addresses whose rate is remembered.
+MOST_KNOWN = 10_000
+# A client without news is answered in full, and looked up, once in this time.
 SETTLED_S = 120.0
-CATMQ_VERSION = "${project.version}"  # CatMQ's build leaves its version out
+# CatMQ's Java build does not fill in its version.
+CATMQ_VERSION = "${project.version}"
 
 _networks = addresses.parse_networks(config.java_networks)
 _guard = threading.Lock()
-_buckets: dict[str, Bucket] = {}  # requests that an address may still make, in this process
+# Requests that an address may still make, in this process.
+_buckets: dict[str, Bucket] = {}
 
 
 class JavaRequest(Struct, kw_only=True):
@@ -302,7 +309,7 @@ def refusal(call: Call, error: Exception, **fields: Any) -> HttpResponse:
 
 
 class Elsewhere(Endpoint):
-    """Any other URL of these clients: a variant of a known one, or an unknown call."""
+    """Any other URL of these clients: a variant of a known URL, or an unknown call."""
 
     public = True
 

@@ -39,7 +39,8 @@ class FailedMessage(JavaRequest):
     id: Long | None = None
 
 
-MOST_FAILED = 1_000  # of one report; a client has fewer messages of a queue in hand
+# Messages of a report. A client has fewer messages of a queue in progress.
+MOST_FAILED = 1_000
 
 
 class FailMsg(JavaRequest):

@@ -108,7 +108,7 @@ def wait(
         with ExitStack() as watching:
             for group_id in generations:
                 watching.enter_context(board.watch(group_id, offsets, flag=changed))
-            # Checked after the watches are set: news before them would wake nobody.
+            # Checked after the watches are set: they do not report earlier news.
             has_news = any(board.known(queue) > offset for queue, offset in offsets.items())
             if has_news or draining.must_not_wait() or has_changed(generations):
                 return

@@ -27,7 +27,6 @@ from brokerapi.java.endpoint import (
     client_name,
 )
 from messagestore.topology import membership
-from metadata.actors import Actor
 from metadata.cache import snapshot
 from metadata.db import consumer_ids
 from metadata.errors import CatmqError, Code, Conflict, Forbidden, Gone, Invalid, NotFound
@@ -39,7 +38,7 @@ log = logging.getLogger(__name__)
 NOT_OF_A_NAME = re.compile(r"[^A-Za-z0-9._-]+")
 MOST_CHARS = 100
 MOST_BEATING = 20_000
-MOST_CLIENTS = 100  # that one heartbeat names; the clients name one
+MOST_CLIENTS = 100  # in a heartbeat; the clients name only themselves
 
 
 class RegisterRequest(JavaRequest):
@@ -53,7 +52,7 @@ class Register(JavaEndpoint):
 
     def answer_to(self, call: Call, request: RegisterRequest) -> dict[str, Any]:
         draining.check()
-        # The clients always send these, so a request without them is none of theirs.
+        # The clients always send these, so a request without them is not theirs.
         for field in ("name", "clientIp", "sdkVersion"):
             if not (getattr(request, field) or "").strip():
                 raise Invalid.field(field, "is missing")
@@ -95,8 +94,22 @@ class RegisterConsumerGroup(JavaEndpoint):
         # All groups are checked before the first is joined.
         for group in existing:
             _check_group(group, topics_by_group[group] or [])
+        java_id, name = request.consumerId, request.consumerName
         for group in existing:
-            _join(group, request, call.actor)
+            broadcasts = snapshot.find_group(group).mode == "broadcasting"
+            registration = membership.join(
+                group=group,
+                name=member_name(name),
+                incarnation=java_members.incarnation_of_client(java_id),
+                instance_id=instance_name(name) if broadcasts else None,
+                sdk=client_name(name, request.sdkVersion or ""),
+                address=call.actor.address,
+                actor=call.actor,
+            )
+            consumer = consumer_ids.check(registration.consumer_id)
+            handles.remember(consumer)
+            # The client names only its own number later on.
+            java_members.link_client(consumer=consumer, java_id=java_id)
         return {"broadcastConsumerGroupName": {}, "consumerGroupNameNew": {}}
 
 
@@ -121,24 +134,6 @@ def _check_group(group: str, topics: list[str]) -> None:
             sorted(names),
             sorted(topics),
         )
-
-
-def _join(group: str, request: JoinRequest, actor: Actor) -> None:
-    java_id, name = request.consumerId or 0, request.consumerName or ""
-    broadcasts = snapshot.find_group(group).mode == "broadcasting"
-    registration = membership.join(
-        group=group,
-        name=member_name(name),
-        incarnation=java_members.incarnation_of_client(java_id),
-        instance_id=instance_name(name) if broadcasts else None,
-        sdk=client_name(name, request.sdkVersion or ""),
-        address=actor.address,
-        actor=actor,
-    )
-    consumer = consumer_ids.check(registration.consumer_id)
-    handles.remember(consumer)
-    # The client names only its own number later on.
-    java_members.link_client(consumer=consumer, java_id=java_id)
 
 
 def member_name(name: str) -> str:

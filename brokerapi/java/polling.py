@@ -39,18 +39,24 @@ from metadata.groups import groups
 from metadata.membership import java_beats, java_members
 from metadata.membership.java_members import JavaMember
 
-# these clients wait 10 s, some of them for the end of this call when they stop
+# The clients wait 10 s, some of them also for the end of this call when they stop.
 HOLD_S = 7.0
-START_HOLD_S = 0.3  # while a client counts answers before it starts
+# While a client starts, it counts START_ANSWERS answers.
+START_HOLD_S = 0.3
 START_ANSWERS = 4
-TICK_S = 1.0  # polls of that time are recorded together, …
-TICKS = 8  # … and of such a part of the session timeout
-SETTLED_FROM_MS = 6_000  # session timeout for which a poll may be recorded a second late
-ERROR_HOLD_S = 1.5  # a client that is refused at once would ask thousands of times
+# Polls within this time, and within this part of the session timeout, are recorded together.
+TICK_S = 1.0
+TICKS = 8
+# Session timeout from which a poll may be recorded a second late.
+SETTLED_FROM_MS = 6_000
+# A client that is refused at once would call thousands of times.
+ERROR_HOLD_S = 1.5
 MOST_STARTING = 10_000
-MOST_DELETED = 100  # groups of one client that are looked for among the deleted
+# Groups of a client that are looked up among the deleted groups.
+MOST_DELETED = 100
 
-RECENT_S = 8.0  # a heartbeat tells nothing new of a client that polled so recently
+# A heartbeat of a client that polled this recently has no news.
+RECENT_S = 8.0
 MOST_RECENT = 20_000
 
 
@@ -327,9 +333,7 @@ def _find_quiet_client(java_id: int, versions: Mapping[str, int]) -> _QuietClien
     # Another broker, or an expiry, has changed a membership: what is cached is older than
     # that.
     if java_beats.needs_full_check(member.consumer.member_id for member in client.members):
-        java_members.forget_client(
-            java_id
-        )  # what is remembered of it may be older than that
+        java_members.forget_client(java_id)
         return None
     if not has_versions:
         return None

@@ -41,19 +41,26 @@ from metadata.groups import handling_traces, ownership
 from metadata.groups.handling_traces import Attempt
 from metadata.membership import java_pulls
 
-HOLD_MS = 8_000  # these clients wait 10 s for an answer
+# The clients wait 10 s for an answer.
+HOLD_MS = 8_000
 # A new generation of a group has reached its clients by their poll within this time.
 TELL_S = 3.0
-TELL_HOLD_MS = 500  # wait of a pull whose client may not have the generation yet
-COMMIT_HOLD_S = 7.0  # they wait 10 s here, too, and commit nothing else meanwhile
-# at least: the pause of these clients between two commits where nothing is configured
+# Wait of a pull whose client may not have the new generation yet.
+TELL_HOLD_MS = 500
+# The clients wait 10 s here, too, and commit nothing else meanwhile.
+COMMIT_HOLD_S = 7.0
+# At least the pause between two commits of clients without a configured pause.
 IDLE_HOLD_S = 2.0
-MOST_MESSAGES = 300  # more would fill their buffer
-GONE_ON = ("cleaned", "lost_tail")  # states whose result says where to continue
-BASE64 = "catmq-body"  # header of a message whose body is no text
+# More messages would fill the buffer of these clients.
+MOST_MESSAGES = 300
+# States of a pull whose result has the offset to continue at.
+GONE_ON = ("cleaned", "lost_tail")
+# The header of a message whose body is not text.
+BASE64 = "catmq-body"
 MOST_KNOWN = 100_000
-MOST_COMMITTED = 5_000  # queues of one commit
-MOST_MEMBERS = 200  # of one commit: a client has one membership for each of its groups
+# Queues, and members, of a commit. A client has a membership in each of its groups.
+MOST_COMMITTED = 5_000
+MOST_MEMBERS = 200
 
 # By queue id: (epoch, offset) of the last pull, if it was empty.
 _empty = BoundedDict[int, tuple[int, int]](MOST_KNOWN)
@@ -361,7 +368,7 @@ def _hold_commit(
     }
     groups = {consumer.group_id for consumer in members.values()}
     generations, now = holds.read_generations(groups), time.monotonic()
-    if not call.was_held():  # until one of these happened
+    if not call.was_held():  # else the server has waited already
         with holds.waiting_place(
             f"commit {commits[0].queueOffsetId}", call.actor
         ) as max_wait_s:

@@ -50,7 +50,11 @@ def begin(key: bytes, has_hung_up: Callable[[], bool]) -> Attempt:
     now = time.monotonic()
     with _guard:
         if len(_attempts) >= MAX_ATTEMPTS:
-            _evict(now)
+            # Old attempts go, and the oldest half in any case, so that this is rare.
+            newest = sorted(_attempts.items(), key=lambda entry: entry[1].at)
+            newest = newest[len(_attempts) // 2 :]
+            _attempts.clear()
+            _attempts.update((k, entry) for k, entry in newest if now - entry.at < KEEP_S)
         earlier = _attempts.get(key)
         # Otherwise the earlier request is in progress or answered: this one is a new send.
         repeats = (
@@ -69,10 +73,3 @@ def end(key: bytes, attempt: Attempt, *, failed: bool) -> None:
         attempt.failed = failed or attempt.has_hung_up()
         if not attempt.failed and _attempts.get(key) is attempt:
             del _attempts[key]
-
-
-def _evict(now: float) -> None:
-    """Drop old attempts, and the oldest half in any case. The caller holds the guard."""
-    newest = sorted(_attempts.items(), key=lambda entry: entry[1].at)[len(_attempts) // 2 :]
-    _attempts.clear()
-    _attempts.update((key, entry) for key, entry in newest if now - entry.at < KEEP_S)

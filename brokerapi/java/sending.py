@@ -29,7 +29,6 @@ from brokerapi.java.endpoint import (
 )
 from messagestore.engine.messages import NewMessage
 from messagestore.produce import publish
-from metadata.actors import Actor
 from metadata.cache import snapshot
 from metadata.config import config
 from metadata.errors import CatmqError, Forbidden, Invalid, RateLimited, Unavailable
@@ -53,7 +52,8 @@ class NewJavaMessage(JavaRequest):
     partitionInfo: PartitionInfo | None = None
 
 
-MOST_MESSAGES = 10_000  # of one request; they are stored in parts of CATMQ_MAX_MESSAGES
+# Messages of a request. They are stored in batches of CATMQ_MAX_MESSAGES.
+MOST_MESSAGES = 10_000
 
 
 class PublishRequest(JavaRequest):
@@ -85,18 +85,21 @@ class Publish(JavaEndpoint):
         # repeats.
         key = resends.request_key(actor.address, json.encode(request))
         attempt = resends.begin(key, call.has_hung_up)
-        failed = True
+        # The address that the client reports: a proxy hides the real one.
+        address = (request.clientIp or "").strip()
+        if not addresses.is_address(address):
+            address = actor.address
+        version = (request.sdkVersion or "").strip()
+        user_agent = call.request.META.get("HTTP_USER_AGENT", "")
+        sdk = client_name("", version) if version else user_agent
+        sender = metrics.Sender(actor, address, sdk)
         try:
-            _store(
-                request.topicName, messages, attempt.batch_id, _sender(call, request, actor)
-            )
-            # Answered, with or without an error: a repeat of this request is a new send.
-            failed = False
-        except Invalid:
-            failed = False
+            _store(request.topicName, messages, attempt.batch_id, sender)
+        except BaseException as error:
+            # Invalid is a final answer: a repeat of this request is a new send.
+            resends.end(key, attempt, failed=not isinstance(error, Invalid))
             raise
-        finally:
-            resends.end(key, attempt, failed=failed)
+        resends.end(key, attempt, failed=False)
         return {"sleepTime": 0}
 
     def refused(self, call: Call, error: Exception) -> HttpResponse:
@@ -120,21 +123,6 @@ def _check_send_token(topic: str, token: str | None) -> None:
         raise Forbidden(
             f"The token is no send token of topic {topic}: ask its owners for one."
         )
-
-
-def _sender(call: Call, request: PublishRequest, actor: Actor) -> metrics.Sender:
-    """Return the producer. The address is the one that the client reports, because a proxy
-    hides it.
-    """
-    address, version = (request.clientIp or "").strip(), (request.sdkVersion or "").strip()
-    sdk = (
-        client_name("", version)
-        if version
-        else call.request.META.get("HTTP_USER_AGENT", "")
-    )
-    return metrics.Sender(
-        actor, address if addresses.is_address(address) else actor.address, sdk
-    )
 
 
 def _store(

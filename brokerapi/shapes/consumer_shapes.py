@@ -34,7 +34,8 @@ from metadata.membership import consumers
 from metadata.rules.groups.delivery import Delivery
 from metadata.rules.membership import process_report
 
-MAX_OWNED = 10_000  # queues one member may hold: a lone one holds all of its group's
+# Queues of a member: a lone member owns all queues of its group.
+MAX_OWNED = 10_000
 
 
 class RegisterRequest(Request, kw_only=True):

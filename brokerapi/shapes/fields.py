@@ -26,7 +26,7 @@ from metadata.rules.setting_types import Setting
 MAX_BIGINT = 2**63 - 1
 MOST_NAMED = 20  # unknown fields that are named
 MOST_NAME_CHARS = 100
-# values in a request, nested ones included: to check each costs more than to read it
+# Values in a request, including nested values: checking them costs more than reading them.
 MOST_PARTS = 10_000
 WHOLE = "non_field_errors"  # the framework's name for the object itself
 
@@ -223,17 +223,17 @@ class Answer(Shape):
     """Base of answers: each field is the attribute of that name of a view, or of its
     `source`.
 
-    `shown` names attributes of `view` whose fields follow from their types. Other fields
+    `view_fields` names attributes of `view` whose fields follow from their types. Other fields
     are declared.
     """
 
     view: ClassVar[type] = object
-    shown: ClassVar[str] = ""
+    view_fields: ClassVar[str] = ""
 
     def get_fields(self) -> dict[str, Any]:
-        hints = get_type_hints(self.view) if self.shown else {}
+        hints = get_type_hints(self.view) if self.view_fields else {}
         return {
-            **{name: _typed_field(hints[name]) for name in self.shown.split()},
+            **{name: _typed_field(hints[name]) for name in self.view_fields.split()},
             **super().get_fields(),
         }
 

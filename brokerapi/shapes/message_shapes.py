@@ -47,8 +47,12 @@ class Message(Request, kw_only=True):
 
     def to_new_message(self, index: int) -> NewMessage:
         """Return the message to store. Raises Invalid, naming the message by its index."""
+        text, raw = self.body, getattr(self, self.raw)
+        if (text is UNSET) == (raw is UNSET):
+            problem = "one of them is needed" if raw is UNSET else "give only one of them"
+            raise Invalid.field(f"messages[{index}].body", f"body or {self.raw}: {problem}")
         return NewMessage(
-            body=self._body(index),
+            body=text.encode() if isinstance(text, str) else raw,
             key=self.key,
             tag=self.tag,
             headers=self.headers,
@@ -58,15 +62,6 @@ class Message(Request, kw_only=True):
             delay_ms=_unset_to_none(self.delay_ms) or None,  # no delay is none
             deliver_at_ms=_unset_to_none(self.deliver_at_ms),
         )
-
-    def _body(self, index: int) -> bytes:
-        text, raw = self.body, getattr(self, self.raw)
-        if isinstance(text, str) and raw is UNSET:
-            return text.encode()
-        if isinstance(raw, bytes) and text is UNSET:
-            return raw
-        both = "give only one of them" if raw is not UNSET else "one of them is needed"
-        raise Invalid.field(f"messages[{index}].body", f"body or {self.raw}: {both}")
 
 
 class JsonMessage(Message):

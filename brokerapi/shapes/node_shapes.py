@@ -51,7 +51,7 @@ class NodeAnswer(Answer):
     """A node, without its password."""
 
     view = NodeView
-    shown = (
+    view_fields = (
         "name kind engine host port database username state dedicated epoch capacity_gb "
         "replica_host replica_port tls tls_ca queues created_at_ms"
     )
@@ -88,7 +88,7 @@ class BrokerAnswer(Answer):
     """A broker. Clients use brokers with `alive` true and state `in`."""
 
     view = BrokerView
-    shown = "name url version started_at_ms last_seen_at_ms"
+    view_fields = "name url version started_at_ms last_seen_at_ms"
     state = Text(help_text="`in`, or `out` if it is drained")
     alive = Flag(help_text="it reported within 10 s, and is not stopping")
     stopped_at_ms = Number(allow_null=True, help_text="when it began to stop")
@@ -150,7 +150,7 @@ class LostAnswer(Answer):
     """Lost messages that a group had not read."""
 
     view = Lost
-    shown = "topic queue group messages"
+    view_fields = "topic queue group messages"
     as_of_ms = Number(
         allow_null=True,
         help_text="time of its last known offset; what it has read since then is not known",

@@ -55,7 +55,7 @@ class MoveAnswer(FromTo):
     """
 
     view = Move
-    shown = "topic queue number skipped repeated"
+    view_fields = "topic queue number skipped repeated"
     kept = Flag(help_text="true: not moved, as `source_group` has no offset in this queue")
     asked = Number(
         allow_null=True,
@@ -80,7 +80,7 @@ class PastMoveAnswer(FromTo):
     """A move of a past reset; moves with the same `reset` belong together."""
 
     view = offset_resets.PastMove
-    shown = "id reset topic queue number instance at_ms actor"
+    view_fields = "id reset topic queue number instance at_ms actor"
     done = Flag(help_text="false: begun, but possibly not completed")
     undoes = Text(allow_null=True, help_text="the reset that this one undid")
 
@@ -91,7 +91,7 @@ class LagAnswer(Answer):
     """
 
     view = QueueLag
-    shown = (
+    view_fields = (
         "topic queue number committed head low lag owner epoch runs in_flight redelivered"
     )
     instance = Text(allow_null=True, help_text="null unless the group is broadcasting")
@@ -200,6 +200,6 @@ class RebalanceAnswer(Answer):
     """A rebalance of the past; `assignment` maps members to the queues meant for them."""
 
     view = RebalanceView
-    shown = "id generation cause at_ms"
+    view_fields = "id generation cause at_ms"
     assignment = serializers.DictField(child=numbers())
     moves = PastMove(many=True)

@@ -33,7 +33,7 @@ class SubscriptionAnswer(Answer):
     settings = SUBSCRIPTION
     settings_required = True
     view = SubscriptionView
-    shown = "group topic state start created_at_ms"
+    view_fields = "group topic state start created_at_ms"
     start_at_ms = Number(
         allow_null=True,
         help_text="it started at what was stored then or later; null: `start` says it",

@@ -72,7 +72,7 @@ class TopicSummary(Answer):
 
     settings = TOPIC
     view = TopicView
-    shown = "name kind state created_at_ms"
+    view_fields = "name kind state created_at_ms"
     queues: Any = Count()
 
 
@@ -89,7 +89,7 @@ class SendTokenAnswer(Answer):
     """
 
     view = SendTokenView
-    shown = "id created_at_ms"
+    view_fields = "id created_at_ms"
 
 
 class NewSendTokenAnswer(SendTokenAnswer):
@@ -124,7 +124,7 @@ class TraceAnswer(Answer):
     """An attempt at a message that was in the sample of a group."""
 
     view = TraceView
-    shown = "group"
+    view_fields = "group"
     member = Text(help_text="name of the member, or its instance")
     attempt = Number(help_text="failed attempts before this one")
     outcome = Text(help_text="handled, failed, or delivered if nothing else is known")
@@ -228,7 +228,7 @@ class PlannedQueueAnswer(Answer):
     queue = Number(help_text="id of the queue")
     number = Number(help_text="its number within the topic")
     view = PlannedQueue
-    shown = "node table low"
+    view_fields = "node table low"
     head = Number(help_text="durable log end offset")
     gaps = serializers.ListField(
         child=numbers(), help_text="lost offsets: from, to (excluded)"
@@ -241,7 +241,7 @@ class PlannedNodeAnswer(Answer):
     """
 
     view = PlannedNode
-    shown = "name engine host port username password tls tls_ca"
+    view_fields = "name engine host port username password tls tls_ca"
     database = Text(help_text="the schema on mysql, the file's path on sqlite")
     identity = Text(help_text="identity of the node's data")
     min_release = Text(

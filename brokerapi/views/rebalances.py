@@ -1,4 +1,4 @@
-"""Rebalances of a group: past ones, and one by hand."""
+"""Rebalances of a group: list the past, start a new rebalance."""
 
 from __future__ import annotations
 
