@@ -138,7 +138,10 @@ class RedriveAnswer(Answer):
     """
 
     view = RedriveView
-    view_fields = "id group to rate state redriven skipped detail asked_by created_at_ms finished_at_ms"
+    view_fields = (
+        "id group to rate state redriven skipped detail asked_by "
+        "created_at_ms finished_at_ms"
+    )
     topic = Text(allow_null=True)
     error = Text(allow_null=True)
     total = Number(help_text="dead letters that matched at the time of the request")
