@@ -159,7 +159,7 @@ class Endpoint(APIView):
 
     authentication_classes = (ApiKey,)
     permission_classes = ()
-    public = False  # True: answers without an API key
+    public = False
 
     def setup(self, request: Any, *args: Any, **kwargs: Any) -> None:
         # Not Django's setup(): it makes a method of the view an attribute of it. This cycle
@@ -204,3 +204,9 @@ class Endpoint(APIView):
         response = errors.respond(Invalid(detail, code=Code.METHOD_NOT_ALLOWED))
         response["Allow"] = allowed
         return response
+
+
+class PublicEndpoint(Endpoint):
+    """Base of endpoints that need no API key."""
+
+    public = True

@@ -162,9 +162,9 @@ class Operations:
         return example
 
     def shown(self, answer: Json) -> SafeString:
-        text = json.dumps(self.example(answer), indent=2, ensure_ascii=False)
         return format_html(
-            "<details><summary>Example of an answer</summary><pre>{}</pre></details>", text
+            "<details><summary>Example of an answer</summary><pre>{}</pre></details>",
+            json.dumps(self.example(answer), indent=2, ensure_ascii=False),
         )
 
     def curl(self, method: str, path: str, operation: Json, request: Json | None) -> str:

@@ -20,8 +20,7 @@ UNKNOWN = "Unknown API key: it was deleted, or belongs to another installation."
 
 def authenticate(request: HttpRequest) -> Actor:
     """Return the actor of the request's API key. Raises Unauthenticated."""
-    header = request.META.get("HTTP_AUTHORIZATION", "")
-    scheme, _, plaintext = header.partition(" ")
+    scheme, _, plaintext = request.META.get("HTTP_AUTHORIZATION", "").partition(" ")
     if scheme.lower() != "bearer" or not plaintext.strip():
         raise Unauthenticated(f"This needs an API key. {REMEDY}")
     key = snapshot.find_key(api_keys.digest(plaintext.strip()))

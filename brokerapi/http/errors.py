@@ -181,9 +181,8 @@ def to_catmq_error(error: BaseException) -> CatmqError:
         detail = "; ".join(f"{wrong.field}: {wrong.message}" for wrong in errors)
         return Invalid(detail, errors=errors)
     if isinstance(error, APIException):
-        code = _code_of(error.status_code)
         return (
-            Invalid(str(error.detail), code=code)
+            Invalid(str(error.detail), code=_code_of(error.status_code))
             if error.status_code < 500
             else _internal()
         )

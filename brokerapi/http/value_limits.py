@@ -53,8 +53,7 @@ def check_packed(data: bytes, most: int = MAX_VALUES) -> None:
     # Walks over the headers of values without creating any: `open_values` are still to
     # come.
     while open_values and position < len(data):
-        kind = data[position]
-        size, values = _value_size(kind, data, position + 1)
+        size, values = _value_size(data[position], data, position + 1)
         position += 1 + size
         open_values += values - 1
         count += 1

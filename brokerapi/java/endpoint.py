@@ -21,7 +21,7 @@ from django.urls import Resolver404, resolve
 from drf_spectacular.utils import extend_schema
 from msgspec import Meta, Struct
 
-from brokerapi.endpoint import Call, Endpoint
+from brokerapi.endpoint import Call, PublicEndpoint
 from brokerapi.http import auth, draining, errors, metrics, renderers, value_limits
 from brokerapi.http.formats import JSON
 from brokerapi.http.parsers import field_error, read_bytes
@@ -245,12 +245,12 @@ class Unchanged:
         metrics.count_again("POST", self.route)
 
 
-class JavaEndpoint(Endpoint):
-    """Base of all calls. `answer_to` takes (call, request) and returns the fields of the
-    answer.
+class JavaEndpoint(PublicEndpoint):
+    """Base of all calls. Their clients are admitted by network, not by API key.
+
+    `answer_to` takes (call, request) and returns the fields of the answer.
     """
 
-    public = True  # no key: admission is by network
     # False: never refused for its rate, because the client would not ask again
     limited = True
     body: Body
@@ -308,10 +308,8 @@ def refusal(call: Call, error: Exception, **fields: Any) -> HttpResponse:
     return answer
 
 
-class Elsewhere(Endpoint):
+class Elsewhere(PublicEndpoint):
     """Any other URL of these clients: a variant of a known URL, or an unknown call."""
-
-    public = True
 
     @extend_schema(exclude=True)
     def dispatch(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:

@@ -10,7 +10,7 @@ from typing import Any
 from django.http import HttpResponse
 from drf_spectacular.utils import extend_schema
 
-from brokerapi.endpoint import Call, Endpoint
+from brokerapi.endpoint import Call, PublicEndpoint
 from brokerapi.java.endpoint import Body, JavaEndpoint, JavaRequest, java_actor, refusal
 
 log = logging.getLogger(__name__)
@@ -45,13 +45,12 @@ class AddLog(JavaEndpoint):
             request.msg,
             request.content,
         )
-        text = " ".join(part for part in texts if part)[:MOST_CHARS]
         log.log(
             self.level,
             "Java client %r %r: %r",
             client[:MOST_CHARS],
             group_or_topic[:MOST_CHARS],
-            text,
+            " ".join(part for part in texts if part)[:MOST_CHARS],
         )
         return {}
 
@@ -74,10 +73,8 @@ class SendMail(AddLog):
     level = logging.WARNING
 
 
-class GetIp(Endpoint):
+class GetIp(PublicEndpoint):
     """GET tool/getIp: the address of the client, as text."""
-
-    public = True
 
     @extend_schema(exclude=True)
     def get(self, call: Call) -> HttpResponse:

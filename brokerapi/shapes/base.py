@@ -39,14 +39,17 @@ def fields_of(view: type, names: str = "", **types: Any) -> Callable[[type[A]], 
 
     def add_fields(answer: type[A]) -> type[A]:
         # A subclass of the same name: msgspec fixes the fields of a struct when it is defined.
-        return defstruct(
+        fields = [(name, hints[name]) for name in names.split() or hints]
+        doc, module = {"__doc__": answer.__doc__}, answer.__module__
+        derived: type[A] = defstruct(  # type: ignore[assignment]  # it has the base `answer`
             answer.__name__,
-            [(name, hints[name]) for name in names.split() or hints],
+            fields,
             bases=(answer,),
-            namespace={"__doc__": answer.__doc__},
-            module=answer.__module__,
+            namespace=doc,
+            module=module,
             kw_only=True,
         )
+        return derived
 
     return add_fields
 

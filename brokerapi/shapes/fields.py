@@ -246,11 +246,16 @@ class Answer(Shape):
         return answer
 
     @classmethod
+    def listed(cls, plural: str, views: Iterable[object]) -> dict[str, Any]:
+        """Return a whole list: {"brokers": [...]}."""
+        return {plural: [cls.from_view(view) for view in views]}
+
+    @classmethod
     def page(cls, plural: str, page: Page[Any]) -> dict[str, Any]:
         """Return a page of a list: {"topics": [...], "next": name to continue after, or
         null}.
         """
-        return {plural: [cls.from_view(view) for view in page.items], "next": page.next}
+        return {**cls.listed(plural, page.items), "next": page.next}
 
 
 @cache

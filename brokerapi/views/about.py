@@ -9,7 +9,7 @@ from django.http import Http404, HttpRequest, HttpResponse
 from drf_spectacular.utils import extend_schema
 
 from brokerapi import docs, try_it
-from brokerapi.endpoint import Call, Endpoint
+from brokerapi.endpoint import Call, Endpoint, PublicEndpoint
 from brokerapi.http.errors import respond
 from brokerapi.http.parsers import read_query
 from brokerapi.http.renderers import takes_gzip
@@ -34,9 +34,7 @@ MEDIA_TYPES = {
 }
 
 
-class About(Endpoint):
-    public = True
-
+class About(PublicEndpoint):
     @operation("about", tag="about", answer=AboutAnswer)
     def get(self, call: Call) -> HttpResponse:
         """Version and limits."""
@@ -46,9 +44,7 @@ class About(Endpoint):
         return call.answer({**version_info, "limits": limits})
 
 
-class Schema(Endpoint):
-    public = True
-
+class Schema(PublicEndpoint):
     @extend_schema(exclude=True)
     def get(self, request: HttpRequest) -> HttpResponse:
         """Return the OpenAPI schema, as YAML, or as JSON if the query or `Accept` says so."""
@@ -73,19 +69,15 @@ class Schema(Endpoint):
         )
 
 
-class Docs(Endpoint):
-    public = True
-
+class Docs(PublicEndpoint):
     @extend_schema(exclude=True)
     def get(self, call: Call) -> HttpResponse:
         """A readable page: all operations and all error codes."""
         return HttpResponse(docs.page(), headers=PAGE_HEADERS)
 
 
-class Script(Endpoint):
+class Script(PublicEndpoint):
     """The script of the docs page."""
-
-    public = True
 
     @extend_schema(exclude=True)
     def get(self, call: Call) -> HttpResponse:

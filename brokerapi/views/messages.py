@@ -92,7 +92,7 @@ class Traces(Endpoint):
         traces = handling_traces.traces_of_message(
             queue=message.queue, offset=message.offset, actor=call.actor
         )
-        return call.answer({"traces": [TraceAnswer.from_view(trace) for trace in traces]})
+        return call.answer(TraceAnswer.listed("traces", traces))
 
 
 class Message(Endpoint):

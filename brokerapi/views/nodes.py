@@ -37,8 +37,7 @@ class Nodes(Endpoint):
     )
     def post(self, call: Call) -> HttpResponse:
         """Tests a database and registers it as a node."""
-        fields = call.read_fields(NodeCreate)
-        node_view = registry.register(**fields, actor=call.actor)
+        node_view = registry.register(**call.read_fields(NodeCreate), actor=call.actor)
         return call.created(NodeAnswer.from_view(node_view), "nodes", node_view.name)
 
 

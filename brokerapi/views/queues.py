@@ -52,9 +52,7 @@ class Queues(Endpoint):
     def get(self, call: Call, topic: str) -> HttpResponse:
         """The queues of a topic, with the unread messages of each group."""
         queue_views = drains.describe(topic=topic, actor=call.actor)
-        return call.answer(
-            {"queues": [QueueState.from_view(queue_view) for queue_view in queue_views]}
-        )
+        return call.answer(QueueState.listed("queues", queue_views))
 
 
 class Queue(Endpoint):

@@ -23,16 +23,8 @@ class Rebalances(Endpoint):
         rebalances, next_id = rebalance_history.list_rebalances(
             group=group, actor=call.actor, **call.query_fields(NewestQuery)
         )
-        next_page = None if next_id is None else str(next_id)
-        return call.answer(
-            {
-                "rebalances": [
-                    RebalanceAnswer.from_view(rebalance_view)
-                    for rebalance_view in rebalances
-                ],
-                "next": next_page,
-            }
-        )
+        answer = RebalanceAnswer.listed("rebalances", rebalances)
+        return call.answer({**answer, "next": None if next_id is None else str(next_id)})
 
 
 class Rebalance(Endpoint):

@@ -28,12 +28,7 @@ class Subscriptions(Endpoint):
         """The topics a group reads."""
         group_view = groups.describe(name=group, actor=call.actor)
         return call.answer(
-            {
-                "subscriptions": [
-                    SubscriptionAnswer.from_view(subscription)
-                    for subscription in group_view.subscriptions
-                ]
-            }
+            SubscriptionAnswer.listed("subscriptions", group_view.subscriptions)
         )
 
     @operation(

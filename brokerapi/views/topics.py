@@ -84,9 +84,7 @@ class SendTokens(Endpoint):
         is needed.
         """
         tokens = send_tokens.list_tokens(topic=topic, actor=call.actor)
-        return call.answer(
-            {"tokens": [SendTokenAnswer.from_view(token) for token in tokens]}
-        )
+        return call.answer(SendTokenAnswer.listed("tokens", tokens))
 
     @operation("createSendToken", tag="topics", answer=NewSendTokenAnswer, status=201)
     def post(self, call: Call, topic: str) -> HttpResponse:
@@ -116,13 +114,7 @@ class Producers(Endpoint):
         most 200.
         """
         topic_producers = producers.list_producers(topic=topic, actor=call.actor)
-        return call.answer(
-            {
-                "producers": [
-                    ProducerAnswer.from_view(producer) for producer in topic_producers
-                ]
-            }
-        )
+        return call.answer(ProducerAnswer.listed("producers", topic_producers))
 
 
 class ReadPlan(Endpoint):
