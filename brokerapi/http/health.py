@@ -19,7 +19,7 @@ STALE_S = 5.0
 
 
 class Health(msgspec.Struct, kw_only=True):
-    """`because`: the reasons, as sentences."""
+    """`because` says in words what is missing."""
 
     status: Literal["ok", "degraded", "unready"]
     because: list[str]
