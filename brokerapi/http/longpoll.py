@@ -19,6 +19,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Hashable, Sequence
+from contextlib import AbstractContextManager, ExitStack
 from typing import NamedTuple
 
 from django.db import close_old_connections
@@ -134,15 +135,9 @@ def pull_or_wait(
             poll.wait()
 
 
-def take_place(owner: PlaceOwner) -> bool:
-    """Take one of the places where a thread may wait. Return False if none is free for this
-    owner.
-    """
-    return _places.take(*owner)
-
-
-def give_back_place(owner: PlaceOwner) -> None:
-    _places.give_back(*owner)
+def waiting_place(owner: PlaceOwner) -> AbstractContextManager[bool]:
+    """Hold one of the places where a thread may wait. Yields False if none was free."""
+    return _places.place(*owner)
 
 
 def browse_or_wait(
@@ -154,8 +149,9 @@ def browse_or_wait(
     Answers at once if no place to wait is free. Raises as `browse.read_page`.
     """
     queue, offset = position
-    until = time.monotonic() + wait_ms / 1000
-    with _BrowserPlace(actor) as browser_place:
+    until, has_place = time.monotonic() + wait_ms / 1000, False
+    owner = place_owner(object(), key_id=actor.key_id, address=actor.address)
+    with ExitStack() as places:
         while True:
             page = browse.read_page(
                 topic=topic, queue=queue, offset=offset, limit=limit, actor=actor
@@ -163,41 +159,19 @@ def browse_or_wait(
             at_end = not page.messages and page.next is None
             if not at_end or draining.must_not_wait() or time.monotonic() >= until:
                 return page
-            if not browser_place.take():
+            # Both limits count: that of readers without a group, and that of all waiting
+            # threads. A place is kept until the end.
+            has_place = has_place or (
+                places.enter_context(_browsers.place(actor.key_id or actor.name))
+                and places.enter_context(waiting_place(owner))
+            )
+            if not has_place:
                 return page
             close_old_connections()
             with board.watch(NO_GROUP, {queue: offset}) as waiter:
                 if board.known(queue) <= offset and not draining.must_not_wait():
                     with limiter.aside():
                         waiter.wait(until - time.monotonic())
-
-
-class _BrowserPlace:
-    """The place of a reader without a group: taken when it has to wait, given back at the
-    end.
-    """
-
-    def __init__(self, actor: Actor) -> None:
-        self._key = actor.key_id or actor.name
-        self._owner = place_owner(object(), key_id=actor.key_id, address=actor.address)
-        self._is_taken = False
-
-    def __enter__(self) -> _BrowserPlace:
-        return self
-
-    def __exit__(self, *raised: object) -> None:
-        if self._is_taken:
-            _places.give_back(*self._owner)
-            _browsers.give_back(self._key)
-
-    def take(self) -> bool:
-        if not self._is_taken and _browsers.take(self._key):
-            # Both limits count: that of readers without a group, and that of all waiting
-            # threads.
-            self._is_taken = _places.take(*self._owner)
-            if not self._is_taken:
-                _browsers.give_back(self._key)
-        return self._is_taken
 
 
 def _current_generation(group_id: int, otherwise: int) -> int:
@@ -209,7 +183,7 @@ def _current_generation(group_id: int, otherwise: int) -> int:
     return otherwise if group is None else max(group.generation, otherwise)
 
 
-class _LongPoll:
+class _LongPoll(ExitStack):
     """A pull between its reads: the results of its queues, where each is read next, until
     when it waits.
 
@@ -221,6 +195,7 @@ class _LongPoll:
     def __init__(
         self, consumer: ConsumerId, parameters: PullParameters, address: str
     ) -> None:
+        super().__init__()  # holds the place to wait, and gives it back at the end
         self._consumer, self._parameters = consumer, parameters
         self._owner = place_owner(consumer.text, key_id=consumer.key_id, address=address)
         self._queues = list(parameters.queues)  # from where each is read next
@@ -230,13 +205,6 @@ class _LongPoll:
         self._has_place = False
         # messages that were left out: by the last read, and by all
         self._moved = self._passed = 0
-
-    def __enter__(self) -> _LongPoll:
-        return self
-
-    def __exit__(self, *raised: object) -> None:
-        if self._has_place:
-            give_back_place(self._owner)
 
     def queues_to_read(self) -> list[PullQueue]:
         """Return all queues; later those with news, and those that could not be read from
@@ -294,7 +262,7 @@ class _LongPoll:
 
     def find_place(self) -> bool:
         if not self._has_place:
-            self._has_place = take_place(self._owner)
+            self._has_place = self.enter_context(waiting_place(self._owner))
             self._until = time.monotonic() + self._parameters.wait_ms / 1000
         return self._has_place
 

@@ -39,12 +39,10 @@ def waiting_place(key: str, actor: Actor) -> Iterator[float]:
     """Take a place to wait. Yield the longest time to wait in s, 0 if no place is free."""
     owner = longpoll.place_owner(key, key_id=actor.key_id, address=actor.address)
     # The places of pulls first: they are made for long waits.
-    if longpoll.take_place(owner):
-        try:
+    with longpoll.waiting_place(owner) as has_place:
+        if has_place:
             yield float("inf")
-        finally:
-            longpoll.give_back_place(owner)
-        return
+            return
     # By address only: without a key all Java clients would share the half of these places.
     with _short.place(key, [actor.address]) as has_place:
         yield SHORT_S if has_place else 0.0

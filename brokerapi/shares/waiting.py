@@ -12,6 +12,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from typing import NamedTuple
 
 from django.db import close_old_connections
@@ -58,13 +59,13 @@ def share_or_wait(
     recorded = finishing.record(consumer=consumer, group=group, reports=reports)
     until, has_place = time.monotonic() + wait_ms / 1000, False
     owner = longpoll.place_owner(consumer.text, key_id=consumer.key_id, address=address)
-    try:
+    with ExitStack() as places:
         while not has_hung_up():
             shared = leasing.lease(consumer=consumer, wanted=request)
             if shared.runs or draining.must_not_wait() or time.monotonic() >= until:
                 return ShareResult(leasing.group_of(consumer), shared, recorded)
             # A place is taken once and kept over several waits.
-            has_place = has_place or longpoll.take_place(owner)
+            has_place = has_place or places.enter_context(longpoll.waiting_place(owner))
             if not has_place:
                 retry_ms = min(wait_ms, random.randint(*longpoll.TURNED_AWAY_MS))
                 return ShareResult(group, shared, recorded, retry_ms)
@@ -76,9 +77,6 @@ def share_or_wait(
                 with board.watch(group_id, offsets, shares=True) as waiter, limiter.aside():
                     waiter.wait(wait_s)
         return ShareResult(group, Shared([], {}, {}), recorded)
-    finally:
-        if has_place:
-            longpoll.give_back_place(owner)
 
 
 def share_group(consumer: ConsumerId) -> GroupInfo:
