@@ -24,11 +24,14 @@ from metadata.membership import consumers, java_members
 from metadata.membership.consumers import HeartbeatAnswer, OwnedQueue
 from metadata.membership.java_members import JavaMember, LastAnswer
 
-NORMAL, FAILED = 1, 2  # kinds of topics
+# Kinds of topics, for Java clients.
+NORMAL, FAILED = 1, 2
 THREADS = 10
 PULL_MESSAGES, MOST_PULL_MESSAGES = 50, 300
-MAX_PULL_S = 1  # longest pause between two empty pulls: each of them waits here, too
-OUTDATED = -1  # a generation that has passed: look again
+# Longest pause of a client between two empty pulls. Each of them waits at the broker, too.
+MAX_PULL_S = 1
+# A generation that no group has: the caller reads the assignment again.
+OUTDATED = -1
 Settings = dict[str, Any]
 
 
@@ -57,8 +60,8 @@ def heartbeat(member: JavaMember, client_version: int) -> MemberNews:
         and answer.revoked
         and _content_digest(settings) == member.last_answer.content
     ):
-        # Its last answer had them no longer, so it has stopped them: a second heartbeat
-        # releases them.
+        # The client stopped these queues after its last answer, and their target has changed
+        # since. A second heartbeat releases them.
         answer, settings = _record_heartbeat(member, answer.generation)
     if is_current and _content_digest(settings) == member.last_answer.content:
         return MemberNews(member, answer.generation)

@@ -163,8 +163,10 @@ def check_rate(address: str) -> None:
 def client_name(name: str, version: str) -> str:
     """Return the name and version of a client. The names of CatMQ's clients end in a blank.
 
-    >>> (client_name("10.0.0.5|1|2|80", "5.5.1-SNAPSHOT"), ...  client_name("10.0.0.5|1|280
-    ", "${project.version}")) ('pmq-java/5.5.1-SNAPSHOT', 'catmq-java')
+    >>> client_name("10.0.0.5|1|2|80", "5.5.1-SNAPSHOT")
+    'pmq-java/5.5.1-SNAPSHOT'
+    >>> client_name("10.0.0.5|1|280 ", "${project.version}")
+    'catmq-java'
     """
     if name.endswith(" ") or version == CATMQ_VERSION:
         return "catmq-java" if version == CATMQ_VERSION else f"catmq-java/{version}"
