@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Annotated, Any, Literal, Self, TypeVar, get_type_hints
 
-from msgspec import DecodeError, Meta, Struct, defstruct, json
+from msgspec import DecodeError, Meta, Struct, defstruct, json, structs
 
 from metadata.errors import Invalid
 
@@ -31,25 +31,29 @@ class Answer(Struct, kw_only=True):
 
 
 def fields_of(view: type, names: str = "", **types: Any) -> Callable[[type[A]], type[A]]:
-    """Return a class decorator that adds fields of a view to an answer: `names`, or all.
+    """Return a class decorator that gives an answer fields of a view: `names`, or all.
 
-    `types` are those of fields that differ from the view.
+    `types` are those of fields that differ from the view. Declared fields, which need
+    defaults, come after them.
     """
     hints = get_type_hints(view) | types
+    fields = [(name, hints[name]) for name in names.split() or hints]
 
     def add_fields(answer: type[A]) -> type[A]:
-        # A subclass of the same name: msgspec fixes the fields of a struct when it is defined.
-        fields = [(name, hints[name]) for name in names.split() or hints]
-        doc, module = {"__doc__": answer.__doc__}, answer.__module__
-        derived: type[A] = defstruct(  # type: ignore[assignment]  # it has the base `answer`
+        # A new class: msgspec fixes the fields of a struct when it is defined.
+        declared = [
+            (field.name, field.type, field.default) for field in structs.fields(answer)
+        ]
+        complete: type[A] = defstruct(  # type: ignore[assignment]  # it has the same bases
             answer.__name__,
-            fields,
-            bases=(answer,),
-            namespace=doc,
-            module=module,
+            [*fields, *declared],
+            bases=answer.__bases__,
+            namespace={"__doc__": answer.__doc__},
+            module=answer.__module__,
             kw_only=True,
+            omit_defaults=answer.__struct_config__.omit_defaults,
         )
-        return derived
+        return complete
 
     return add_fields
 
