@@ -136,7 +136,7 @@ def _create(
     if _users().filter(username=name).exists():
         raise Conflict(f"User {name} exists already.", code=Code.ALREADY_EXISTS)
     row.pk = None  # set by an earlier try of this transaction that was rolled back
-    # A concurrent call may pass the check above, too; then the unique index refuses one.
+    # A concurrent call may pass the check above, too; then the unique index refuses it.
     try:
         row.save(force_insert=True)
     except IntegrityError:
