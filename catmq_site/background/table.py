@@ -81,8 +81,8 @@ def loops(*, url: str = config.broker_url) -> list[Loop | NodeLoops]:
         # Metadata, members and this broker
         Loop(
             "metadata",
-            metadata_loops.LOOK_EVERY_S,
-            metadata_loops.look_at_metadata,
+            metadata_loops.CHECK_EVERY_S,
+            metadata_loops.check_metadata,
             bulkhead.end_checks,
             purpose="Check that the metadata database answers, and whether it changed",
         ),
@@ -102,7 +102,7 @@ def loops(*, url: str = config.broker_url) -> list[Loop | NodeLoops]:
         Loop(
             "snapshot",
             0.0,
-            metadata_loops.SnapshotLoop().follow,
+            metadata_loops.SnapshotLoop().wait_and_refresh,
             purpose="Load metadata that changed, and wake the pulls that it concerns",
         ),
         Loop(
