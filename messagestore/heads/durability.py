@@ -86,7 +86,6 @@ def _own_row() -> int:
 
 
 def barrier_of(node_id: int) -> NodeCoalescer[Heads, None]:
-    """Return the coalescer of all calls that wait for a barrier on a node."""
     with _guard:
         if node_id not in _barriers:
             _barriers[node_id] = NodeCoalescer(limit_s=READ_TIMEOUT_S)

@@ -174,7 +174,6 @@ class HeadBoard:
             return self._by_queue.keys() & among
 
     def evict_except(self, queues: Collection[int]) -> None:
-        """Forget the heads of all queues but these."""
         with self._guard:
             self._heads = {q: head for q, head in self._heads.items() if q in queues}
 

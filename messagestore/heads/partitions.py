@@ -144,8 +144,7 @@ def _missing_ends(
         log.warning(
             "Queue %d has %d partitions: shorten its retention", queue, len(existing)
         )
-    info = snapshot.find_queue(queue)
-    topic = snapshot.current().topics[info.topic_id]
+    topic = snapshot.current().topics[snapshot.find_queue(queue).topic_id]
     last_size = existing[-1].end - existing[-1].first
     per_s, now_per_s = _rates(session, queue, newest=last_size)
     # Messages that fit into the queue's share of the topic's byte limit, at their present size.

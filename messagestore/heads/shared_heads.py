@@ -67,7 +67,6 @@ class SharedHeads:
             self._cells[_queue(queue) + 1] = until_ms
 
     def wanted(self, queues: Iterable[int], at_ms: int) -> set[int]:
-        """Return the queues that any worker waits for."""
         # Called for thousands of queues many times a second, so _queue() is not called for
         # each.
         cells, first = self._cells, _queue(0) + 1
@@ -90,7 +89,6 @@ class SharedHeads:
         return True
 
     def leave(self, node: int) -> None:
-        """Give up the watch over a node, so that another process can take it over."""
         if node < NODES and self._cells[_node(node)] == self._me:
             self._cells[_node(node) + 1] = 0
 

@@ -185,8 +185,7 @@ def reexamine(*, name: str, actor: Actor, rights: bool = True) -> Preflight:
     Needs `admin`. `rights` are tried on a table that is dropped afterwards; nothing else
     changes. Raises NotFound(node_not_found).
     """
-    node = node_rows.find_node(name=name, actor=actor)
-    info = snapshot.node_by_id(node.id)
+    info = snapshot.node_by_id(node_rows.find_node(name=name, actor=actor).id)
     findings = list(_examine_database(info, unsafe=False, rights=rights))
     if info.engine == "mysql":
         findings.append(_check_capacity(info))
@@ -278,10 +277,9 @@ def _check_own_data(session: Session, info: NodeInfo) -> Finding:
 
 
 def _check_schema(session: Session, info: NodeInfo) -> Iterator[Finding]:
-    """Compare the version of the tables, if there are any, with that of this release."""
     try:
         schema = promotion_sql.read_schema(session)
-    except db_errors.Final:
+    except db_errors.Final:  # no tables yet
         return
     problem = node_guard.describe_misfit(info.name, schema)
     if problem:

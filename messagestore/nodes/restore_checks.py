@@ -266,7 +266,6 @@ def _compare_groups(
     node_mark: NodeMark,
     losing_queues: Mapping[int, QueueCheck],
 ) -> list[GroupCheck]:
-    """Return the groups that read queues with losses."""
     committed_now = {
         (group, instance, queue): committed
         for group, instance, queue, _, committed in node_mark.readers

@@ -159,10 +159,9 @@ def _read_nodes(
         # Group 0 has no reader row, so this returns only the bounds.
         bounds_of_queues = reader_sql.read_positions(session, group_id=0, queues=queue_ids)
         for group, group_id, name in readers:
-            positions = reader_sql.read_positions(
+            for position in reader_sql.read_positions(
                 session, group_id=group_id, queues=queue_ids, instance=name
-            )
-            for position in positions.values():
+            ).values():
                 unread_messages = None
                 if position.committed is not None:
                     unread_messages = count_messages(

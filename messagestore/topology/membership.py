@@ -140,7 +140,6 @@ def _require_topics(group: str, topics: Collection[str], actor: Actor) -> None:
 
 
 def _subscribed_names(group: str) -> set[str]:
-    """Return the topics that a group subscribes to, by the current snapshot."""
     current = snapshot.current()
     group_info = current.groups_by_name.get(group)
     topic_ids = _subscribed_ids(group_info.id) if group_info is not None else set()
@@ -152,10 +151,9 @@ def _subscribed_names(group: str) -> set[str]:
 
 
 def _subscribed_ids(group_id: int) -> set[int]:
-    subscriptions = snapshot.current().subscriptions_of(group_id)
     return {
         subscription.topic_id
-        for subscription in subscriptions
+        for subscription in snapshot.current().subscriptions_of(group_id)
         if subscription.state == "ready"
     }
 

@@ -77,10 +77,10 @@ def expand(
 
 
 def _preview(planned: LayoutChange, *, dry_run: bool) -> Change:
-    losing_slots = [
-        queue for queue in planned.topic.queues if queue.queue in planned.losing
-    ]
-    unread = drains.unread(topic=planned.topic, queues=losing_slots)
+    unread = drains.unread(
+        topic=planned.topic,
+        queues=[queue for queue in planned.topic.queues if queue.queue in planned.losing],
+    )
     version = planned.topic.layout_version
     return Change(
         planned.topic.name, dry_run, version, planned.queues, len(planned.slots), unread
@@ -88,7 +88,6 @@ def _preview(planned: LayoutChange, *, dry_run: bool) -> Change:
 
 
 def _complete(change: Change, layout_change: LayoutChange) -> Change:
-    """Return the change with the layout that was reached."""
     return replace(
         change,
         layout_version=layout_change.topic.layout_version,

@@ -158,9 +158,9 @@ class _ReaderIndex:
         instances = BroadcastInstance.objects.using(ALIAS).exclude(
             name__contains=RELEASED_MARK
         )
-        instances_of_groups = instances.filter(group__in=groups).order_by("name")
         self._instances = grouped(
-            (instance.group_id, instance) for instance in instances_of_groups
+            (instance.group_id, instance)
+            for instance in instances.filter(group__in=groups).order_by("name")
         )
 
     def readers_of(self, queue: Queue) -> list[ExpectedReader]:

@@ -54,8 +54,6 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True)
 class TraceView:
-    """A stored attempt at a message."""
-
     group: str
     member: str
     attempt: int

@@ -228,7 +228,6 @@ def shrink(
 def _choose_queues(
     topic: Topic, queues: Sequence[int] | None, count: int | None
 ) -> list[int]:
-    """Return the ids of the queues to shrink by. Raises Invalid."""
     states = dict(topic.queues.values_list("pk", "state"))
     if (queues is None) == (count is None):
         raise Invalid.field("queues", "give either the ids of queues, or count")
@@ -365,12 +364,11 @@ def remove(*, topic_id: int, queue: int) -> None:
         return
     QueueOffset.objects.filter(queue=queue_row).delete()
     queue_row.delete()
-    name = f"{topic.name}/{queue}"
     audit.record(
         actor=job("queues"),
         verb="remove",
         kind="queue",
-        name=name,
+        name=f"{topic.name}/{queue}",
         before={"state": "retired"},
     )
     record_change("topic", topic_id)
@@ -402,9 +400,6 @@ def _lock_topic_by_name(name: str, actor: Actor) -> Topic:
 
 
 def _lock_resizable_topic(name: str, actor: Actor) -> Topic:
-    """Lock and return a ready topic whose number of queues may change. Raises Invalid for
-    a retry topic.
-    """
     row = _lock_topic_by_name(name, actor)
     # The queue of a retry is a function of its id and the queues, so these must not
     # change.
@@ -416,7 +411,6 @@ def _lock_resizable_topic(name: str, actor: Actor) -> Topic:
 
 
 def _lock_ready_topic(topic_id: int) -> Topic:
-    """Lock and return a ready topic. Raises NotFound."""
     row = (
         Topic.objects.select_for_update()
         .filter(pk=topic_id, state=Topic.State.READY)
@@ -458,7 +452,6 @@ def _read_layout(topic: Topic) -> Layout:
 def _spread_layout(
     topic: Topic, *, gain: Collection[int] = (), drained: Collection[int] = ()
 ) -> Layout:
-    """Return the layout with the queues in `gain` added, and those in `drained` removed."""
     before = _read_layout(topic)
     writable = (_writable_queues(topic) | set(gain)) - set(drained)
     return spread_slots(

@@ -47,8 +47,6 @@ QUEUES = 2  # retries are few; with two queues, two members can handle them
 
 @dataclass(frozen=True, slots=True)
 class FailureTopic:
-    """A retry topic and the subscription of its group to it."""
-
     topic: TopicView
     subscription: SubscriptionView
 

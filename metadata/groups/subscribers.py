@@ -95,7 +95,6 @@ def due_for_drop(after_days: float) -> Iterator[TopicQueues]:
 
 
 def _queues_in_state(state: str, for_s: float) -> Iterator[TopicQueues]:
-    """Yield the queues of ready topics that have been in a state for that time, by topic."""
     with reachable():
         since = before(database_now(), seconds=for_s)
         rows = Queue.objects.filter(

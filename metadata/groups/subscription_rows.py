@@ -163,8 +163,7 @@ def check_start(*, start: str, at_ms: int | None, ago_ms: int | None = None) -> 
         raise Invalid.field(
             "start", f"must be one of {', '.join(ConsumerGroupTopic.Start.values)}"
         )
-    times = {"start_at_ms": at_ms, "start_ago_ms": ago_ms}
-    for name, value in times.items():
+    for name, value in {"start_at_ms": at_ms, "start_ago_ms": ago_ms}.items():
         if value is not None and (problem := START_TIME.problem(value)) is not None:
             raise Invalid.field(name, problem)
     if at_ms is not None and ago_ms is not None:
@@ -309,12 +308,11 @@ def mark_deleting(*, group: str, topic: str, actor: Actor) -> SubscriptionView:
     # Retries of a subscription make no sense without it.
     _delete_retry_subscription(subscription_row)
     rebalance.request(group_row.pk, f"unsubscribed from {topic}")
-    name = f"{group}/{topic}"
     audit.record(
         actor=actor,
         verb="delete",
         kind="subscription",
-        name=name,
+        name=f"{group}/{topic}",
         before={"state": before_state},
     )
     record_change("subscription", subscription_row.pk)

@@ -212,9 +212,9 @@ def release_names(*, after_days: float = KEPT_DAYS) -> list[ReleasedInstance]:
         _release_name(instance_id=instance_id, group_id=group_id, unseen_since=unseen_since)
     with reachable():
         rows = BroadcastInstance.objects.filter(name__contains=RELEASED_MARK).order_by("pk")
-        released = rows.values_list("pk", "group_id")[:MAX_DELETED]
         return [
-            ReleasedInstance(pk, group_id, reader_instance(pk)) for pk, group_id in released
+            ReleasedInstance(pk, group_id, reader_instance(pk))
+            for pk, group_id in rows.values_list("pk", "group_id")[:MAX_DELETED]
         ]
 
 

@@ -120,7 +120,7 @@ def register(
     the group.
 
     `incarnation` is a UUID that the process made at its start. A repeat with the same
-    one gets the same result; another one replaces the earlier process of that identity.
+    incarnation gets the same result; another replaces the earlier process of that identity.
     Raises Invalid, NotFound(group_not_found), Gone(replaced) for a process that was
     itself replaced, and MetadataUnavailable.
     """

@@ -83,8 +83,7 @@ class _Beat:
 
 @dataclass(frozen=True, slots=True)
 class _MemberState:
-    """What was read about the member of a recorded heartbeat. `gone`: the error if it is
-    no member.
+    """State of the member of a recorded heartbeat. `gone`: the error if it is no member.
 
     `instance_epoch` is the epoch of the instance that a member of a broadcasting group
     holds. A member that `stands_by` must not own the queues in `held`.
@@ -230,7 +229,7 @@ def _record(beats: Sequence[_Beat]) -> list[_MemberState]:
                 When(pk=member_id, then=Value(text))
                 for member_id, text in sorted(reports.items())
             ]
-            # The same UPDATE has members without a report, which keep the former one.
+            # The same UPDATE has members without a report, which keep the former report.
             values["report"] = Case(*cases, default=F("report"))
             values["reported_at"] = Case(
                 When(pk__in=sorted(reports), then=UtcNow()), default=F("reported_at")
@@ -357,9 +356,7 @@ def _read_broadcast_states(
 def _state_of_beat(
     beat: _Beat, member: ConsumerGroupConsumer | None, states: dict[str, _MemberState]
 ) -> _MemberState:
-    """Return the state for one heartbeat, or one with `gone` if the member expired or was
-    replaced.
-    """
+    """Return the state for a heartbeat; `gone` is set if the member expired or was replaced."""
     if member is None:
         return _MemberState(gone=expired_error())
     if member.consumer_id != beat.consumer.text:
@@ -429,7 +426,7 @@ def _new_coalescer() -> PacedCoalescer[_Beat, _MemberState]:
 
 
 def serve() -> None:
-    """Record waiting heartbeats: one pass of the loop (PacedCoalescer.serve)."""
+    """Record waiting heartbeats: a pass of the loop (PacedCoalescer.serve)."""
     _coalescer.serve(SERVE_S)
 
 

@@ -112,10 +112,10 @@ def is_young(java_id: int) -> bool:
 
 
 def link_client(*, consumer: ConsumerId, java_id: int) -> None:
-    """Mark a membership as one of a Java client. Does nothing if it is marked already.
+    """Mark a membership as that of a Java client. Does nothing if it is marked already.
 
     Its versions begin at the time in the client's number. A client that registers again
-    may still hold versions of its former number, and must find the new ones above them.
+    may still hold versions of its former number, and the new versions must be above them.
     """
     forget_client(java_id)
     base = java_id >> RANDOM_BITS
@@ -189,21 +189,17 @@ def heartbeating_members(java_id: int) -> tuple[list[ConsumerId], bool]:
 
 
 def find_consumer(member_id: int) -> ConsumerId | None:
-    """Return the consumer id of a Java client's membership, None if this is none."""
     with reachable():
-        rows = (
+        consumer_id = (
             _rows()
             .filter(pk=member_id, java_id__isnull=False)
             .values_list("consumer_id", flat=True)
+            .first()
         )
-        consumer_id = rows.first()
     return consumer_id and check(consumer_id)
 
 
 def find_consumers(member_ids: Collection[int]) -> list[ConsumerId]:
-    """Return the consumer ids of those of the memberships that are of Java clients, with
-    one query.
-    """
     if not member_ids:
         return []
     with reachable():

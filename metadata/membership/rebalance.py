@@ -223,8 +223,7 @@ def _rebalance_and_audit(*, group: str, actor: Actor) -> RebalanceResult:
 
 
 def rebalance(group_id: int) -> RebalanceResult:
-    """Assign every queue of a group: grant the free ones, revoke those that move, clear
-    the mark.
+    """Assign every queue of a group: grant free queues, revoke moving queues, clear the mark.
 
     Raises NotFound(group_not_found).
     """
@@ -335,8 +334,7 @@ def _assign_queues(
     }
     # The target owns a granted queue at once, under a new epoch.
     for (owner, target), queues in grants.items():
-        granted_rows = group_rows.filter(queue__in=queues, owner=owner)
-        granted_rows.update(
+        group_rows.filter(queue__in=queues, owner=owner).update(
             owner=target, target=target, epoch=F("epoch") + 1, **order_columns
         )
     # The owner of a retargeted queue must release it first.

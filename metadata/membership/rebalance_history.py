@@ -168,7 +168,6 @@ def write_late_notes() -> None:
 
 @bulkhead.permit("notes")
 def _write_acquisition(acquisition: _Acquisition) -> None:
-    """Record which member serves the queues, and how long each was paused."""
     consumer, epochs = acquisition.consumer, acquisition.epochs
     with reachable():
         # Guarded updates without the lock of the group: a new owner must not wait until a

@@ -167,11 +167,11 @@ def reconcile(
         changed += 1
         if met:
             row.since_at, row.ended_at, row.times = now, None, row.times + 1
-            # Whoever acknowledged the former occurrence has not seen this one.
+            # An acknowledgement of the former occurrence does not count for the new one.
             row.acknowledged_at, row.acknowledged_by = None, ""
         else:
             row.ended_at = now
-    # Another process may have inserted a row meanwhile; the next check renews that one.
+    # If another process has inserted a row meanwhile, the next check renews that.
     Alarm.objects.bulk_create(new_rows.values(), batch_size=500, ignore_conflicts=True)
     Alarm.objects.bulk_update(rows.values(), FIELDS, batch_size=200)
     return changed
@@ -192,7 +192,7 @@ def acknowledge(*, kind: str, name: str, actor: Actor) -> None:
         raise NotFound(f"There is no alarm {kind} at {name}.")
     unacknowledged = rows.filter(ended_at__isnull=True, acknowledged_at__isnull=True)
     now = database_now()
-    # The conditions are part of the UPDATE, so of two users only one acknowledges the alarm.
+    # The conditions are part of the UPDATE, so only the first of two users acknowledges.
     values = {"acknowledged_at": now, "acknowledged_by": actor.name}
     if not unacknowledged.update(
         **values, **({"ended_at": now} if kind in EVENT_KINDS else {})
@@ -231,9 +231,7 @@ def acknowledge_all(*, chosen: Collection[tuple[str, str]], actor: Actor) -> int
 
 
 def may_manage(actor: Actor, subject: Subject) -> bool:
-    """Return True if the actor has `admin` on everything or `manage` on what an alarm is
-    about.
-    """
+    """Return True if the actor has `admin` on everything, or `manage` on the alarm's subject."""
     if access.may(actor, "admin", "*"):
         return True
     resources = [("group", subject.group), ("topic", subject.topic)]

@@ -64,7 +64,6 @@ class Counters:
                 self.totals[group_id] = pulled + count.messages, handled + count.handled
 
     def take(self) -> dict[Key, Count]:
-        """Return the counts and start again from zero."""
         # Exchanged, not copied: every send and pull of the process takes this lock.
         with self._lock:
             counts, self._counts = self._counts, {}

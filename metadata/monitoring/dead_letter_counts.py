@@ -54,9 +54,7 @@ class GroupDeadLetters:
 
 @dataclass(frozen=True, slots=True)
 class DeadLetters:
-    """Dead letters of all groups: sums, the groups with the newest ones, and those with
-    unseen ones.
-    """
+    """Dead letters of all groups: sums, and the groups with the newest or unseen letters."""
 
     messages: int
     groups: int
@@ -72,7 +70,7 @@ def record(counts: Mapping[int, Count]) -> int:
     """
     now = database_now()
     DeadLetterCount.objects.exclude(group_ref__in=list(counts)).delete()
-    # Locked and updated in place, so that a mark of what was seen is not overwritten.
+    # Locked and updated in place, so that mark_seen() at the same time is not overwritten.
     rows = {row.group_ref: row for row in DeadLetterCount.objects.select_for_update()}
     for group_id, count in sorted(counts.items()):
         row = rows.get(group_id) or DeadLetterCount(group_ref=group_id)

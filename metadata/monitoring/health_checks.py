@@ -46,17 +46,16 @@ def find_failed_jobs(every_minutes: dict[str, int]) -> AlarmFindings:
     with reachable():
         since = before(database_now(), seconds=JOB_MEMORY_S)
         ended_runs = JobRun.objects.filter(state__in=("done", "failed"))
-        # One query for all jobs: their history has many rows.
+        # A single query for all jobs: their history has many rows.
         latest = (
             ended_runs.order_by()
             .values("name")
             .annotate(last=Max("id"))
             .values_list("last", flat=True)
         )
-        failed_runs = ended_runs.filter(
+        for run in ended_runs.filter(
             pk__in=list(latest), state="failed", started_at__gte=since
-        )
-        for run in failed_runs.order_by("-id"):
+        ).order_by("-id"):
             is_so: bool | None = True
             if every_minutes.get(run.name, RARE_MINUTES) < RARE_MINUTES:
                 # A single failure neither begins nor ends the alarm of a frequent job.

@@ -223,10 +223,9 @@ def _read_groups(group_ids: Collection[int], since: datetime) -> dict[int, _Grou
         lag_ms,
         at,
     ) in subscriptions.values_list(*columns):
-        subscription = _SubscriptionLag(
-            topic_id, topic, stopped, 1000 * delay_s, Lag(lag, lag_ms), at
+        groups[group_id].subscriptions.append(
+            _SubscriptionLag(topic_id, topic, stopped, 1000 * delay_s, Lag(lag, lag_ms), at)
         )
-        groups[group_id].subscriptions.append(subscription)
     samples = Sample.objects.filter(step_s=60, at__gte=since, group_ref__in=ids)
     for group_id, topic, at, pulled, handled, lag in samples.values_list(
         "group_ref", "topic_ref", "at", "messages", "handled", "lag"
@@ -243,7 +242,7 @@ def _judge_group(group: _GroupData, sent: _SentByMinute, now: datetime) -> Group
         (subscription.at for subscription in running if subscription.at is not None),
         default=now,
     )
-    # The pace covers the last one to two minutes, also of topics that are paused.
+    # Since the minute before the last began; topics that are paused count, too.
     pace_since = start_of_step(now, step_s=60) - MINUTE
     seconds = (now - pace_since).total_seconds()
     all_topics = {subscription.topic_id for subscription in group.subscriptions}
@@ -281,7 +280,6 @@ def _judge_group(group: _GroupData, sent: _SentByMinute, now: datetime) -> Group
 
 
 def _sum_or_none(values: Collection[int | None]) -> int | None:
-    """Return the sum, None if any of the values is not known."""
     known_values = [value for value in values if value is not None]
     return sum(known_values) if len(known_values) == len(values) else None
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any
 
 from django.db.models import F, Max, Q
@@ -66,31 +65,25 @@ def write_notifications() -> int:
     mails: list[AlarmMail] = []
     for row in rows:
         if row.ended_at is None:
-            mails += [
-                _new_mail(row, "began", address, now)
-                for address in recipients.of_alarm(row)
-            ]
+            event, addresses = "began", recipients.of_alarm(row)
             row.notified = row.times
         else:
             began = AlarmMail.objects.filter(alarm=row, occurrence=row.times, what="began")
             # Addresses that were not notified yet of the begin need neither mail.
             began.filter(sent_at__isnull=True).delete()
             notified = began.filter(sent_at__isnull=False, error="")
-            mails += [
-                _new_mail(row, "ended", address, now)
-                for address in notified.values_list("address", flat=True)
-            ]
+            event, addresses = "ended", list(notified.values_list("address", flat=True))
             row.notified = row.notified_end = row.times
+        mails += [
+            AlarmMail(
+                alarm=row, occurrence=row.times, what=event, address=address, made_at=now
+            )
+            for address in addresses
+        ]
     # A repeat after a lost answer finds its rows and inserts none (ignore_conflicts).
     AlarmMail.objects.bulk_create(mails, batch_size=500, ignore_conflicts=True)
     Alarm.objects.bulk_update(rows, ("notified", "notified_end"), batch_size=200)
     return len(mails)
-
-
-def _new_mail(alarm: Alarm, event: str, address: str, now: datetime) -> AlarmMail:
-    return AlarmMail(
-        alarm=alarm, occurrence=alarm.times, what=event, address=address, made_at=now
-    )
 
 
 class _Recipients:

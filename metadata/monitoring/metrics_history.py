@@ -1,10 +1,10 @@
 """Time series: messages through each topic and group, minute by minute, and the lag of
 groups.
 
-What a group *pulled* was sent to its members, perhaps twice. What it *handled* is what
-its commits moved its positions past, including failures that were handed over and
-messages that a filter left out, but not what a reset, a declared gap or retention
-skipped.
+A group *pulled* the messages that were sent to its members, perhaps twice. It *handled*
+the messages that its commits moved its positions past. These include failures that were
+handed over and messages that a filter left out, but not those that a reset, a declared gap
+or retention skipped.
 
 Every process counts in memory. A loop of each worker adds the counts to the samples of
 the current minute (`flush`), so a worker that is killed loses a few seconds of
@@ -122,7 +122,7 @@ def flush() -> int:
         return 0
     try:
         _write_counts(counts)
-    # Also when the process is told to stop: counts that were taken must not be lost.
+    # Also for a signal to stop: counts that were taken must not be lost.
     except BaseException:
         _counters.put_back(counts)
         raise
@@ -293,7 +293,7 @@ def read_points(
         if at + 1000 * step <= created_at_ms:
             point = Point(at, is_known=False)
         series.append(replace(point, seconds=float(step)))
-    # With longer steps the last one is not over yet, so its rates need its true length.
+    # With longer steps the last is not over yet, so its rates need its true length.
     if step != SLOT_S:
         series[-1] = replace(series[-1], seconds=max(1.0, (now - last).total_seconds()))
     return series
@@ -399,7 +399,6 @@ def _filter_samples(
 
 
 def _points_by_minute(rows: QuerySet[Sample]) -> dict[int, Point]:
-    """Return a point for each time of the samples: sends and pulls, each summed up."""
     points: dict[int, Point] = {}
     for row in _sum_by_time(rows.filter(group_ref=0), "messages", "bytes", "errors"):
         at, messages, size = ms(row["at"]), row["sum_messages"], row["sum_bytes"]

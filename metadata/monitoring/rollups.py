@@ -20,12 +20,12 @@ MAX_STEPS = 200  # per step size in a pass
 
 
 def roll_up() -> int:
-    """Sum finer steps up into coarser ones. Return how many steps were written.
+    """Sum up finer steps into coarser steps. Return how many were written.
 
     A call does a limited number of steps. Repeating it changes nothing.
     """
     written_steps = 0
-    # The finer step first, because the coarser one sums it up.
+    # The finer step first, because the coarser step sums it up.
     for step_s in (900, 86_400):
         finer = Sample.objects.filter(step_s=FINER[step_s])
         with reachable():

@@ -17,7 +17,16 @@ from typing import Any
 
 from metadata.errors import FieldError, Invalid
 from metadata.rules.groups.delivery import parse_tags
-from metadata.rules.setting_types import Choice, Headers, Kind, Setting, Tags, Text, Whole
+from metadata.rules.setting_types import (
+    Choice,
+    Headers,
+    Kind,
+    Setting,
+    Tags,
+    Text,
+    Whole,
+    read_settings,
+)
 from metadata.rules.settings import DELIVERY, GROUP, TOPIC, check_settings
 from metadata.rules.topics.names import check_name
 
@@ -134,7 +143,6 @@ def parse_document(document: Any) -> list[Entry]:
 
 
 def invalid_document(errors: list[FieldError]) -> Invalid:
-    """Return the error for a document, with its first MAX_ERRORS errors."""
     listed = errors[:MAX_ERRORS]
     rest = f"; and {len(errors) - MAX_ERRORS} more" if len(errors) > MAX_ERRORS else ""
     return Invalid(
@@ -197,10 +205,9 @@ def write_settings(settings: Mapping[str, Setting], row: object) -> dict[str, An
     """Return the settings of a row, or of any object with these attributes, as a document
     has them.
     """
-    values = {name: getattr(row, name) for name in settings}
     return {
         name: None if value is None else settings[name].kind.written(value)
-        for name, value in values.items()
+        for name, value in read_settings(settings, row).items()
     }
 
 

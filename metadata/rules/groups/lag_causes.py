@@ -172,7 +172,6 @@ def find_causes(facts: GroupFacts) -> list[Cause]:
 
 
 def _find_pauses(facts: GroupFacts) -> Iterator[Cause]:
-    """Yield pauses that unread messages wait for."""
     if facts.stopped:
         if facts.lag:
             yield Cause("paused", figures={"lag": facts.lag})
@@ -224,7 +223,6 @@ def _find_missing_readers(facts: GroupFacts) -> Iterator[Cause]:
 
 
 def _find_long_handler(facts: GroupFacts) -> Iterator[Cause]:
-    """Yield the handler call that takes the longest, if that is long."""
     handlers = [(m.slowest, m.name) for m in facts.members if m.slowest is not None]
     handler, member = max(
         handlers, key=lambda entry: entry[0].running_ms, default=(None, "")
@@ -286,15 +284,13 @@ def find_hot_queue(facts: GroupFacts) -> ReadQueue | None:
         for queue in facts.queues
         if queue.topic == longest.topic and not queue.is_retry
     ]
-    topic_lag = sum(queue.lag or 0 for queue in topic_queues)
     is_hot = len(topic_queues) > 1 and (longest.lag or 0) >= max(
-        HOT_MIN_MESSAGES, HOT * topic_lag
+        HOT_MIN_MESSAGES, HOT * sum(queue.lag or 0 for queue in topic_queues)
     )
     return longest if is_hot else None
 
 
 def _compare_rates(facts: GroupFacts) -> Iterator[Cause]:
-    """Yield that members handle less than is sent, or did so for a while."""
     if facts.trend == "catches_up":
         yield Cause(
             "more_was_sent",

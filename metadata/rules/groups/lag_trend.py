@@ -91,8 +91,7 @@ def find_trend(figures: LagFigures) -> LagTrend:
     if figures.lag is None:
         return LagTrend("unknown")
     if not figures.lag:
-        is_read = figures.sent or figures.handled
-        return LagTrend("keeps_up" if is_read else "nothing_sent")
+        return LagTrend("keeps_up" if figures.sent or figures.handled else "nothing_sent")
     # These wait only for the next commit.
     if figures.oldest_ms is not None and figures.oldest_ms < FRESH_MS:
         return LagTrend("keeps_up")

@@ -193,7 +193,4 @@ def lowest_unfinished(
 
 
 def lease_lost_error(deliveries: int) -> str:
-    """Return the error of a message that is dead because none of its leases brought a
-    result.
-    """
     return f"LeaseLost: {deliveries} leases ended without a result"

@@ -23,8 +23,6 @@ ALIVE_S = 10.0
 
 
 class Claim(StrEnum):
-    """Decision on a claim to the name of a broker."""
-
     TAKE = "take"
     REPLACED = "replaced"  # the claimant had the name until another life took it
     TAKEN = "taken"  # by a live broker with another URL
