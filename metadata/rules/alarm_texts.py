@@ -89,6 +89,7 @@ def translate_detail(
     '7 unread messages'
     """
     text = TEXTS.get(facts["text"]) if facts else None
+    # Written by a release that stored no facts, or by a later release with another text.
     if facts is None or text is None:
         return detail
     values = {name: _to_text(value, translate) for name, value in facts["values"].items()}

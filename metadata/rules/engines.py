@@ -89,6 +89,7 @@ def is_maintained(version: str, *, now: tuple[int, int]) -> bool:
     """
     kind, numbers = parse_version(version)
     series = LONG_TERM[kind]
+    # A series between two long-term series ended with its successor.
     if numbers[:2] not in series:
         return numbers[:2] > max(series)
     end = series[numbers[:2]]

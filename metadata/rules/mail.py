@@ -33,6 +33,7 @@ def parse_server(url: str) -> MailServer:
     ('mail.example.org', 587, 'ops', 'a@b', 'starttls')
     """
     parts = urlsplit(url)
+    # urlsplit() checks the port only when it is read.
     try:
         port = parts.port or PORTS.get(parts.scheme, 0)
     except ValueError:

@@ -248,6 +248,7 @@ def declared_settings(owner: type) -> dict[str, Setting]:
     bases.
     """
     fields = {field_info.name: field_info for field_info in dataclasses.fields(owner)}
+    # dataclasses.fields() would have the settings of the bases first.
     names = [name for base in owner.__mro__ for name in get_annotations(base)]
     return {
         name: Setting(name, default=fields[name].default, **fields[name].metadata)

@@ -243,6 +243,7 @@ def classify_error(number: object, message: str, *, ca: str) -> str:
     if number not in _TLS_ERROR_NUMBERS:
         return ""
     key = next((key for sign, key in _ERROR_SIGNS if sign in message), "tls_no_handshake")
+    # Without a CA file the CAs of the machine were used, so another remedy applies.
     return "tls_system_ca" if not ca and key in ("tls_unknown_ca", "tls_no_ca") else key
 
 
