@@ -128,9 +128,7 @@ class GroupFacts:
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """A cause; `about` names queues, topics or members, `figures` has the figures for its
-    text.
-    """
+    """A cause; `about` names queues, topics or members, `figures` are the values in its text."""
 
     kind: Kind
     about: Sequence[str | int] = ()
