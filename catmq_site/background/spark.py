@@ -123,7 +123,7 @@ def _environ() -> dict[str, str]:
         raise Invalid(
             "Spark is not installed: run script/setup --with-spark. Or use --engine direct."
         )
-    environ = {**credentials.known(), **os.environ}
+    environ = {**credentials.read_credentials(), **os.environ}
     missing = [name for name in ("CATMQ_URL", "CATMQ_API_KEY") if not environ.get(name)]
     if missing:
         raise Invalid(

@@ -13,7 +13,7 @@ from typing import Any
 
 from catmq_site.management.base import CatmqCommand, align_columns
 from catmq_site.pmq import tables
-from catmq_site.pmq.mapping import Found, Mapping, Remark
+from catmq_site.pmq.mapping import Definitions, Mapping, Remark
 from messagestore.topology import imports
 from metadata.definitions.plans import Plan, Step
 from metadata.errors import Invalid
@@ -62,7 +62,7 @@ class Command(CatmqCommand):
         if not url:
             raise Invalid.field("--from", f"give it, or set {URL_VARIABLE}")
         users = [user.name for user in accounts.list_users(actor=self.actor)]
-        definitions = Mapping(tables.read(url), users).run()
+        definitions = Mapping(tables.read_tables(url), users).run()
         plan_of_rest = self._remove_conflicts(definitions)
         if options["document"]:
             options["document"].write_text(
@@ -84,7 +84,7 @@ class Command(CatmqCommand):
         )
         self.stdout.write(f"\n{conclusion}")
 
-    def _import(self, definitions: Found, *, dry_run: bool) -> Plan:
+    def _import(self, definitions: Definitions, *, dry_run: bool) -> Plan:
         return imports.import_definitions(
             document=definitions.document,
             existing="keep",
@@ -92,7 +92,7 @@ class Command(CatmqCommand):
             actor=self.actor,
         )
 
-    def _import_tokens(self, definitions: Found, *, apply: bool) -> list[list[str]]:
+    def _import_tokens(self, definitions: Definitions, *, apply: bool) -> list[list[str]]:
         """Import the send tokens of topics that have none here. Return a line for each
         topic.
         """
@@ -111,7 +111,7 @@ class Command(CatmqCommand):
                 lines.append([topic, "has its own here, which stay"])
         return lines
 
-    def _remove_conflicts(self, definitions: Found) -> Plan:
+    def _remove_conflicts(self, definitions: Definitions) -> Plan:
         """Remove definitions that cannot be created, with their subscriptions. Return the
         plan of the rest.
         """
@@ -125,7 +125,7 @@ class Command(CatmqCommand):
                 remove_entry(definitions, step)
 
 
-def remove_entry(definitions: Found, step: Step) -> None:
+def remove_entry(definitions: Definitions, step: Step) -> None:
     """Move an entry that cannot be created from the document to `left_out`, with its
     subscriptions.
     """
@@ -150,7 +150,7 @@ def entry_name(entry: dict[str, Any]) -> str:
     return str(entry["name"]) if "name" in entry else f"{entry['group']}/{entry['topic']}"
 
 
-def format_report(definitions: Found, plan: Plan, *, done: bool) -> Iterator[str]:
+def format_report(definitions: Definitions, plan: Plan, *, done: bool) -> Iterator[str]:
     """Yield the lines of the report: what is created, exists, differs or is left out,
     remarks, and offsets.
     """

@@ -186,9 +186,7 @@ def replace_tables(old_page: str) -> str:
 def format_column(field: Any) -> str:
     """Return the name of a column, and the table that it refers to."""
     referenced_table = field.related_model._meta.db_table if field.related_model else ""
-    return f"`{field.column}`" + (
-        f" → `{referenced_table}`" if referenced_table else ""
-    )
+    return f"`{field.column}`" + (f" → `{referenced_table}`" if referenced_table else "")
 
 
 def format_client_settings() -> str:
