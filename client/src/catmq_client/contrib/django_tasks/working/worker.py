@@ -79,12 +79,7 @@ class TaskConsumer(ShareConsumer):
     messages are dropped. A ShareConsumer would end.
     """
 
-    def _assemble(self) -> None:
-        handle_error = self._membership.handle_error
-        self._reporter = DroppingReporter(
-            transport=self._transport, state=self._state, handle_error=handle_error
-        )
-        super()._assemble()
+    _reporter_class = DroppingReporter
 
 
 class Worker:
