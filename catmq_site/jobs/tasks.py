@@ -29,7 +29,7 @@ def connect() -> None:
     """Give metadata its way to ask for background work; called once by every process that
     changes it.
     """
-    from catmq_site.background.pipeline import place
+    from catmq_site.background.pipeline import describe_place
     from catmq_site.background.table import JOBS, list_broker_loops
 
     rebalance.set_background(ask_for_rebalance)
@@ -38,7 +38,7 @@ def connect() -> None:
     }
     runs.set_scheduled_jobs(listed, ask_for_job)
     runs.set_broker_loops(list_broker_loops)
-    pipeline.set_runner(ask_for_run, place)
+    pipeline.set_runner(ask_for_run, describe_place)
 
 
 def ask_for_rebalance(group_id: int) -> None:

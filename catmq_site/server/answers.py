@@ -28,8 +28,10 @@ class Answer(Response):  # type: ignore[misc]
 
     def send_headers(self) -> None:
         if not self.headers_sent:
-            lines: list[str] = self.default_headers()
-            lines += [f"{name}: {value}\r\n" for name, value in self.headers]
+            lines = [
+                *self.default_headers(),
+                *(f"{name}: {value}\r\n" for name, value in self.headers),
+            ]
             # Not sent yet: _send_with_head() joins it to the first bytes of the body.
             self.head = ("".join(lines) + "\r\n").encode("latin-1")
             self.headers_sent = True
@@ -42,8 +44,8 @@ class Answer(Response):  # type: ignore[misc]
         self.is_last = self.should_close() or self._has_unread_body()
         connection = "close" if self.is_last else "keep-alive"
         return [
-            f"HTTP/{major}.{minor} {self.status}\r\nDate: "
-            f"{_format_date(int(time.time()))}\r\nConnection: {connection}\r\n"
+            f"HTTP/{major}.{minor} {self.status}\r\nDate: {current_date()}\r\n"
+            f"Connection: {connection}\r\n"
         ]
 
     def _has_unread_body(self) -> bool:
@@ -56,11 +58,9 @@ class Answer(Response):  # type: ignore[misc]
         return getattr(reader, "parser", None) is not None
 
     def _emit_body(self, data: bytes) -> None:
+        self._send_with_head(b"" if self.chunked else data)
         if self.chunked:
-            self._send_with_head()
             super()._emit_body(data)
-        else:
-            self._send_with_head(data)
 
     def _send_with_head(self, data: bytes = b"") -> None:
         head, self.head = self.head, b""

@@ -97,7 +97,20 @@ class Channel:
         # Each byte that moves earns time, so a large body may take long and a silent client
         # not.
         left_s = GRACE_S + self._moved_bytes / MIN_BYTES_PER_S - self._waited_s
-        if self.phase is NO_WAIT or left_s <= 0 or not self._poll_client(event, left_s):
+        is_ready = False
+        if self.phase is not NO_WAIT and left_s > 0:
+            poll = select.poll()
+            poll.register(self._sock, event)
+            started_at = time.monotonic()
+            evicted = self._slow.add(self)
+            if evicted is not None:
+                evicted.abort_wait()
+            try:
+                is_ready = bool(poll.poll(left_s * 1000))
+            finally:
+                self._slow.remove(self)
+                self._waited_s += time.monotonic() - started_at
+        if not is_ready:
             # Without the reset the kernel would keep the answer that the client does not read.
             if event == select.POLLOUT:
                 with suppress(OSError):
@@ -105,16 +118,3 @@ class Channel:
             raise TimeoutError("the client was too slow")
         if self._is_cut:
             raise TimeoutError("too many clients were slow at once")
-
-    def _poll_client(self, event: int, limit_s: float) -> bool:
-        poll = select.poll()
-        poll.register(self._sock, event)
-        started_at = time.monotonic()
-        evicted = self._slow.add(self)
-        if evicted is not None:
-            evicted.abort_wait()
-        try:
-            return bool(poll.poll(limit_s * 1000))
-        finally:
-            self._slow.remove(self)
-            self._waited_s += time.monotonic() - started_at

@@ -206,26 +206,23 @@ class UnreadAnswers(WaitList[Connection]):
         Each is returned with True if it must be ended because its client has read too
         little.
         """
-        overdue = []
+        due_connections = []
         for connection in self.pop_overdue():
             unsent_before = connection.unsent_before
-            overdue.append(
-                (
-                    connection,
-                    connection.has_unread_answers()
-                    and unsent_before - connection.unsent_before < MIN_READ_BYTES,
-                )
+            is_slow = (
+                connection.has_unread_answers()
+                and unsent_before - connection.unsent_before < MIN_READ_BYTES
             )
+            due_connections.append((connection, is_slow))
         now = time.monotonic()
         if now - self._checked_at >= CHECK_UNREAD_EVERY_S:
             self._checked_at = now
-            surplus = [
-                connection for connection in self._list_surplus() if self.remove(connection)
+            due_connections += [
+                (connection, connection.has_unread_answers())
+                for connection in self._list_surplus()
+                if self.remove(connection)
             ]
-            overdue += [
-                (connection, connection.has_unread_answers()) for connection in surplus
-            ]
-        return overdue
+        return due_connections
 
     def _list_surplus(self) -> list[Connection]:
         """Return the oldest connections over the limits of the list and of an address,

@@ -28,6 +28,7 @@ CODE_OF_STATUS = {
     HTTPStatus.REQUEST_URI_TOO_LONG: Code.TOO_LARGE,
     HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE: Code.TOO_LARGE,
     HTTPStatus.NOT_IMPLEMENTED: Code.NOT_IMPLEMENTED,
+    HTTPStatus.REQUEST_TIMEOUT: Code.REQUEST_TIMEOUT,
 }
 LOG_EVERY_S = 10.0  # between two log lines about closed connections
 MAX_CHARS = 200  # of a text in an answer or a log line
@@ -68,10 +69,7 @@ def _encode(status: HTTPStatus, detail: str) -> bytes:
     # Imported late: it needs the settings, which gunicorn's master does not have.
     from brokerapi.http.errors import encode_problem
 
-    code = CODE_OF_STATUS.get(
-        status,
-        Code.REQUEST_TIMEOUT if status == HTTPStatus.REQUEST_TIMEOUT else Code.MALFORMED,
-    )
+    code = CODE_OF_STATUS.get(status, Code.MALFORMED)
     retriable = status == HTTPStatus.REQUEST_TIMEOUT
     body = encode_problem(status=status, code=code, detail=detail, retriable=retriable)
     head = (

@@ -133,7 +133,13 @@ class RepeatedRequests(Generic[C]):
         """Hold or answer a request if it is a repeated one. Return False if it must be
         answered in full.
         """
-        answer = self._find_answer(client, request)
+        # Checked without the lock: most workers remember nothing.
+        if not self._answers:
+            return False
+        with self._guard:
+            answer = self._answers.get((client.peer, request))
+            if answer is not None:
+                self._answers.move_to_end((client.peer, request))
         if answer is None or not _call_view(answer.repeat.begins, otherwise=False):
             return False
         if answer.repeat.wait_s:
@@ -141,45 +147,8 @@ class RepeatedRequests(Generic[C]):
         self._send_remembered(client, answer)
         return True
 
-    def check_news(self, held: HeldRequest[C]) -> None:
-        """Pass a held request to a thread if its condition no longer holds."""
-        # A client may have been released and held again since the flag was set.
-        if self._held.get(held.client) is held and _call_view(
-            held.has_news, otherwise=True
-        ):
-            self.release_client(held.client)
-            self._worker.answer_in_full(held.client)
-
-    def answer_due(self) -> None:
-        """Answer the held requests whose wait is over."""
-        now = time.monotonic()
-        while self._due and self._due[0][0] <= now:
-            _, _, held = heapq.heappop(self._due)
-            if self._held.get(held.client) is held:
-                self._answer_held_request(held)
-
-    def release_client(self, client: C) -> None:
-        """Stop holding a client's request, if it is held."""
-        held = self._held.pop(client, None)
-        if held is not None:
-            _call_view(held.stop_watching, otherwise=None)
-
-    def seconds_to_next_due(self, max_s: float) -> float:
-        """Return the time until the next held request is due, at most `max_s`."""
-        return (
-            max(0.0, min(max_s, self._due[0][0] - time.monotonic())) if self._due else max_s
-        )
-
-    def _find_answer(self, client: C, request: bytes) -> RememberedAnswer | None:
-        if not self._answers:
-            return None
-        with self._guard:
-            answer = self._answers.get((client.peer, request))
-            if answer is not None:
-                self._answers.move_to_end((client.peer, request))
-            return answer
-
     def _hold_request(self, client: C, answer: RememberedAnswer) -> bool:
+        """Hold a request until its wait is over. Return False if there is news already."""
         held = _call_view(
             lambda: HeldRequest(client, answer, self._worker.defer_news_check),
             otherwise=None,
@@ -196,12 +165,39 @@ class RepeatedRequests(Generic[C]):
         self._worker.hold_client(client)
         return True
 
-    def _answer_held_request(self, held: HeldRequest[C]) -> None:
-        self.release_client(held.client)
-        if _call_view(held.has_news, otherwise=True):
+    def check_news(self, held: HeldRequest[C]) -> None:
+        """Pass a held request to a thread if its condition no longer holds."""
+        # A client may have been released and held again since the flag was set.
+        if self._held.get(held.client) is held and _call_view(
+            held.has_news, otherwise=True
+        ):
+            self.release_client(held.client)
             self._worker.answer_in_full(held.client)
-        else:
-            self._send_remembered(held.client, held.answer)
+
+    def answer_due(self) -> None:
+        """Answer the held requests whose wait is over."""
+        now = time.monotonic()
+        while self._due and self._due[0][0] <= now:
+            _, _, held = heapq.heappop(self._due)
+            if self._held.get(held.client) is not held:
+                continue
+            self.release_client(held.client)
+            if _call_view(held.has_news, otherwise=True):
+                self._worker.answer_in_full(held.client)
+            else:
+                self._send_remembered(held.client, held.answer)
+
+    def release_client(self, client: C) -> None:
+        """Stop holding a client's request, if it is held."""
+        held = self._held.pop(client, None)
+        if held is not None:
+            _call_view(held.stop_watching, otherwise=None)
+
+    def seconds_to_next_due(self, max_s: float) -> float:
+        """Return the time until the next held request is due, at most `max_s`."""
+        if not self._due:
+            return max_s
+        return max(0.0, min(max_s, self._due[0][0] - time.monotonic()))
 
     def _send_remembered(self, client: C, answer: RememberedAnswer) -> None:
         _call_view(answer.repeat.answered, otherwise=None)

@@ -66,7 +66,20 @@ class Child:
     def ensure_running(self) -> None:
         """Notice the end of the process, and start it when its time has come."""
         if self.process is not None and self.process.poll() is not None:
-            self._note_end(self.process)
+            self.kill_group()
+            ran_s = time.monotonic() - self.started_at
+            # Status 0, such as that of a requested restart, is no failure.
+            if self.process.returncode == 0 or ran_s > STABLE_AFTER_S:
+                self.failures = 0
+            else:
+                self.failures += 1
+            log_event(
+                f"{self.name} ended ({self.process.returncode}) after {ran_s:.0f} s; it "
+                f"starts again. See {self.log}"
+            )
+            last_pause = len(RESTART_PAUSES_S) - 1
+            pause_s = RESTART_PAUSES_S[min(max(self.failures - 1, 0), last_pause)]
+            self.process, self.restart_at = None, time.monotonic() + pause_s
         if self.process is None and time.monotonic() >= self.restart_at:
             self.start()
 
@@ -85,25 +98,8 @@ class Child:
             )
         self.started_at = time.monotonic()
 
-    def _note_end(self, process: subprocess.Popen[bytes]) -> None:
-        self.kill_group()
-        ran_s = time.monotonic() - self.started_at
-        exited_normally = process.returncode == 0  # such as a requested restart
-        self.failures = (
-            0 if exited_normally or ran_s > STABLE_AFTER_S else self.failures + 1
-        )
-        pause_s = RESTART_PAUSES_S[
-            min(max(self.failures - 1, 0), len(RESTART_PAUSES_S) - 1)
-        ]
-        log_event(
-            f"{self.name} ended ({process.returncode}) after {ran_s:.0f} s; it starts "
-            f"again. See {self.log}"
-        )
-        self.process, self.restart_at = None, time.monotonic() + pause_s
-
-    def signal(self, number: int) -> None:
-        if self.process is not None and self.process.poll() is None:
-            self.process.send_signal(number)
+    def is_running(self) -> bool:
+        return self.process is not None and self.process.poll() is None
 
     def kill_group(self) -> None:
         """Kill what is left of the child's process group, its own children included."""
@@ -134,36 +130,30 @@ class Supervisor:
         self.stopping = False
         self.kill_now = False
         self.had_credentials = (data / "credentials.env").exists()  # from an earlier start
-        log_directory = data / "log"
-        python = sys.executable
-        pid_file = str(data / "broker.pid")
         broker_command = [
-            python,
-            "-m",
-            "gunicorn",
-            "--config",
-            "catmq_site/server/gunicorn_conf.py",
-            "--pid",
-            pid_file,
+            *(sys.executable, "-m", "gunicorn"),
+            *("--config", "catmq_site/server/gunicorn_conf.py"),
+            *("--pid", str(data / "broker.pid")),
         ]
-        self.broker = Child("The broker", broker_command, log_directory / "broker.log")
-        jobs_command = [python, "manage.py", "qcluster", "--skip-checks"]
-        self.jobs = Child(
+        self.broker = Child("The broker", broker_command, data / "log" / "broker.log")
+        jobs = Child(
             "The job runner",
-            jobs_command,
-            log_directory / "jobs.log",
+            [sys.executable, "manage.py", "qcluster", "--skip-checks"],
+            data / "log" / "jobs.log",
             {"CATMQ_PROCESS": "jobs"},
         )
-        self.children = [self.broker, self.jobs]
+        self.children = [self.broker, jobs]
 
     def run(self) -> None:
         """Run the server from taking the lock to the end of the last child. Raises
         StartRefused.
         """
-        (self.data / "log").mkdir(mode=0o700, parents=True, exist_ok=True)
+        # Every child, `prepare` included, opens its metrics files as soon as it starts.
+        for name in ("log", "metrics"):
+            (self.data / name).mkdir(mode=0o700, parents=True, exist_ok=True)
         with self._take_lock():
             for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-                signal.signal(number, lambda *_: self._request_stop())
+                signal.signal(number, self._request_stop)
             # Only under the lock: another server might use the port and the database.
             self._wait_for_port()
             self._prepare()
@@ -172,7 +162,7 @@ class Supervisor:
             finally:
                 self._stop_children()
 
-    def _request_stop(self) -> None:
+    def _request_stop(self, *_: object) -> None:
         self.kill_now = self.stopping  # a second Ctrl-C does not wait
         self.stopping = True
 
@@ -242,6 +232,7 @@ class Supervisor:
         return True
 
     def _old_broker_runs(self) -> bool:
+        # A pid may be given again: only a gunicorn counts.
         try:
             pid = int((self.data / "broker.pid").read_text())
             return b"gunicorn" in Path(f"/proc/{pid}/cmdline").read_bytes()
@@ -252,34 +243,33 @@ class Supervisor:
         log = self.data / "log" / "prepare.log"
         with log.open("ab") as output:
             command = [sys.executable, "manage.py", "prepare", "--url", self.url]
-            process = subprocess.Popen(  # noqa: S603  our own program
+            process = subprocess.run(  # noqa: S603  our own program
                 command,
                 cwd=HOME,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.PIPE,
+                check=False,
             )
-            _, errors = process.communicate()
-            output.write(errors)
+            output.write(process.stderr)
+        # A stop may have interrupted it: then its status means nothing.
         if process.returncode and not self.stopping:
-            last_error = errors.decode(errors="replace").strip().splitlines()[-1:] or [
-                "no reason given"
-            ]
+            lines = process.stderr.decode(errors="replace").strip().splitlines()
+            reason = lines[-1] if lines else "no reason given"
             raise StartRefused(
-                f"The database could not be prepared: {last_error[0]}\nMore in {log}"
+                f"The database could not be prepared: {reason}\nMore in {log}"
             )
 
     def _watch_children(self) -> None:
         ready_by = time.monotonic() + READY_S
         ready = False
-        while not self._sleep(0.1 if not ready else 0.25):
+        while not self._sleep(0.25 if ready else 0.1):
             for child in self.children:
                 child.ensure_running()
                 truncate_log(child.log)
             if ready:
                 continue
-            ready = is_ready(self.url)
-            if ready:
+            if ready := is_ready(self.url):
                 self._print_welcome()
             # Fail at the first crash instead of restarting until READY_S: it will not start
             # by itself.
@@ -319,22 +309,19 @@ class Supervisor:
     def _stop_children(self) -> None:
         """Stop all children: SIGTERM first, SIGKILL after STOP_S or a second Ctrl-C."""
         for child in self.children:
-            child.signal(signal.SIGTERM)
+            if child.process is not None and child.is_running():
+                child.process.send_signal(signal.SIGTERM)
         kill_at = time.monotonic() + STOP_S
         while (
             time.monotonic() < kill_at
             and not self.kill_now
-            and any(map(_is_running, self.children))
+            and any(child.is_running() for child in self.children)
         ):
             time.sleep(0.05)
         for child in self.children:
             child.kill_group()
             if child.process is not None:
                 child.process.wait()
-
-
-def _is_running(child: Child) -> bool:
-    return child.process is not None and child.process.poll() is None
 
 
 def is_ready(url: str) -> bool:

@@ -64,7 +64,13 @@ class WaitList(Generic[T]):
                 # Still under the lock: the loop finds the entry on the list when epoll
                 # reports it.
                 on_added()
-            evicted = self._over_limit(waiter.address)
+            per_address = self._max_per_address if waiter.address else None
+            if per_address is not None and len(same_address) > per_address:
+                evicted: T | None = next(iter(same_address))
+            elif len(self._deadlines) > self._max_size:
+                evicted = self._oldest_of_largest_address()
+            else:
+                evicted = None
             if evicted is not None:
                 self._remove(evicted)
             return evicted
@@ -86,16 +92,11 @@ class WaitList(Generic[T]):
 
     def pop_overdue(self) -> list[T]:
         """Remove and return the entries whose deadline has passed."""
-        now = time.monotonic()
-        expired: list[T] = []
         # Checked without the lock, which saves it at each turn of the loop.
         if not self._deadlines:
-            return expired
+            return []
         with self._guard:
-            for waiter, deadline in self._deadlines.items():
-                if deadline > now:
-                    break
-                expired.append(waiter)
+            expired = self._added_before_deadline(time.monotonic())
             for waiter in expired:
                 self._remove(waiter)
         return expired
@@ -104,13 +105,8 @@ class WaitList(Generic[T]):
         """Return the entries that have waited for `age_s` seconds or more, oldest first.
         They stay on the list.
         """
-        deadline = time.monotonic() + self._limit_s - age_s
         with self._guard:
-            return list(
-                itertools.takewhile(
-                    lambda waiter: self._deadlines[waiter] <= deadline, self._deadlines
-                )
-            )
+            return self._added_before_deadline(time.monotonic() + self._limit_s - age_s)
 
     def shorten_limit(self, limit_s: float) -> None:
         """Let all entries, new ones included, wait at most `limit_s` seconds from now on."""
@@ -123,18 +119,10 @@ class WaitList(Generic[T]):
             }
 
     # The methods below need the lock.
-    def _over_limit(self, address: str) -> T | None:
-        same_address = self._by_address[address]
-        if (
-            address
-            and self._max_per_address is not None
-            and len(same_address) > self._max_per_address
-        ):
-            return next(iter(same_address))
-        return (
-            self._oldest_of_largest_address()
-            if len(self._deadlines) > self._max_size
-            else None
+
+    def _added_before_deadline(self, deadline: float) -> list[T]:
+        return list(
+            itertools.takewhile(lambda w: self._deadlines[w] <= deadline, self._deadlines)
         )
 
     def _oldest_of_largest_address(self) -> T | None:

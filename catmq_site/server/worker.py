@@ -163,13 +163,10 @@ class Worker(ThreadWorker):  # type: ignore[misc]
         """
         self.set_accept_enabled(False)
         for listener in self.sockets:
-            if broker_memory.stopping():  # otherwise other workers accept them
-                self.accept_backlog(listener)
+            # Accept the backlog, unless other workers will.
+            while broker_memory.is_stopping() and self.accept(listener):
+                pass
             listener.close()
-
-    def accept_backlog(self, listener: socket.socket) -> None:
-        while self.accept(listener):
-            pass
 
     def accept(self, listener: socket.socket) -> bool:
         """Accept a connection and let it wait for its first request. Return False if there
@@ -242,10 +239,17 @@ class Worker(ThreadWorker):  # type: ignore[misc]
             if wait_list.remove(connection):
                 self.close_when_read(connection)
             return
-        if not is_complete:
-            self.wait_for_more(connection, wait_list)
-        elif wait_list.remove(connection):
-            self.start_request(connection)
+        if is_complete:
+            if wait_list.remove(connection):
+                self.start_request(connection)
+            return
+        # Wait for more bytes. The time limit of a request starts with its first byte; a
+        # connection in `unfinished` or `closing` keeps its place and its deadline.
+        rests = wait_list is self.idle or wait_list is self.unread
+        if rests and connection.buffer and wait_list.remove(connection):
+            self.park(connection, self.unfinished)
+        else:
+            self.epoll.modify(connection.sock, READABLE)
 
     def start_request(self, connection: Connection) -> None:
         """Start a complete request: in the loop if it is a repeated one, otherwise in a
@@ -286,18 +290,6 @@ class Worker(ThreadWorker):  # type: ignore[misc]
 
     def defer_news_check(self, request: HeldRequest[Connection]) -> None:
         self.method_queue.defer(self.repeats.check_news, request)
-
-    def wait_for_more(
-        self, connection: Connection, wait_list: WaitList[Connection]
-    ) -> None:
-        """Wait for more bytes. The time limit of a request starts with its first byte."""
-        # A connection already in `unfinished` or `closing` keeps its place and its
-        # deadline.
-        waits = wait_list is self.idle or wait_list is self.unread
-        if waits and connection.buffer and wait_list.remove(connection):
-            self.park(connection, self.unfinished)
-        else:
-            self.epoll.modify(connection.sock, READABLE)
 
     def end_overdue(self) -> None:
         for connection in self.idle.pop_overdue():
@@ -364,27 +356,22 @@ class Worker(ThreadWorker):  # type: ignore[misc]
         except OSError:
             self.close_when_read(connection)
             return
-        if keep_alive:
-            self.return_to_loop(connection)
-            return
-        try:
-            # Half-close, then read until the client closes: closing with unread input would
-            # send RST, and the client might lose the end of its answer.
-            connection.sock.shutdown(socket.SHUT_WR)
-        except OSError:
-            self.close_connection(connection)
-        else:
-            self.park(connection, self.closing)
-
-    def return_to_loop(self, connection: Connection) -> None:
-        if connection.buffer.is_whole():
+        if not keep_alive:
+            try:
+                # Half-close, then read until the client closes: closing with unread input
+                # would send RST, and the client might lose the end of its answer.
+                connection.sock.shutdown(socket.SHUT_WR)
+            except OSError:
+                self.close_connection(connection)
+            else:
+                self.park(connection, self.closing)
+        elif connection.buffer.is_whole():
             # A repeated request, which the loop answers without a thread, or the worker stops.
             self.method_queue.defer(self.start_request, connection)
+        elif connection.buffer:
+            self.park(connection, self.unfinished)
         else:
-            self.park(
-                connection,
-                self.unfinished if connection.buffer else self.resting_list(connection),
-            )
+            self.park(connection, self.resting_list(connection))
 
     def resting_list(self, connection: Connection) -> WaitList[Connection]:
         """Return the wait list of a connection without a request: `unread` while its client
@@ -473,7 +460,14 @@ class Worker(ThreadWorker):  # type: ignore[misc]
         if not self.alive:
             answer.force_close()
         try:
-            self._respond(answer, environ)
+            chunks = self.wsgi(environ, answer.start_response)
+            try:
+                for chunk in chunks:
+                    answer.write(chunk)
+                answer.close()
+            finally:
+                if hasattr(chunks, "close"):
+                    chunks.close()
         except OSError:
             raise
         except BaseException:
@@ -484,16 +478,6 @@ class Worker(ThreadWorker):  # type: ignore[misc]
             raise StopIteration from None
         answer.repeat = environ.get(REPEAT)
         return answer
-
-    def _respond(self, answer: Answer, environ: dict[str, Any]) -> None:
-        chunks = self.wsgi(environ, answer.start_response)
-        try:
-            for chunk in chunks:
-                answer.write(chunk)
-            answer.close()
-        finally:
-            if hasattr(chunks, "close"):
-                chunks.close()
 
     def notify(self) -> None:
         """Report to gunicorn's master that this worker lives, twice a second instead of at

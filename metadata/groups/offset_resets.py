@@ -3,7 +3,7 @@ undone.
 
 The row is inserted before the position moves, because the former position may be
 unknown afterwards, and is completed after the move. So a crash in between leaves a row
-that is not `finish_move`, of a move that may not have happened.
+that is not `done`, of a move that may not have happened.
 """
 
 from __future__ import annotations

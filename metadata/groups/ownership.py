@@ -168,6 +168,7 @@ def _epochs_of_instance(consumer: ConsumerId, queues: Sequence[int]) -> dict[int
 
 
 @bulkhead.permit()
+@transactional
 def adopt_node_epoch(*, group_id: int, queue: int, epoch: int, instance_id: int = 0) -> int:
     """Raise the epoch of a queue above `epoch`, which its node has. Return the valid
     epoch.
@@ -177,42 +178,6 @@ def adopt_node_epoch(*, group_id: int, queue: int, epoch: int, instance_id: int 
     counts for all its queues. Nothing changes if the epoch in metadata is higher
     already. Raises NotFound(subscription_not_found).
     """
-    return _adopt_epoch(
-        group_id=group_id, queue=queue, epoch=epoch, instance_id=instance_id
-    )
-
-
-@transactional
-def raise_epochs(*, group_id: int, queues: Mapping[int, int], instance_id: int = 0) -> None:
-    """Raise the epochs of queues, so that their owner acquires each one again.
-
-    `list_queues` maps queue ids to the epochs that the owner has. For owners that stop and
-    restart on their own, and must learn the new position. The generation rises in any
-    case, so that waiting pulls of the group return. Raises NotFound(group_not_found).
-    """
-    group = lock_group_by_id(group_id)
-    rows = QueueOffset.objects.filter(group=group, queue__in=sorted(queues))
-    # The epoch of an instance is the part of a queue's epoch above the one in its row.
-    if instance_id:
-        instance_epochs = {
-            queues[queue] - base for queue, base in rows.values_list("queue_id", "epoch")
-        }
-        BroadcastInstance.objects.filter(pk=instance_id, epoch__in=instance_epochs).update(
-            epoch=F("epoch") + 1
-        )
-    # Guarded by the epoch: a queue that changed its owner meanwhile has a new epoch
-    # already.
-    for queue, epoch in sorted(queues.items()) if not instance_id else ():
-        rows.filter(queue=queue, epoch=epoch, target=F("owner")).update(
-            epoch=F("epoch") + 1
-        )
-    rebalance.raise_generation(group_id)
-    record_change("group", group_id)
-
-
-@transactional
-def _adopt_epoch(*, group_id: int, queue: int, epoch: int, instance_id: int) -> int:
-    """Do the work of adopt_node_epoch() in a transaction."""
     group = lock_group_by_id(group_id)
     row = QueueOffset.objects.filter(group=group, queue=queue).first()
     instance = (
@@ -247,3 +212,31 @@ def _adopt_epoch(*, group_id: int, queue: int, epoch: int, instance_id: int) -> 
     rebalance.raise_generation(group_id)
     record_change("group", group_id)
     return epoch + 1
+
+
+@transactional
+def raise_epochs(*, group_id: int, queues: Mapping[int, int], instance_id: int = 0) -> None:
+    """Raise the epochs of queues, so that their owner acquires each one again.
+
+    `queues` maps queue ids to the epochs that the owner has. For owners that stop and
+    restart on their own, and must learn the new position. The generation rises in any
+    case, so that waiting pulls of the group return. Raises NotFound(group_not_found).
+    """
+    group = lock_group_by_id(group_id)
+    rows = QueueOffset.objects.filter(group=group, queue__in=sorted(queues))
+    # The epoch of an instance is the part of a queue's epoch above the one in its row.
+    if instance_id:
+        instance_epochs = {
+            queues[queue] - base for queue, base in rows.values_list("queue_id", "epoch")
+        }
+        BroadcastInstance.objects.filter(pk=instance_id, epoch__in=instance_epochs).update(
+            epoch=F("epoch") + 1
+        )
+    # Guarded by the epoch: a queue that changed its owner meanwhile has a new epoch
+    # already.
+    for queue, epoch in sorted(queues.items()) if not instance_id else ():
+        rows.filter(queue=queue, epoch=epoch, target=F("owner")).update(
+            epoch=F("epoch") + 1
+        )
+    rebalance.raise_generation(group_id)
+    record_change("group", group_id)

@@ -43,7 +43,7 @@ class SubscriptionView:
     """A subscription with names and ids; `queues` are the queue ids of the topic.
 
     `start_at_ms`: messages stored since then are read; None if `start` decides.
-    `retry_subscription`: the topic is the retry topic of the group.
+    `to_failures`: the topic is the retry topic of the group.
     """
 
     id: int

@@ -50,7 +50,7 @@ from metadata.rules.membership.process_report import ProcessReport, pack
 # At most five UPDATEs a second in each process; a lone heartbeat is not delayed. The wait
 # costs a member at most a tenth of the shortest session timeout (2 s).
 EVERY_S = 0.2
-MAX_BATCH = 500  # ids in one UPDATE
+MAX_BATCH = 500  # ids in an UPDATE
 SERVE_S = 0.25  # longest pass of the loop that records them
 
 _ReadOwned = Callable[[Sequence[Owner]], dict[str, tuple[OwnedQueue, ...]]]
@@ -72,7 +72,7 @@ class HeartbeatAnswer:
 
 @dataclass(frozen=True, slots=True)
 class _Beat:
-    """A heartbeat that waits to be recorded; `generation` is the one the member has
+    """A heartbeat that waits to be recorded; `generation` is the generation that the member has
     applied.
     """
 
@@ -106,7 +106,7 @@ def heartbeat(
 ) -> HeartbeatAnswer:
     """Record that the member is alive, and return the queues it shall own and give up.
 
-    `generation` is the one the member has applied, `owned` the (queue, epoch) pairs it
+    `generation` is the generation that the member has applied, `owned` the (queue, epoch) pairs it
     reports. A queue that was revoked at or before that generation and is not in `owned`
     counts as released. The session of the member runs from the moment it sent the
     heartbeat. A `report` replaces the former report. Raises Gone(expired | replaced),
@@ -372,7 +372,7 @@ def _find_standby_members(members: Iterable[ConsumerGroupConsumer]) -> set[int]:
 def _write_generations(
     beats: Sequence[_Beat], members: Mapping[int, ConsumerGroupConsumer]
 ) -> None:
-    """Store the generation that each member has applied, in one UPDATE."""
+    """Store the generation that each member has applied, in a single UPDATE."""
     members_at: dict[int, list[int]] = {}
     for beat in beats:
         row = members.get(beat.consumer.member_id)

@@ -379,7 +379,7 @@ def _plan_updates(
 ) -> tuple[Grants, Retargets]:
     """Return the queues to grant and to revoke, by (owner now, target).
 
-    Each entry becomes one UPDATE.
+    Each entry becomes an UPDATE.
     """
     grants: Grants = {}
     retargets: Retargets = {}

@@ -186,7 +186,7 @@ def _apply(row: Alarm, met: bool, patience_s: float, now: datetime) -> bool:
 
 @transactional
 def acknowledge(*, kind: str, name: str, actor: Actor) -> None:
-    """Acknowledge an alarm. One about a single event ends with that.
+    """Acknowledge an alarm. An alarm about a single event ends with that.
 
     Needs `admin` on everything, or `manage` on the group or topic that the alarm is
     about. Raises Forbidden, NotFound, and Conflict if it has ended or is acknowledged
@@ -226,7 +226,7 @@ def list_acknowledgeable(*, actor: Actor) -> list[tuple[str, str]]:
 def acknowledge_all(*, chosen: Collection[tuple[str, str]], actor: Actor) -> int:
     """Acknowledge alarms, each as `acknowledge` does. Return how many were acknowledged.
 
-    Raises Forbidden at the first one that the actor may not acknowledge.
+    Raises Forbidden at the first that the actor may not acknowledge.
     """
     count = 0
     for kind, name in chosen:

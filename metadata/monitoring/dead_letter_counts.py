@@ -41,7 +41,7 @@ class Count:
 class GroupDeadLetters:
     """Dead letters of a group, for lists.
 
-    `has_unseen`: some died after a user last marked them as seen.
+    `unseen`: some died after a user last marked them as seen.
     """
 
     group: str
@@ -136,7 +136,7 @@ def mark_seen(*, group: str, actor: Actor) -> None:
     """Mark the dead letters of a group as seen, up to the newest that was counted.
 
     Needs `manage` on the group. Raises Forbidden, NotFound, and Conflict if there are
-    no unseen ones.
+    no unseen dead letters.
     """
     access.require(actor, "manage", group, what="group")
     rows = DeadLetterCount.objects.filter(group_ref=lock_group(group).pk)

@@ -1,5 +1,4 @@
-"""Lag alarms and "no consumer" alarms: subscriptions that are behind, or that no member
-reads.
+"""Lag alarms and "no consumer" alarms: subscriptions with too much lag, or without a reader.
 
 messagestore.inspect.alarm_job calls these checks every minute and begins or ends the
 alarms.

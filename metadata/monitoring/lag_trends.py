@@ -33,7 +33,7 @@ from metadata.models import (
 from metadata.monitoring.metrics_history import Pace, start_of_step
 from metadata.rules.groups.lag_trend import WINDOW_S, LagFigures, LagTrend, find_trend
 
-# A recorded lag that is older is not the current one; the job runs every minute.
+# A recorded lag that is older is not current; the job runs every minute.
 STALE_S = 180.0
 MINUTE = timedelta(seconds=60)
 # topic id → minute → messages that were sent to the topic in it
@@ -49,7 +49,7 @@ class Lag(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class GroupProgress:
-    """Trend of a group with the figures behind it.
+    """Trend of a group with its figures.
 
     `lag_before` is the lag `between_s` seconds ago. `pace` covers the last one to two
     minutes.
@@ -97,7 +97,7 @@ class _Minute(NamedTuple):
 
 @dataclass(slots=True)
 class _GroupData:
-    """All that the queries returned about one group; `moved_at` is its last offset reset."""
+    """All that the queries returned about a group; `moved_at` is its last offset reset."""
 
     stopped: bool
     members: int = 0
@@ -263,7 +263,7 @@ def _with_current_lag(
 
 
 def _judge_group(group: _GroupData, sent: _SentByMinute, now: datetime) -> GroupProgress:
-    """Compare the current lag of a group with the earliest one in the window."""
+    """Compare the current lag of a group with the earliest lag in the window."""
     running = group.running
     lag = _sum_or_none([subscription.lag.messages for subscription in running])
     lag_at = min(
@@ -292,7 +292,7 @@ def _judge_group(group: _GroupData, sent: _SentByMinute, now: datetime) -> Group
 
 
 def _sum_or_none(values: Collection[int | None]) -> int | None:
-    """Return the sum, None if one of the values is not known."""
+    """Return the sum, None if any of the values is not known."""
     known_values = [value for value in values if value is not None]
     return sum(known_values) if len(known_values) == len(values) else None
 

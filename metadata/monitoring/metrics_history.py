@@ -31,7 +31,7 @@ from metadata.monitoring.counters import SLOT_S, Count, Counters, Key
 # Stand for a topic id in samples of sums: all sends, and with ALL_GROUPS all pulls.
 ALL_TOPICS = 0
 ALL_GROUPS = -1
-# One column for each SLOT_S of a minute: messages sent or pulled.
+# A column for each SLOT_S of a minute: messages sent or pulled.
 SENT_COLUMNS = tuple(f"bucket_10s_{number}" for number in range(1, 7))
 # The same for messages that a group handled.
 HANDLED_COLUMNS = tuple(f"handled_{number}" for number in range(1, 7))
@@ -44,10 +44,10 @@ KEY_COLUMNS = ("at", "topic_ref", "group_ref")
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One step of a series, which begins at `at_ms`.
+    """A step of a series, which begins at `at_ms`.
 
     `seconds` is its length; the last step may not be over yet. `lag` is None if not
-    known, and `count_handled` where an earlier release counted. `is_known` is False if no
+    known, and `handled` where an earlier release counted. `is_known` is False if no
     process counted; then the zeros mean nothing.
     """
 
@@ -65,7 +65,7 @@ class Point:
 
 
 class Pace(NamedTuple):
-    """Messages per second; `count_handled` is None where it was not counted."""
+    """Messages per second; `handled` is None where it was not counted."""
 
     sent: float
     pulled: float
@@ -276,7 +276,7 @@ def read_points(
     """Return the series of a topic, a group, a group in a topic, or all, for the last
     `for_s` s.
 
-    Oldest first. In the series of a group, `count_sent` counts sends to the topics `sent_to`.
+    Oldest first. In the series of a group, `sent` counts sends to the topics `sent_to`.
     A step without counts is zero if a broker was there to count and the topic or group
     existed, otherwise it is not known.
 

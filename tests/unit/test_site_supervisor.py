@@ -83,3 +83,17 @@ def test_what_happened_to_a_child_is_told_with_its_time(
         r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3}[+-]\d\d:\d\d The broker ended \(3\) after",
         told,
     )
+
+
+def test_directories_for_logs_and_metrics_exist_before_the_first_child_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(server: supervisor.Supervisor) -> None:
+        assert (tmp_path / "log").is_dir() and (tmp_path / "metrics").is_dir()
+        raise supervisor.StartRefused("enough")
+
+    monkeypatch.setattr(supervisor.signal, "signal", lambda *_: None)
+    monkeypatch.setattr(supervisor.Supervisor, "_prepare", refuse)
+    server = supervisor.Supervisor(data=tmp_path, host="127.0.0.1", port=free_port())
+    with pytest.raises(supervisor.StartRefused, match="enough"):
+        server.run()

@@ -48,8 +48,10 @@ class Command(CatmqCommand):
             **({"through": options["through"]} if options["through"] else {}),
             **({"master": options["master"]} if options["master"] else {}),
         }
-        _, directory = spark.run("archive", settings=settings, say=self.stderr.write)
-        found = spark.results(directory)
+        _, directory = spark.run_job(
+            "archive", settings=settings, on_progress=self.stderr.write
+        )
+        found = spark.read_results(directory)
         for one in found["days"]:
             self.stdout.write(
                 f"{one['day']}: {one['rows']:,} messages, {one['bytes']:,} bytes"

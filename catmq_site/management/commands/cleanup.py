@@ -81,7 +81,7 @@ class Command(CatmqCommand):
             raise Invalid.field(field, f"--engine spark needs --{field}")
         if not dry_run:
             settings = {"topic": topic, "archive": str(archive.resolve())}
-            spark.run("archive", settings=settings, say=self.stderr.write)
+            spark.run_job("archive", settings=settings, on_progress=self.stderr.write)
         return retention.purge(
             topic=topic,
             archive=archive,

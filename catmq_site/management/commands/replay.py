@@ -53,6 +53,8 @@ class Command(CatmqCommand):
             },
             **{name: options[name] for name in ("run_id", "master") if options[name]},
         }
-        _, directory = spark.run("replay", settings=settings, say=self.stderr.write)
-        for one in spark.results(directory)["days"]:
+        _, directory = spark.run_job(
+            "replay", settings=settings, on_progress=self.stderr.write
+        )
+        for one in spark.read_results(directory)["days"]:
             self.stdout.write(f"{one['day']}: {one['messages']:,} messages sent")

@@ -40,11 +40,13 @@ class Command(CatmqCommand):
     def run(self, **options: Any) -> None:
         output = options["output"]
         if output is not None:
-            reporting.check(output)
+            reporting.check_output_path(output)
         asked = {key: options[key] for key in ("name", "topic", "days", "engine")}
-        kept, rows = reporting.make(**asked, actor=self.actor, say=self.stderr.write)
+        kept, rows = reporting.make_report(
+            **asked, actor=self.actor, on_progress=self.stderr.write
+        )
         if output is not None:
-            reporting.save(rows, output)
+            reporting.save_report_file(rows, output)
         if options["json"]:
             self.stdout.writelines(json.dumps(row) + "\n" for row in rows)
         else:

@@ -22,7 +22,7 @@ class Command(CatmqCommand):
         parser.add_argument("run", type=int, help="id of the run")
 
     def run(self, **options: Any) -> None:
-        done = pipeline.carry_out(options["run"])
+        done = pipeline.execute_run(options["run"])
         number = options["run"]
         self.stdout.write(
             f"Run {number} is done."

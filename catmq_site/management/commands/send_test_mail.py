@@ -37,5 +37,5 @@ class Command(CatmqCommand):
             if not is_allowed_recipient(address, config.mail_domains):
                 raise Invalid(f"{address} is in none of CATMQ_MAIL_DOMAINS.")
         for address in to:
-            alarm_mails.send_test(address)
+            alarm_mails.send_test_mail(address)
             self.stdout.write(f"Sent to {address}. Check that it arrives.")
