@@ -14,7 +14,6 @@ from django.core.management.base import CommandError
 
 from catmq_site.management.base import RETRY_LATER, CatmqCommand
 from messagestore.nodes import backup_marks
-from messagestore.nodes.backup_marks import Mark
 from metadata.errors import Invalid
 
 
@@ -47,7 +46,16 @@ class Command(CatmqCommand):
             raise CommandError(
                 f"Nothing was written. Not reached: {unreachable}", returncode=RETRY_LATER
             )
-        self._write_mark(mark, options["file"])
+        file, text = options["file"], backup_marks.encode(mark)
+        if file == "-":
+            self.stdout.write(text.decode(), ending="")
+        else:
+            try:
+                write_file(Path(file), text)
+            except OSError as error:
+                raise Invalid.field("file", f"cannot be written: {error}") from None
+            queues = sum(len(node.queues) for node in mark.nodes)
+            self.stdout.write(f"{file}: {len(mark.nodes)} nodes, {queues} queues.")
         for node in mark.nodes:
             if node.binlog is not None and node.binlog.why:
                 self.stderr.write(f"Node {node.name}: file and position of the binary log "
@@ -55,18 +63,6 @@ class Command(CatmqCommand):
                                   f"{node.binlog.why}")  # fmt: skip
         if unreachable:
             self.stderr.write(f"Not reached, and not in the mark: {unreachable}")
-
-    def _write_mark(self, mark: Mark, file: str) -> None:
-        text = backup_marks.encode(mark)
-        if file == "-":
-            self.stdout.write(text.decode(), ending="")
-            return
-        try:
-            write_file(Path(file), text)
-        except OSError as error:
-            raise Invalid.field("file", f"cannot be written: {error}") from None
-        queues = sum(len(node.queues) for node in mark.nodes)
-        self.stdout.write(f"{file}: {len(mark.nodes)} nodes, {queues} queues.")
 
 
 def write_file(path: Path, text: bytes) -> None:

@@ -21,7 +21,12 @@ class Command(BaseCommand):
     )
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        parser.add_argument("account", choices=ACCOUNTS, help="; ".join(_account_helps()))
+        # argparse takes a % in a help text for a format.
+        helps = [
+            f"{name}: {purpose.replace('%', '%%')}"
+            for name, (purpose, _) in ACCOUNTS.items()
+        ]
+        parser.add_argument("account", choices=ACCOUNTS, help="; ".join(helps))
         parser.add_argument(
             "--database", default="catmq", help="name of the database (default %(default)s)"
         )
@@ -40,12 +45,6 @@ class Command(BaseCommand):
         }
         _, grants = ACCOUNTS[options["account"]]
         self.stdout.write("\n".join(format_statements(grants, account)))
-
-
-def _account_helps() -> list[str]:
-    return [
-        f"{name}: {purpose.replace('%', '%%')}" for name, (purpose, _) in ACCOUNTS.items()
-    ]
 
 
 def format_statements(grants: tuple[Grant, ...], account: dict[str, str]) -> list[str]:

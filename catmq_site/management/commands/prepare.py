@@ -47,17 +47,14 @@ class Command(CatmqCommand):
             call_command(
                 "migrate", "django_q", database="jobs", interactive=False, verbosity=0
             )
-            self._register_embedded()
+            for name, kind in EMBEDDED_NODES.items():
+                if snapshot.current().node(name) is None:
+                    registry.register(
+                        name=name,
+                        kind=kind,
+                        engine="sqlite",
+                        database=f"node-{name}.sqlite3",
+                        actor=self.actor,
+                    )
         credentials.ensure(url=options["url"], actor=self.actor)
         schedules.sync()
-
-    def _register_embedded(self) -> None:
-        for name, kind in EMBEDDED_NODES.items():
-            if snapshot.current().node(name) is None:
-                registry.register(
-                    name=name,
-                    kind=kind,
-                    engine="sqlite",
-                    database=f"node-{name}.sqlite3",
-                    actor=self.actor,
-                )

@@ -15,7 +15,7 @@ from django.core.management.base import CommandError
 from catmq_site.management.base import REFUSED, RETRY_LATER, CatmqCommand, align_columns
 from messagestore.nodes import backup_marks, restore_checks
 from messagestore.nodes.replica_inspection import delayed_loss
-from messagestore.nodes.restore_checks import MetadataCheck, NodeCheck, RestoreCheck
+from messagestore.nodes.restore_checks import NodeCheck, RestoreCheck
 from metadata.errors import Invalid
 
 HEADINGS = ("NODE", "STATE", "LOST", "QUEUES", "REASON")
@@ -82,21 +82,14 @@ def format_result(result: RestoreCheck, file: str) -> list[str]:
     for node in result.nodes:
         lines += _describe_losses(node)
     actions = [node.advice for node in result.nodes if node.advice]
-    return [
-        *lines,
-        *[f"Do: {action}" for action in [*_describe_ids(result.metadata, file), *actions]],
-    ]
-
-
-def _describe_ids(metadata: MetadataCheck, file: str) -> list[str]:
-    if not metadata.ids:
-        return []
-    return [
-        f"Before a broker starts, run manage.py restore_check {file} --raise-ids: nodes "
-        "hold queues or "
-        "groups of higher ids than metadata has given, and new ones would get their "
-        "messages and positions."
-    ]
+    if result.metadata.ids:
+        actions.insert(
+            0,
+            f"Before a broker starts, run manage.py restore_check {file} --raise-ids: nodes "
+            "hold queues or groups of higher ids than metadata has given, and new ones "
+            "would get their messages and positions.",
+        )
+    return [*lines, *(f"Do: {action}" for action in actions)]
 
 
 def _describe_losses(node: NodeCheck) -> list[str]:

@@ -5,7 +5,7 @@ release.
 from __future__ import annotations
 
 from argparse import ArgumentParser
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from django.core.management.base import CommandError
@@ -72,26 +72,19 @@ def format_changes(upgrades: Sequence[NodeUpgrade], *, dry_run: bool) -> list[st
         for node in upgrades
         for change in node.changes
     ]
-    return [
-        *(align_columns([HEADINGS, *table]) if table else ()),
-        *_summaries(upgrades, dry_run),
-    ]
-
-
-def _summaries(upgrades: Sequence[NodeUpgrade], dry_run: bool) -> Iterator[str]:
+    lines = align_columns([HEADINGS, *table]) if table else []
     for node in upgrades:
-        changes = (
-            f"tables to change: {len(node.changes)}"
-            if dry_run
-            else f"tables changed: {len(node.changes)}"
-        )
+        changes = f"tables {'to change' if dry_run else 'changed'}: {len(node.changes)}"
         if node.problem:
-            yield f"Node {node.node} was not upgraded; {changes}."
+            lines.append(f"Node {node.node} was not upgraded; {changes}.")
         elif node.changes or node.before != node.after:
             verb = "would have" if dry_run else "has"
-            yield (
+            lines.append(
                 f"Node {node.node} {verb} schema version {node.after}, before "
                 f"{node.before}; {changes}."
             )
         else:
-            yield f"Node {node.node} has schema version {node.after}; nothing to upgrade."
+            lines.append(
+                f"Node {node.node} has schema version {node.after}; nothing to upgrade."
+            )
+    return lines
