@@ -20,10 +20,9 @@ from metadata.errors import Invalid
 class Command(CatmqCommand):
     help = (
         "Writes how far metadata and every node are: positions in their binary logs, log "
-        "end offsets, "
-        "committed offsets and counters, as JSON without secrets. Run it just before a backup; "
-        "restore_check compares with it after a restore. Exit codes: 0 done; 3 a node "
-        "could not be reached."
+        "end offsets, committed offsets and counters, as JSON without secrets. Run it "
+        "just before a backup; restore_check compares with it after a restore. Exit "
+        "codes: 0 done; 3 a node could not be reached."
     )
 
     def add_arguments(self, parser: ArgumentParser) -> None:

@@ -31,12 +31,10 @@ HEADINGS = (
 class Command(CatmqCommand):
     help = (
         "Deletes the messages that are past the retention of their topics, by age and by "
-        "size. The job "
-        "expire_messages does the same every ten minutes. --dry-run changes nothing. It "
-        "shows for each "
-        "queue what would be deleted, and which of these messages a group has not read. "
-        "Exit codes: 0 "
-        "done, 1 refused, 3 a queue could not be cleaned."
+        "size. The job expire_messages does the same every ten minutes. --dry-run "
+        "changes nothing. It shows for each queue what would be deleted, and which of "
+        "these messages a group has not read. Exit codes: 0 done, 1 refused, 3 a queue "
+        "could not be cleaned."
     )
 
     def add_arguments(self, parser: ArgumentParser) -> None:

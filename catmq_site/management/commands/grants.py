@@ -16,8 +16,8 @@ class Command(BaseCommand):
     requires_system_checks: list[str] = []  # noqa: RUF012  Django's own declaration
     help = (
         "Prints the GRANT statements with exactly the rights that an account needs on "
-        "MariaDB and MySQL. "
-        "Connects to nothing. Statements that are marked as optional may be omitted."
+        "MariaDB and MySQL. Connects to nothing. Statements that are marked as optional "
+        "may be omitted."
     )
 
     def add_arguments(self, parser: ArgumentParser) -> None:

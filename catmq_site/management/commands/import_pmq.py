@@ -23,21 +23,18 @@ from metadata.users import accounts
 URL_VARIABLE = "CATMQ_PMQ_URL"
 OFFSETS_NOTE = (
     "Offsets are not taken over: they count messages of the tables there, and the topics "
-    "here begin empty. "
-    "Each group begins at the first message that is sent here. Let a group read its topics "
-    "there to the end "
-    "before the last of its consumers moves."
+    "here begin empty. Each group begins at the first message that is sent here. Let a "
+    "group read its topics there to the end before the last of its consumers moves."
 )
 OUTCOME_OF_COLUMN = {"CREATE": "create", "SAME": "same", "DIFFERENT": "keep"}
 
 
 class Command(CatmqCommand):
     help = (
-        "Reads topics, queues, groups, subscriptions, offsets and owners from the metadata "
-        "database of PMQ "
-        "or of the Java CatMQ, and makes what is missing here. Without --apply it only "
-        "reports. It may be "
-        "repeated: what exists stays as it is. Nothing is written to the other database."
+        "Reads topics, queues, groups, subscriptions, offsets and owners from the "
+        "metadata database of PMQ or of the Java CatMQ, and makes what is missing here. "
+        "Without --apply it only reports. It may be repeated: what exists stays as it "
+        "is. Nothing is written to the other database."
     )
 
     def add_arguments(self, parser: ArgumentParser) -> None:

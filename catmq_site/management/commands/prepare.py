@@ -24,10 +24,9 @@ EMBEDDED_NODES = {"main": "normal", "failure": "failure"}
 class Command(CatmqCommand):
     help = (
         "Migrates the metadata database and creates what is missing: on the embedded "
-        "engine the nodes main "
-        "and failure; the fingerprints of the keys; an administrator and an API key, written to "
-        "credentials.env in CATMQ_DATA_DIR; and the schedules of django-q. Repeating it is "
-        "harmless."
+        "engine the nodes main and failure; the fingerprints of the keys; an "
+        "administrator and an API key, written to credentials.env in CATMQ_DATA_DIR; and "
+        "the schedules of django-q. Repeating it is harmless."
     )
 
     checks_keys = (

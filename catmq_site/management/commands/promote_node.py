@@ -15,10 +15,8 @@ from metadata.rules.tls import MODES
 class Command(CatmqCommand):
     help = (
         "Promotes the replica of a node. Fences the old primary, declares messages that "
-        "may be lost as "
-        "gaps, and informs brokers and consumers. Nothing needs a restart. If the command "
-        "fails, the node "
-        "stays offline; repeat the command."
+        "may be lost as gaps, and informs brokers and consumers. Nothing needs a "
+        "restart. If the command fails, the node stays offline; repeat the command."
     )
 
     def add_arguments(self, parser: ArgumentParser) -> None:

@@ -16,8 +16,7 @@ from metadata.membership.rebalance import Move, RebalanceResult
 class Command(CatmqCommand):
     help = (
         "Rebalances the queues of groups and prints the moves. Brokers do this "
-        "automatically when members "
-        "join or leave. A balanced assignment is not changed."
+        "automatically when members join or leave. A balanced assignment is not changed."
     )
 
     def add_arguments(self, parser: ArgumentParser) -> None:

@@ -17,10 +17,8 @@ from metadata.errors import Invalid
 class Command(CatmqCommand):
     help = (
         "Registers a database as a node. The database must exist, and its account must "
-        "have all rights on "
-        "it. To keep the password out of the process list, omit URL and set the "
-        "environment variable "
-        "CATMQ_NODE_<NAME>_URL."
+        "have all rights on it. To keep the password out of the process list, omit URL "
+        "and set the environment variable CATMQ_NODE_<NAME>_URL."
     )
 
     def add_arguments(self, parser: ArgumentParser) -> None:

@@ -16,11 +16,10 @@ from metadata.jobs import report_files
 
 class Command(CatmqCommand):
     help = (
-        "Creates a report, prints it and stores it. --engine direct reads log end offsets, "
-        "partitions and "
-        "a few rows, which takes moments. --engine spark scans all messages and adds exact "
-        "bytes, keys, "
-        "skew, and how long each message waited for its commit."
+        "Creates a report, prints it and stores it. --engine direct reads log end "
+        "offsets, partitions and a few rows, which takes moments. --engine spark scans "
+        "all messages and adds exact bytes, keys, skew, and how long each message waited "
+        "for its commit."
     )
 
     def add_arguments(self, parser: ArgumentParser) -> None:

@@ -30,12 +30,9 @@ METADATA_TEXTS = {
 class Command(CatmqCommand):
     help = (
         "Compares metadata and every node with a file of backup_mark, after a restore: "
-        "which nodes are "
-        "behind, how many messages are lost in each queue, which groups will be told, and "
-        "what to do next. "
-        "Changes nothing. Exit codes: 0 nothing to do; 1 something must be done; 3 a node "
-        "could not be "
-        "reached."
+        "which nodes are behind, how many messages are lost in each queue, which groups "
+        "will be told, and what to do next. Changes nothing. Exit codes: 0 nothing to "
+        "do; 1 something must be done; 3 a node could not be reached."
     )
 
     def add_arguments(self, parser: ArgumentParser) -> None:

@@ -16,11 +16,9 @@ class Command(CatmqCommand):
     checks_keys = False
     help = (
         "Lists API keys and users with `manage` and without `consume` on topics. Until "
-        "release 0.1.0, such a "
-        "key could subscribe its groups to these topics. Now that needs `consume` on the "
-        "topic. Existing "
-        "subscriptions stay, and their members read on. Changes nothing, and runs before "
-        "an upgrade as well."
+        "release 0.1.0, such a key could subscribe its groups to these topics. Now that "
+        "needs `consume` on the topic. Existing subscriptions stay, and their members "
+        "read on. Changes nothing, and runs before an upgrade as well."
     )
 
     def run(self, **options: Any) -> None:

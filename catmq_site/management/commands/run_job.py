@@ -12,8 +12,8 @@ from catmq_site.management.base import CatmqCommand
 
 class Command(CatmqCommand):
     help = (
-        "Runs a scheduled job now, in this process, and records the run. The schedule "
-        "is not changed."
+        "Runs a scheduled job now, in this process, and records the run. The schedule is "
+        "not changed."
     )
 
     def add_arguments(self, parser: ArgumentParser) -> None:

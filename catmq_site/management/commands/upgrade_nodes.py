@@ -20,13 +20,11 @@ HEADINGS = ("NODE", "TABLE", "VERSION", "CHANGE")
 
 class Command(CatmqCommand):
     help = (
-        "Upgrades the tables of nodes to the schema version of this release, one table at "
-        "a time, while "
-        "brokers use them. No table is copied. First install this release on all brokers: "
-        "they use nodes "
-        "before and after the upgrade. If the command was killed or fails, repeat it: it "
-        "goes on where it "
-        "ended. Exit codes: 0 done, 1 refused, 3 a node could not be upgraded."
+        "Upgrades the tables of nodes to the schema version of this release, one table "
+        "at a time, while brokers use them. No table is copied. First install this "
+        "release on all brokers: they use nodes before and after the upgrade. If the "
+        "command was killed or fails, repeat it: it goes on where it ended. Exit codes: "
+        "0 done, 1 refused, 3 a node could not be upgraded."
     )
 
     def add_arguments(self, parser: ArgumentParser) -> None:

@@ -27,13 +27,11 @@ FINDING_FIELDS = ("kind", "where", "what", "first", "end", "means", "advice")
 
 class Command(CatmqCommand):
     help = (
-        "Verifies that no message of the topics is missing, stored twice or out of order, "
-        "and that log end "
-        "offsets, committed offsets and metadata are consistent. Only reads, also while "
-        "topics are in use. "
-        "Exit codes: 0 no problems; 1 something is wrong; 3 something could not be "
-        "checked. Ctrl-C prints "
-        "the progress."
+        "Verifies that no message of the topics is missing, stored twice or out of "
+        "order, and that log end offsets, committed offsets and metadata are consistent. "
+        "Only reads, also while topics are in use. Exit codes: 0 no problems; 1 "
+        "something is wrong; 3 something could not be checked. Ctrl-C prints the "
+        "progress."
     )
 
     def add_arguments(self, parser: ArgumentParser) -> None:
