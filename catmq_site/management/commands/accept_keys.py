@@ -37,6 +37,7 @@ class Command(CatmqCommand):
             for broker in discovery.list_brokers(actor=self.actor)
             if broker.alive
         ]
+        # Live brokers would fail to decrypt what this process encrypts from now on.
         if mismatch and live_brokers:
             text = (
                 f"Live brokers work with the other keys: {', '.join(live_brokers)}. Stop "

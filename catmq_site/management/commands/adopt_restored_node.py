@@ -36,6 +36,7 @@ class Command(CatmqCommand):
             plan = promotion_plans.adopt(name=options["node"], actor=self.actor)
             self.stdout.write("\n".join(describe_plan(plan)))
             return
+        # Irreversible: lost messages are declared as gaps.
         self.confirm(
             "Adopt the database now at the address of node",
             options["node"],

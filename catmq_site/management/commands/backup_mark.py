@@ -41,6 +41,7 @@ class Command(CatmqCommand):
     def run(self, **options: Any) -> None:
         mark = backup_marks.take_mark(actor=self.actor)
         unreachable = "; ".join(f"{node.name}: {node.why}" for node in mark.missing)
+        # A mark without a node cannot show what that node lost.
         if unreachable and not options["allow_missing"]:
             raise CommandError(
                 f"Nothing was written. Not reached: {unreachable}", returncode=RETRY_LATER

@@ -79,6 +79,7 @@ class Command(CatmqCommand):
         if topic is None or archive is None:
             field = "topic" if topic is None else "archive"
             raise Invalid.field(field, f"--engine spark needs --{field}")
+        # The archive must exist before its messages are deleted.
         if not dry_run:
             settings = {"topic": topic, "archive": str(archive.resolve())}
             spark.run_job("archive", settings=settings, on_progress=self.stderr.write)

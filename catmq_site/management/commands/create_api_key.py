@@ -32,6 +32,7 @@ class Command(CatmqCommand):
         _, plaintext = api_keys.create(
             name=options["name"], rights=parse_rights(options["right"]), actor=self.actor
         )
+        # Alone on stdout, so that a script can capture it.
         self.stdout.write(plaintext)
 
 

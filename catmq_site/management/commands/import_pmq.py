@@ -55,6 +55,7 @@ class Command(CatmqCommand):
         )
 
     def run(self, **options: Any) -> None:
+        # The variable keeps the password out of the process list.
         url = options["url"] or os.environ.get(URL_VARIABLE, "")
         if not url:
             raise Invalid.field("--from", f"give it, or set {URL_VARIABLE}")
@@ -66,6 +67,7 @@ class Command(CatmqCommand):
                 json.dumps(definitions.document, ensure_ascii=False, indent=2) + "\n"
             )
         apply = options["apply"]
+        # Without conflicts the import cannot be refused halfway.
         plan = self._import(definitions, dry_run=False) if apply else plan_of_rest
         tokens = self._import_tokens(definitions, apply=apply)
         self.stdout.write(

@@ -65,6 +65,7 @@ class Command(CatmqCommand):
             )
             self.stdout.write("\n".join(describe_plan(plan)))
             return
+        # Irreversible: the old primary is fenced, and lost messages are declared as gaps.
         self.confirm("Promote a replica of node", options["node"], yes=options["yes"])
         outcome = promotion.promote(
             name=options["node"],

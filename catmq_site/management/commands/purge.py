@@ -43,6 +43,8 @@ class Command(CatmqCommand):
             topic=options["topic"],
             archive=options["archive"],
             dry_run=options["dry_run"],
+            # A pull that started before the purge may still read a partition that is
+            # dropped.
             rest_s=0.0 if options["no_rest"] else retention.REST_S,
             actor=self.actor,
         )

@@ -38,6 +38,7 @@ class Command(CatmqCommand):
 
     def run(self, **options: Any) -> None:
         output = options["output"]
+        # Checked first: a report may take minutes.
         if output is not None:
             reporting.check_output_path(output)
         report_options = {key: options[key] for key in ("name", "topic", "days", "engine")}

@@ -63,6 +63,7 @@ class Command(CatmqCommand):
             )
         else:
             self.stdout.write("\n".join(format_result(result, str(options["file"]))))
+        # Exit codes tell scripts whether to go on; the lines above tell people.
         if not result.passed:
             raise CommandError("Something must be done.", returncode=REFUSED)
         if not result.complete:

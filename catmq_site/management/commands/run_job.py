@@ -22,5 +22,6 @@ class Command(CatmqCommand):
         )
 
     def run(self, **options: Any) -> None:
+        # Here even if the job normally runs in a process of its own: the caller waits.
         count = tasks.run_here(options["name"])
         self.stdout.write(f"{options['name']}: done {count:,}.")

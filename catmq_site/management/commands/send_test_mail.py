@@ -30,6 +30,7 @@ class Command(CatmqCommand):
         addresses = options["address"] or config.alarm_emails
         if not addresses:
             raise Invalid("Give an address, or set CATMQ_ALARM_EMAILS.")
+        # Check all addresses before the first mail is sent.
         for address in addresses:
             if not is_address(address):
                 raise Invalid(f"{address!r} is not an e-mail address.")

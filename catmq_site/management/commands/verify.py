@@ -79,6 +79,7 @@ class Command(CatmqCommand):
             progress=self.progress_writer(),
             actor=self.actor,
         )
+        # With JSON on stdout, nothing else may be printed there.
         to_stdout = options["json"] == Path("-")
         if not to_stdout:
             self.stdout.write("\n".join(format_report(report)))
