@@ -109,16 +109,50 @@ class Mapping:
         self.definitions.remarks.append(Remark(kind, name, sentence))
 
     def _map_topics(self) -> Iterable[dict[str, Any]]:
-        queues = grouped((row["topic_id"], row) for row in self._tables.queues)
+        queues_of_topic = grouped((row["topic_id"], row) for row in self._tables.queues)
         for row in self._tables.topics:
-            name = text(row, "name")
+            name, queues = text(row, "name"), queues_of_topic.get(row["id"], [])
             if number(row, "topic_type", NORMAL) == RETRY:
                 self._leave_out(
                     "topic", name, "is a retry topic: each subscription gets its own here"
                 )
-            elif self._check_name("topic", name):
-                self._topics[row["id"]] = name
-                yield self._map_topic(row, name, queues.get(row["id"], []))
+                continue
+            if not self._check_name("topic", name):
+                continue
+            self._topics[row["id"]] = name
+            if token := text(row, "token"):
+                self.definitions.tokens[name] = token
+            if number(row, "consumer_flag", 1) == 0:
+                groups = text(row, "consumer_group_names") or "none"
+                self._add_remark(
+                    "topic",
+                    name,
+                    f"only these groups may subscribe there: {groups}; here rights say so",
+                )
+            if number(row, "normal_flag", 1) == 0:
+                self._add_remark(
+                    "topic",
+                    name,
+                    "has nodes of its own there; here its queues are spread over all nodes",
+                )
+            days = self._number_within(
+                ("topic", name), row, "save_day_num", TOPIC["retention_days"].kind
+            )
+            # Only queues that are writable there, from 1 to the limit here.
+            writable = sum(number(q, "read_only", WRITABLE) == WRITABLE for q in queues)
+            queue_count = min(max(writable, 1), config.max_topic_queues)
+            if queue_count != len(queues):
+                sentence = (
+                    f"has {len(queues)} queues there, {writable} of them open for sends, "
+                    f"and gets {queue_count}"
+                )
+                self._add_remark("topic", name, sentence)
+            yield {
+                "name": name,
+                "queues": queue_count,
+                **({"retention_days": days} if days is not None else {}),
+                **self._map_owners("topic", name, row, "emails"),
+            }
 
     def _check_name(self, kind: str, name: str) -> bool:
         try:
@@ -127,41 +161,6 @@ class Mapping:
             self._leave_out(kind, name, error.errors[0].message)
             return False
         return True
-
-    def _map_topic(self, row: Row, name: str, queues: list[Row]) -> dict[str, Any]:
-        if token := text(row, "token"):
-            self.definitions.tokens[name] = token
-        if number(row, "consumer_flag", 1) == 0:
-            groups = text(row, "consumer_group_names") or "none"
-            self._add_remark(
-                "topic",
-                name,
-                f"only these groups may subscribe there: {groups}; here rights say so",
-            )
-        if number(row, "normal_flag", 1) == 0:
-            self._add_remark(
-                "topic",
-                name,
-                "has nodes of its own there; here its queues are spread over all nodes",
-            )
-        days = self._number_within(
-            ("topic", name), row, "save_day_num", TOPIC["retention_days"].kind
-        )
-        # Only queues that are writable there, from 1 to the limit here.
-        writable = sum(number(row, "read_only", WRITABLE) == WRITABLE for row in queues)
-        queue_count = min(max(writable, 1), config.max_topic_queues)
-        if queue_count != len(queues):
-            sentence = (
-                f"has {len(queues)} queues there, {writable} of them open for sends, "
-                f"and gets {queue_count}"
-            )
-            self._add_remark("topic", name, sentence)
-        return {
-            "name": name,
-            "queues": queue_count,
-            **({"retention_days": days} if days is not None else {}),
-            **self._map_owners("topic", name, row, "emails"),
-        }
 
     def _map_owners(self, kind: str, name: str, row: Row, emails: str) -> dict[str, Any]:
         """Return owners, department, alarm addresses and description."""
