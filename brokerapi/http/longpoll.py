@@ -203,7 +203,7 @@ class _LongPoll(ExitStack):
         self._until = float("-inf")  # monotonic
         self._wait_offsets: dict[int, int] = {}  # by queue: the wait ends above it
         self._has_place = False
-        # messages that were left out: by the last read, and by all
+        # Messages that a filter left out: in the last read, and in all reads.
         self._moved = self._passed = 0
 
     def queues_to_read(self) -> list[PullQueue]:
