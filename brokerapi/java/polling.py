@@ -386,9 +386,10 @@ def _record_heartbeats(
         generations[member.consumer.group_id] = member_news.generation
         if member_news.group is not None:
             news[member.group] = member_news.group
+            # A higher `rbVersion` makes the client stop and start.
             # The versions also differ after a full refresh, or an answer that got lost.
             if (
-                assignment.must_restart(member, member_news.member)
+                member_news.member.last_answer.rb_version > member.last_answer.rb_version
                 or versions[member.group] != member.version
             ):
                 _starting[java_id, member.group] = START_ANSWERS
