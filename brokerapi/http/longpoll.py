@@ -9,7 +9,7 @@ spin.
 
 Waiting threads are limited (`max_waiters`) below the number of threads of the worker. Above
 the limit a pull is answered at once, empty, so that sends and commits always find a thread;
-`retry_after_ms` tells the client when to ask again. The same happens if one consumer waits
+`retry_after_ms` is the pause of the client. The same happens if one consumer waits
 in too many pulls at once, or if the pulls of one API key or one address have three quarters
 of the places.
 """

@@ -414,4 +414,4 @@ def _max_hold_s(members: Iterable[JavaMember]) -> float:
     """Return the longest time to hold a poll: the next one must come within each session
     timeout.
     """
-    return min(HOLD_S, *(one.session_timeout_ms / 2000 for one in members))
+    return min(HOLD_S, *(member.session_timeout_ms / 2000 for member in members))
