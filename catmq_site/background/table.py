@@ -15,7 +15,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from operator import attrgetter
 
-from brokerapi.http import group_metrics, metrics
 from catmq_site.background import broker_memory, daily, metadata_loops, sweeps
 from catmq_site.background.broker_loop import BrokerLoop
 from catmq_site.background.loop_threads import Loop, NodeLoops, leased
@@ -72,6 +71,9 @@ def loops(*, url: str = config.broker_url) -> list[Loop | NodeLoops]:
 
     `url`: the address of this broker that clients receive.
     """
+    # Its counters open files of this process, which only brokers may have.
+    from brokerapi.http import group_metrics, metrics
+
     overdue = sweeps.OverdueRebalances()
     identity = registration.BrokerIdentity(
         config.broker_name, url, VERSION, broker_memory.INCARNATION
