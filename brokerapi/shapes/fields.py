@@ -261,7 +261,7 @@ class Answer(Shape):
 @cache
 def _serializer(answer: type[Answer]) -> Answer:
     # Creating a serializer copies all its fields; filling it changes nothing in it.
-    return answer()  # to make one copies all its fields; to fill it changes nothing in it
+    return answer()
 
 
 class FromTo(Answer):
