@@ -125,7 +125,7 @@ def _codes() -> SafeString:
     row = '<tr id="{}"><td><code>{}</code></td><td>{}</td></tr>'
     told = dict(MEANING.findall(ERRORS.read_text())) if ERRORS.exists() else {}
     rows = [
-        (code.value, code.value, prose(told.get(code.value) or errors.title(code)))
+        (code.value, code.value, prose(told.get(code.value) or errors.code_title(code)))
         for code in Code
     ]
     return format_html("<table>{}</table>", format_html_join("", row, rows))

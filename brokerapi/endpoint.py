@@ -50,7 +50,7 @@ class Call:
     def __init__(self, request: HttpRequest, actor: Actor) -> None:
         self.request = request
         self.actor = actor
-        self.kind = formats.of_answer(request)
+        self.kind = formats.answer_format(request)
         # under which the same request gets the same answer again
         self.repeat: Repeat | None = None
 
@@ -58,7 +58,7 @@ class Call:
         """The body as a typed struct. Raises Malformed, TooLarge or Invalid."""
         return body.read(self.request)
 
-    def fields(
+    def read_fields(
         self,
         serializer: type[Serializer[Any]],
         *,
@@ -86,7 +86,7 @@ class Call:
         """The query parameters. Raises Invalid."""
         return read_query(self.request, struct)
 
-    def named(self, struct: type[Struct]) -> dict[str, Any]:
+    def query_fields(self, struct: type[Struct]) -> dict[str, Any]:
         """The query parameters by name, for a call below that knows them by these names.
         Raises Invalid.
         """
@@ -97,17 +97,17 @@ class Call:
         asked = self.query(struct)
         return Window(search=asked.search, limit=asked.limit, after=asked.after)
 
-    def confirm(self) -> str:
+    def confirmed_name(self) -> str:
         """The name given in `?confirm=`, '' if none. Raises Invalid."""
         return self.query(ConfirmQuery).confirm
 
-    def consumer(self, text: str) -> ConsumerId:
+    def consumer_id(self, text: str) -> ConsumerId:
         """The consumer id of the URL. Raises NotFound or Forbidden."""
-        return auth.consumer_of(text, self.actor)
+        return auth.check_consumer(text, self.actor)
 
     def check_key(self) -> None:
         """Raise Unauthenticated if the API key was deleted while the request waited."""
-        auth.check_exists(self.actor)
+        auth.check_key_exists(self.actor)
 
     def has_hung_up(self) -> bool:
         """Return True if the client has closed its connection; False where the server
@@ -139,7 +139,7 @@ class Call:
         response["Location"] = root + "/".join(quote(part, safe="") for part in path)
         return response
 
-    def done(self) -> HttpResponse:
+    def no_content(self) -> HttpResponse:
         """204: nothing to say."""
         return HttpResponse(status=HTTPStatus.NO_CONTENT)
 
@@ -200,7 +200,7 @@ class Endpoint(APIView):
         if handler is None:
             return self._not_allowed(request)
         _check_host(request)
-        actor = NOBODY if self.public else auth.actor_of(request)
+        actor = NOBODY if self.public else auth.authenticate(request)
         answer: HttpResponse = handler(Call(request, actor), **words)
         return answer
 

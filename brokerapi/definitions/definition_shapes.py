@@ -119,6 +119,6 @@ class ImportAnswer(Answer):
     )
 
 
-def imported(plan: Plan, *, dry_run: bool) -> dict[str, Any]:
+def import_answer(plan: Plan, *, dry_run: bool) -> dict[str, Any]:
     """Return the steps of an import."""
-    return ImportAnswer.of(plan, dry_run=dry_run)
+    return ImportAnswer.from_view(plan, dry_run=dry_run)

@@ -37,6 +37,6 @@ class Import(Endpoint):
         """Makes what a document defines and this installation lacks. `dry_run` makes
         nothing.
         """
-        asked = call.fields(ImportRequest, most_bytes=MOST_BYTES)
+        asked = call.read_fields(ImportRequest, most_bytes=MOST_BYTES)
         plan = imports.import_definitions(**asked, actor=call.actor)
-        return call.answer(definition_shapes.imported(plan, dry_run=asked["dry_run"]))
+        return call.answer(definition_shapes.import_answer(plan, dry_run=asked["dry_run"]))

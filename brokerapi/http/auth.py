@@ -17,7 +17,7 @@ REMEDY = "Send the header `Authorization: Bearer <api key>`."
 UNKNOWN = "Unknown API key: it was deleted, or belongs to another installation."
 
 
-def actor_of(request: HttpRequest) -> Actor:
+def authenticate(request: HttpRequest) -> Actor:
     """The actor whose key the request carries. Raises Unauthenticated."""
     header = request.META.get("HTTP_AUTHORIZATION", "")
     scheme, _, plaintext = header.partition(" ")
@@ -32,7 +32,7 @@ def actor_of(request: HttpRequest) -> Actor:
     )
 
 
-def consumer_of(text: str, actor: Actor) -> ConsumerId:
+def check_consumer(text: str, actor: Actor) -> ConsumerId:
     """The consumer id in a URL. Raises NotFound if it is no id of ours, Forbidden if
     another key got it.
     """
@@ -44,7 +44,7 @@ def consumer_of(text: str, actor: Actor) -> ConsumerId:
     return consumer
 
 
-def check_exists(actor: Actor) -> None:
+def check_key_exists(actor: Actor) -> None:
     """Raise Unauthenticated if the actor's key was deleted since the request came."""
     if actor.key_id is not None and actor.key_id not in snapshot.current().keys:
         raise Unauthenticated(UNKNOWN)

@@ -31,27 +31,27 @@ def check() -> None:
         )
 
 
-def because() -> str:
+def refusal_reason() -> str:
     """Return the reason why nothing new may begin here, '' while the broker serves."""
     return _because
 
 
-def hurries() -> bool:
+def must_not_wait() -> bool:
     """Return True if no pull may wait."""
     return _leaving or bool(_because)
 
 
-def drain() -> None:
+def stop() -> None:
     """The broker stops, for good."""
     _set(stopping=True)
 
 
-def draining() -> bool:
+def is_stopping() -> bool:
     """Return True if `drain` was called."""
     return _stopping
 
 
-def leave() -> None:
+def stop_worker() -> None:
     """Only this process stops, for good; its broker goes on."""
     _set(leaving=True)
 
@@ -81,5 +81,5 @@ def _set(
     _out = _out if out is None else out
     _leaving = _leaving if leaving is None else leaving
     _because = STOPPING if _stopping else OUT if _out else ""
-    if hurries():
+    if must_not_wait():
         board.wake_all()

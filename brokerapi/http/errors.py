@@ -97,12 +97,12 @@ def respond(error: BaseException, **more: Any) -> HttpResponse:
     """The HTTP answer for whatever a request raised, with `more` fields; bugs are logged
     with their id.
     """
-    known = as_catmq(error)
-    status = status_of(known)
+    known = to_catmq_error(error)
+    status = http_status(known)
     incident = _logged(error) if status == HTTPStatus.INTERNAL_SERVER_ERROR else None
     problem = Problem(
         type=f"{DOCS}#{known.code}",
-        title=title(known.code),
+        title=code_title(known.code),
         status=status,
         detail=f"{known.detail} See id {incident} in the broker's log."
         if incident
@@ -126,11 +126,13 @@ def respond(error: BaseException, **more: Any) -> HttpResponse:
     return response
 
 
-def problem(*, status: HTTPStatus, code: Code, detail: str, retriable: bool) -> bytes:
+def encode_problem(
+    *, status: HTTPStatus, code: Code, detail: str, retriable: bool
+) -> bytes:
     """Return the JSON of a problem that comes from outside the views."""
     made = Problem(
         type=f"{DOCS}#{code}",
-        title=title(code),
+        title=code_title(code),
         status=status,
         detail=detail,
         code=code,
@@ -139,12 +141,12 @@ def problem(*, status: HTTPStatus, code: Code, detail: str, retriable: bool) -> 
     return msgspec.json.encode(made)
 
 
-def title(code: Code) -> str:
+def code_title(code: Code) -> str:
     """A code as words: "Topic not found"."""
     return code.replace("_", " ").capitalize()
 
 
-def status_of(error: CatmqError) -> HTTPStatus:
+def http_status(error: CatmqError) -> HTTPStatus:
     """The HTTP status of an error: the first in the table that fits."""
     fits = (
         status
@@ -164,7 +166,7 @@ def _code_of(status: int) -> Code:
     return next(known, Code.INVALID)
 
 
-def as_catmq(error: BaseException) -> CatmqError:
+def to_catmq_error(error: BaseException) -> CatmqError:
     """Any exception as one of our tree; what nobody expected is `internal`, without its
     words.
     """

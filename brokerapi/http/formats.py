@@ -42,14 +42,14 @@ _AS_ROWS = "messages=rows"
 _ANY = ("", "*/*", "application/*", "application/problem+json")
 
 
-def of_request(request: HttpRequest) -> Format:
+def request_format(request: HttpRequest) -> Format:
     """The format of the request's body; no Content-Type counts as JSON. Raises Invalid
     (415).
     """
     return _of_content_type(request.META.get("CONTENT_TYPE", ""))
 
 
-def of_answer(request: HttpRequest) -> Format:
+def answer_format(request: HttpRequest) -> Format:
     """The format to answer in: what `Accept` names first, else the request's own. Raises
     Invalid (406).
     """

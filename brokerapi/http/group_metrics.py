@@ -40,7 +40,7 @@ T = TypeVar("T")
 Totals = dict[int, tuple[int, int]]  # group → messages it pulled, and messages it handled
 
 
-class Told(msgspec.Struct):
+class FiguresSnapshot(msgspec.Struct):
     """Figures of the nodes and of metadata, and when each was read, by a clock that all
     workers share.
 
@@ -54,7 +54,7 @@ class Told(msgspec.Struct):
     metadata_read_at: float | None = None
 
 
-_FIGURES = msgspec.json.Decoder(Told)
+_FIGURES = msgspec.json.Decoder(FiguresSnapshot)
 _TOTALS = msgspec.json.Decoder(Totals)
 
 
@@ -67,7 +67,7 @@ class Board:
         self._directory = directory
         self._reader = Reader()
         self._lock: Any = None
-        self._told: Told | None = None
+        self._told: FiguresSnapshot | None = None
         self._read_of: tuple[int, int] | None = None  # which file was read last
         self._totals: Totals = {}
         self._publishing = Lock()
@@ -87,7 +87,7 @@ class Board:
         if not self._leads():
             return False
         figures = self._reader.read(most=config.metrics_groups)
-        told = Told(figures, time.monotonic())
+        told = FiguresSnapshot(figures, time.monotonic())
         try:
             told.members, told.dead = group_counts.read()
             told.metadata_read_at = time.monotonic()
@@ -119,7 +119,7 @@ class Board:
                 self._write(self._own, msgspec.json.encode(totals))
                 self._totals = totals
 
-    def told(self) -> Told | None:
+    def told(self) -> FiguresSnapshot | None:
         """The last figures; None before there are any."""
         if self._directory is None:
             return self._told
@@ -203,10 +203,10 @@ class GroupCollector:
         """See prometheus_client's collectors."""
         told = board.told()
         if told is not None:
-            yield from families(told, board.totals())
+            yield from metric_families(told, board.totals())
 
 
-def families(told: Told, totals: Totals) -> Iterator[Metric]:
+def metric_families(told: FiguresSnapshot, totals: Totals) -> Iterator[Metric]:
     """All metrics of groups and topics."""
     yield from _of_groups(told)
     yield from _counters(told, totals)
@@ -225,7 +225,7 @@ def _left_out(figures: Figures) -> Iterator[Metric]:
 Rows = Iterable[tuple[Any, float | None]]
 
 
-def _of_groups(told: Told) -> Iterator[Metric]:
+def _of_groups(told: FiguresSnapshot) -> Iterator[Metric]:
     """Gauges that every broker tells alike."""
     groups, members, dead = told.figures.groups, told.members, told.dead
     yield _gauge(
@@ -268,7 +268,7 @@ def _gauge(name: str, text: str, labels: tuple[str, ...], rows: Rows) -> Metric:
     return metric
 
 
-def _counters(told: Told, totals: Totals) -> Iterator[Metric]:
+def _counters(told: FiguresSnapshot, totals: Totals) -> Iterator[Metric]:
     """Return what went through this broker since it began; each tells its own part."""
     pulled = CounterMetricFamily(
         "catmq_group_messages_pulled",
@@ -297,7 +297,7 @@ def _log_ends(figures: Figures) -> Metric:
     return _gauge("catmq_topic_log_end_offset", text, ("topic", "queue"), rows)
 
 
-def _ages(told: Told) -> Metric:
+def _ages(told: FiguresSnapshot) -> Metric:
     now = time.monotonic()
     of_metadata = math.inf if told.metadata_read_at is None else now - told.metadata_read_at
     rows = ((("nodes",), now - told.read_at), (("metadata",), of_metadata))

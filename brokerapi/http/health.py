@@ -29,13 +29,13 @@ def readiness() -> Health:
     """ok, degraded (some sends or pulls work, or there is no node yet) or unready (none
     do).
     """
-    if draining.because():
+    if draining.refusal_reason():
         complaint = (
             [registration.registration_problem()]
             if registration.registration_problem()
             else []
         )
-        return Health(status="unready", because=[draining.because(), *complaint])
+        return Health(status="unready", because=[draining.refusal_reason(), *complaint])
     try:
         known = snapshot.current()
     except MetadataUnavailable as error:

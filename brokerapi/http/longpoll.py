@@ -63,7 +63,7 @@ _browsers = Places(
 )
 
 
-class Asker(NamedTuple):
+class PlaceOwner(NamedTuple):
     """Whoever waits, and the wider askers whose places it takes: its API key and its
     address.
     """
@@ -72,14 +72,14 @@ class Asker(NamedTuple):
     shared: tuple[Hashable, ...]
 
 
-def asker(who: Hashable, *, key_id: int | None, address: str) -> Asker:
+def place_owner(who: Hashable, *, key_id: int | None, address: str) -> PlaceOwner:
     """Return the asker for a wait. A request without a key shares the places of all that
     have none.
     """
-    return Asker(who, (("key", key_id or 0), ("address", address)))
+    return PlaceOwner(who, (("key", key_id or 0), ("address", address)))
 
 
-class Asked(NamedTuple):
+class PullParameters(NamedTuple):
     """Request of a pull; `generation` is the one of the group that the member has applied."""
 
     generation: int
@@ -89,7 +89,7 @@ class Asked(NamedTuple):
     wait_ms: int
 
 
-class Pulled(NamedTuple):
+class PullResult(NamedTuple):
     """Answer to a pull; `generation` is the group's now. `retry_after_ms`: no place to wait
     was free.
     """
@@ -100,7 +100,9 @@ class Pulled(NamedTuple):
     retry_after_ms: int | None = None
 
 
-def pull_or_wait(*, consumer: ConsumerId, asked: Asked, address: str) -> Pulled:
+def pull_or_wait(
+    *, consumer: ConsumerId, asked: PullParameters, address: str
+) -> PullResult:
     """Messages of the asked queues, waiting up to `wait_ms` for the first. `address` is the
     client's.
 
@@ -130,12 +132,12 @@ def pull_or_wait(*, consumer: ConsumerId, asked: Asked, address: str) -> Pulled:
             poll.wait()
 
 
-def take_place(waiter: Asker) -> bool:
+def take_place(waiter: PlaceOwner) -> bool:
     """Take one of the places where a thread may wait; whether one was free for this asker."""
     return _places.take(*waiter)
 
 
-def give_back_place(waiter: Asker) -> None:
+def give_back_place(waiter: PlaceOwner) -> None:
     _places.give_back(*waiter)
 
 
@@ -155,13 +157,13 @@ def browse_or_wait(
                 topic=topic, queue=queue, offset=offset, limit=limit, actor=actor
             )
             at_end = not found.messages and found.next is None
-            if not at_end or draining.hurries() or time.monotonic() >= until:
+            if not at_end or draining.must_not_wait() or time.monotonic() >= until:
                 return found
             if not place_to_wait.take():
                 return found
             close_old_connections()
             with board.watch(NO_GROUP, {queue: offset}) as waiter:
-                if board.known(queue) <= offset and not draining.hurries():
+                if board.known(queue) <= offset and not draining.must_not_wait():
                     with limiter.aside():
                         waiter.wait(until - time.monotonic())
 
@@ -173,7 +175,7 @@ class _BrowserPlace:
 
     def __init__(self, actor: Actor) -> None:
         self._key = actor.key_id or actor.name
-        self._asker = asker(object(), key_id=actor.key_id, address=actor.address)
+        self._asker = place_owner(object(), key_id=actor.key_id, address=actor.address)
         self._is_taken = False
 
     def __enter__(self) -> _BrowserPlace:
@@ -210,9 +212,9 @@ class _LongPoll:
     out, too, and at once after `scan_limit` of them, so that a group commits how far it is.
     """
 
-    def __init__(self, consumer: ConsumerId, asked: Asked, address: str) -> None:
+    def __init__(self, consumer: ConsumerId, asked: PullParameters, address: str) -> None:
         self._consumer, self._asked = consumer, asked
-        self._asker = asker(consumer.text, key_id=consumer.key_id, address=address)
+        self._asker = place_owner(consumer.text, key_id=consumer.key_id, address=address)
         self._queues = list(asked.queues)  # from where each is read next
         self._found: dict[int, PulledQueue] = {}
         self._until = float("-inf")  # monotonic
@@ -239,7 +241,7 @@ class _LongPoll:
         }
         return [ask for ask in self._queues if not self._found or ask.queue in wanted]
 
-    def take(self, fresh: Sequence[PulledQueue]) -> Pulled:
+    def take(self, fresh: Sequence[PulledQueue]) -> PullResult:
         """The answer, with some queues read anew."""
         self._found |= {one.queue: one for one in fresh}
         found = [self._found[ask.queue] for ask in self._asked.queues]
@@ -252,9 +254,9 @@ class _LongPoll:
             for ask, got in pairs
         ]
         generation = _generation(self._consumer.group_id, self._asked.generation)
-        return Pulled(generation, found, generation != self._asked.generation)
+        return PullResult(generation, found, generation != self._asked.generation)
 
-    def is_over(self, answer: Pulled) -> bool:
+    def is_over(self, answer: PullResult) -> bool:
         """Return True if the answer is to be told now."""
         if self._asked.wait_ms == 0 or answer.assignment_changed:
             return True
@@ -311,7 +313,7 @@ class _LongPoll:
     def _has_news(self) -> bool:
         generation = self._asked.generation
         if (
-            draining.hurries()
+            draining.must_not_wait()
             or _generation(self._consumer.group_id, generation) != generation
         ):
             return True

@@ -68,7 +68,7 @@ class Body(Generic[T]):
     ) -> T:
         """The request's body, of at most so many bytes and values. Raises Malformed,
         TooLarge, or Invalid naming the field."""
-        kind = formats.of_request(request)
+        kind = formats.request_format(request)
         data = read_bytes(request, most or self._most_bytes)
         if not data:
             raise Malformed(f"The request has no body: send {kind.media_type}.")
@@ -96,7 +96,7 @@ def read_query(request: HttpRequest, struct: type[T]) -> T:
     try:
         return msgspec.convert(parameters.dict(), struct, strict=False)
     except msgspec.ValidationError as error:
-        raise invalid(error) from error
+        raise field_error(error) from error
 
 
 def read_bytes(request: HttpRequest, most: int | None = None) -> bytes:
@@ -215,16 +215,16 @@ def _decoded(decode: Callable[[bytes], T], data: bytes, kind: formats.Format) ->
     try:
         return decode(data)
     except msgspec.ValidationError as error:
-        raise invalid(error) from error
+        raise field_error(error) from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise Malformed(f"The body is not {kind.media_type}: {error}.") from error
 
 
-def invalid(error: msgspec.ValidationError) -> Invalid:
+def field_error(error: msgspec.ValidationError) -> Invalid:
     """msgspec's words as an Invalid that names the field as the caller wrote it.
 
     >>> error = msgspec.ValidationError("Object contains unknown field `x` - at `$.messages[2]`")
-    >>> invalid(error).errors
+    >>> field_error(error).errors
     (FieldError(field='messages[2].x', message='is not a field of this request'),)
     """
     text = str(error)

@@ -33,7 +33,7 @@ OUTDATED = -1  # a generation that has passed: look again
 Settings = dict[str, Any]
 
 
-class Seen(NamedTuple):
+class MemberNews(NamedTuple):
     """A member as it is, the generation of its group, and what its client is told; None:
     nothing is new.
     """
@@ -43,7 +43,7 @@ class Seen(NamedTuple):
     group: Settings | None = None
 
 
-def look(member: JavaMember, asked: int) -> Seen:
+def heartbeat(member: JavaMember, asked: int) -> MemberNews:
     """Return what there is for a client that has version `asked`.
 
     It counts as a heartbeat. A client that has the newest version has stopped what it was
@@ -56,13 +56,13 @@ def look(member: JavaMember, asked: int) -> Seen:
         # told.
         answer, settings = _heard(member, answer.generation)
     if knows and _content(settings) == member.last_answer.content:
-        return Seen(member, answer.generation)
+        return MemberNews(member, answer.generation)
     seen = _tell(member, answer, settings)
     is_known = knows and seen.member.version == asked
-    return Seen(member, seen.generation) if is_known else seen
+    return MemberNews(member, seen.generation) if is_known else seen
 
 
-def check(member: JavaMember) -> Seen:
+def read_assignment(member: JavaMember) -> MemberNews:
     """Return what there is for a client that compares it with what it has; that it asked is
     not recorded.
 
@@ -72,7 +72,7 @@ def check(member: JavaMember) -> Seen:
     return _tell(member, answer, _all_settings(member, answer))
 
 
-def ended(group: str, version: int) -> Settings:
+def deleted_group(group: str, version: int) -> Settings:
     """A group that was deleted, as a client that still names it is told it: with no queues."""
     meta = {"name": group, "rbVersion": version, "metaVersion": version, "version": version}
     return {"meta": meta, "queues": {}}
@@ -88,19 +88,19 @@ def _heard(member: JavaMember, generation: int) -> tuple[HeartbeatAnswer, list[S
 
 def _tell(
     member: JavaMember, answer: HeartbeatAnswer, settings: Sequence[Settings]
-) -> Seen:
+) -> MemberNews:
     """Return what a client is told, under a new version if it was not told that before."""
     is_same = _content(settings) == member.last_answer.content
     queues = _acquired(member, answer.assigned, settings, acquired_before=is_same)
     told = _told(member, answer.generation, queues)
     if told.content != member.last_answer.content:
         if not java_members.record_answer(member=member, answer=told):
-            return Seen(member, OUTDATED)  # another broker was quicker
+            return MemberNews(member, OUTDATED)  # another broker was quicker
         member = replace(member, version=member.version + 1, last_answer=told)
-    return Seen(member, answer.generation, _group(member, queues))
+    return MemberNews(member, answer.generation, _group(member, queues))
 
 
-def started(before: JavaMember, after: JavaMember) -> bool:
+def must_restart(before: JavaMember, after: JavaMember) -> bool:
     """Return True if the client was told to stop and start."""
     return after.last_answer.rb_version > before.last_answer.rb_version
 
@@ -162,7 +162,7 @@ def _settings(member: JavaMember, one: OwnedQueue) -> Settings:
     delivery = known.delivery(
         member.consumer.group_id, origin.id if origin is not None else 0
     )
-    queue_id = handles.handle(member.consumer.member_id, one.queue)
+    queue_id = handles.encode(member.consumer.member_id, one.queue)
     return {
         "queueOffsetId": queue_id,
         "queueId": queue_id,

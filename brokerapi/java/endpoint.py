@@ -25,7 +25,7 @@ from msgspec import Meta, Struct
 from brokerapi.endpoint import Call, Endpoint
 from brokerapi.http import draining, errors, metrics, renderers, value_limits
 from brokerapi.http.formats import JSON
-from brokerapi.http.parsers import invalid, read_bytes
+from brokerapi.http.parsers import field_error, read_bytes
 from brokerapi.http.repeats import REPEAT
 from brokerapi.java import holds
 from messagestore.heads.heads import Flag, board
@@ -87,7 +87,7 @@ class Body:
         try:
             return self._decode(data or b"{}")
         except msgspec.ValidationError as error:
-            raise invalid(error) from error
+            raise field_error(error) from error
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise Malformed(f"The body is not JSON: {error}.") from error
 
@@ -151,11 +151,11 @@ def check_rate(address: str) -> None:
     )
 
 
-def client_of(name: str, version: str) -> str:
+def client_name(name: str, version: str) -> str:
     """Return which client this is, and its version; CatMQ's names end in a blank.
 
-    >>> (client_of("10.0.0.5|1|2|80", "5.5.1-SNAPSHOT"),
-    ...  client_of("10.0.0.5|1|280 ", "${project.version}"))
+    >>> (client_name("10.0.0.5|1|2|80", "5.5.1-SNAPSHOT"),
+    ...  client_name("10.0.0.5|1|280 ", "${project.version}"))
     ('pmq-java/5.5.1-SNAPSHOT', 'catmq-java')
     """
     if name.endswith(" ") or version == CATMQ_VERSION:
@@ -163,7 +163,7 @@ def client_of(name: str, version: str) -> str:
     return f"pmq-java/{version}"
 
 
-def with_token(actor: Actor, token: str | None) -> Actor:
+def actor_with_token(actor: Actor, token: str | None) -> Actor:
     """Return the actor whose API key a request has as its token; the same actor for any
     other token.
     """
@@ -227,7 +227,7 @@ class Unchanged:
 
     def holds(self) -> bool:
         """Return True if there is no news."""
-        if draining.hurries() or holds.has_changed(self._generations):
+        if draining.must_not_wait() or holds.has_changed(self._generations):
             return False
         return not any(
             board.known(queue) > offset for queue, offset in self._offsets.items()
@@ -257,8 +257,8 @@ class JavaEndpoint(Endpoint):
             if self.limited:
                 check_rate(call.actor.address)
             asked = self.body.read(call.request)
-            sdk = client_of("", asked.sdkVersion) if asked.sdkVersion else ""
-            answer = said(call, self.answer_to(call, asked))
+            sdk = client_name("", asked.sdkVersion) if asked.sdkVersion else ""
+            answer = java_answer(call, self.answer_to(call, asked))
             if isinstance(call.repeat, Unchanged):
                 match = call.request.resolver_match
                 call.repeat.address, call.repeat.sdk = address, sdk
@@ -279,7 +279,9 @@ class JavaEndpoint(Endpoint):
         return refusal(call, error)
 
 
-def said(call: Call, fields: dict[str, Any], status: int = HTTPStatus.OK) -> HttpResponse:
+def java_answer(
+    call: Call, fields: dict[str, Any], status: int = HTTPStatus.OK
+) -> HttpResponse:
     """Return an answer with the fields that all have."""
     common = {"suc": True, "time": 0, "serverIp": config.broker_name}
     return renderers.render(call.request, {**common, **fields}, JSON, status)
@@ -290,10 +292,12 @@ def refusal(call: Call, error: Exception, **fields: Any) -> HttpResponse:
     wrong.
     """
     problem = errors.respond(error)  # logs what is a bug
-    known = errors.as_catmq(error)
+    known = errors.to_catmq_error(error)
     is_wrong = isinstance(known, Invalid) and not isinstance(known, Unavailable)
     status = HTTPStatus.OK if is_wrong else problem.status_code
-    answer = said(call, {"suc": False, "code": "0", "msg": known.detail, **fields}, status)
+    answer = java_answer(
+        call, {"suc": False, "code": "0", "msg": known.detail, **fields}, status
+    )
     answer.catmq_code = known.code  # type: ignore[attr-defined]  # read by metrics
     return answer
 

@@ -74,8 +74,8 @@ def _report(call: Call, queue_id: int, ids: list[int]) -> None:
     """Store copies of messages. Raises Invalid, Forbidden, Conflict(no_failure_topic),
     NodeUnavailable.
     """
-    member_id, queue = handles.parts(queue_id)
-    consumer = handles.consumer_of(member_id)
+    member_id, queue = handles.decode(queue_id)
+    consumer = handles.find_consumer(member_id)
     if consumer is None:
         raise Invalid.field(
             "queueId", "is of a client that has expired or left: register again"

@@ -19,32 +19,32 @@ MOST_KNOWN = 20_000
 _known: dict[int, ConsumerId] = {}  # by member
 
 
-def handle(member_id: int, queue: int) -> int:
+def encode(member_id: int, queue: int) -> int:
     """Return the id of a queue as a member gets it.
 
-    >>> parts(handle(5, 7))
+    >>> decode(encode(5, 7))
     (5, 7)
     """
     return member_id << QUEUE_BITS | queue
 
 
-def parts(queue_id: int) -> tuple[int, int]:
+def decode(queue_id: int) -> tuple[int, int]:
     """Return (member, queue) of such an id; the member is 0 for an id as others get it.
 
-    >>> parts(7)
+    >>> decode(7)
     (0, 7)
     """
     return queue_id >> QUEUE_BITS, queue_id & (1 << QUEUE_BITS) - 1
 
 
-def note(consumer: ConsumerId) -> None:
+def remember(consumer: ConsumerId) -> None:
     """Remember the consumer id of a member."""
     if len(_known) >= MOST_KNOWN:
         _known.clear()
     _known[consumer.member_id] = consumer
 
 
-def consumer_of(member_id: int) -> ConsumerId | None:
+def find_consumer(member_id: int) -> ConsumerId | None:
     """Return the consumer id of a Java client's membership, None if it has ended.
 
     It is remembered: one that has ended meanwhile owns nothing on the nodes. Raises
@@ -54,11 +54,11 @@ def consumer_of(member_id: int) -> ConsumerId | None:
         found = java_members.find_consumer(member_id)
         if found is None:
             return None
-        note(found)
+        remember(found)
     return _known.get(member_id)
 
 
-def consumers_of(member_ids: Iterable[int]) -> dict[int, ConsumerId]:
+def find_consumers(member_ids: Iterable[int]) -> dict[int, ConsumerId]:
     """Return the consumer ids of memberships that have not ended, by member. Raises
     MetadataUnavailable.
     """
@@ -66,7 +66,7 @@ def consumers_of(member_ids: Iterable[int]) -> dict[int, ConsumerId]:
     for consumer in java_members.find_consumers(
         [member for member in ids if member not in _known]
     ):
-        note(consumer)
+        remember(consumer)
     return {member: _known[member] for member in ids if member in _known}
 
 

@@ -35,9 +35,9 @@ _strangers = Places(most=max(1, (config.threads - config.max_waiters) // 8), mos
 
 
 @contextmanager
-def place(who: str, actor: Actor) -> Iterator[float]:
+def waiting_place(who: str, actor: Actor) -> Iterator[float]:
     """Take a place to wait, and give the longest time for it, s: 0 if none is free."""
-    asker = longpoll.asker(who, key_id=actor.key_id, address=actor.address)
+    asker = longpoll.place_owner(who, key_id=actor.key_id, address=actor.address)
     if longpoll.take_place(asker):
         try:
             yield float("inf")
@@ -51,8 +51,8 @@ def place(who: str, actor: Actor) -> Iterator[float]:
 
 def pause(who: str, actor: Actor, seconds: float) -> bool:
     """Wait, unless no place is free or the broker stops; return True if it waited."""
-    with place(who, actor) as most_s:
-        if draining.hurries() or not most_s:
+    with waiting_place(who, actor) as most_s:
+        if draining.must_not_wait() or not most_s:
             return False
         close_old_connections()
         with limiter.aside():
@@ -64,7 +64,7 @@ def pause_stranger(address: str) -> None:
     """Hold back the answer to a client that is not let in, and would ask again at once;
     bounded.
     """
-    if draining.hurries() or not _strangers.take(address):
+    if draining.must_not_wait() or not _strangers.take(address):
         return
     try:
         close_old_connections()
@@ -74,7 +74,7 @@ def pause_stranger(address: str) -> None:
         _strangers.give_back(address)
 
 
-def generations(groups: Iterable[int]) -> dict[int, int]:
+def read_generations(groups: Iterable[int]) -> dict[int, int]:
     """Return the generations of groups as this process knows them, 0 for one that it does
     not know.
     """
@@ -110,7 +110,7 @@ def wait(
             for group_id in seen:
                 watching.enter_context(board.watch(group_id, offsets, flag=changed))
             has_news = any(board.known(queue) > offset for queue, offset in offsets.items())
-            if has_news or draining.hurries() or has_changed(seen):
+            if has_news or draining.must_not_wait() or has_changed(seen):
                 return
             with limiter.aside():
                 changed.wait(min(left_s, look_s))

@@ -23,7 +23,7 @@ from brokerapi.java.endpoint import (
     Long,
     Unchanged,
     check_right,
-    client_of,
+    client_name,
 )
 from messagestore.topology import membership
 from metadata.actors import Actor
@@ -133,12 +133,12 @@ def _join(group: str, asked: JoinRequest, actor: Actor) -> None:
         name=member_name(name),
         incarnation=java_members.incarnation_of_client(java_id),
         instance_id=instance_name(name) if broadcasts else None,
-        sdk=client_of(name, asked.sdkVersion or ""),
+        sdk=client_name(name, asked.sdkVersion or ""),
         address=actor.address,
         actor=actor,
     )
     consumer = consumer_ids.check(joined.consumer_id)
-    handles.note(consumer)
+    handles.remember(consumer)
     java_members.link_client(consumer=consumer, java_id=java_id)
 
 

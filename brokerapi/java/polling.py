@@ -117,7 +117,7 @@ class Poll(JavaEndpoint):
             answer.status_code = HTTPStatus.FORBIDDEN
             return answer
         holds.pause(f"refused {id(call)}", call.actor, ERROR_HOLD_S)
-        is_known = isinstance(error, CatmqError) and not draining.hurries()
+        is_known = isinstance(error, CatmqError) and not draining.must_not_wait()
         answer.status_code = HTTPStatus.OK if is_known else answer.status_code
         return answer
 
@@ -239,7 +239,7 @@ def _checked(
 
 
 def _checks(members: Iterable[JavaMember]) -> dict[str, Any]:
-    seen = ((one.group, assignment.check(one).group) for one in members)
+    seen = ((one.group, assignment.read_assignment(one).group) for one in members)
     return {name: group for name, group in seen if group is not None}
 
 
@@ -258,7 +258,7 @@ def _ended(deleted: Mapping[str, int], versions: Mapping[str, int]) -> dict[str,
     those of a group of the same name that is made later above.
     """
     return {
-        name: assignment.ended(name, at_ms)
+        name: assignment.deleted_group(name, at_ms)
         for name, at_ms in deleted.items()
         if versions[name] < at_ms
     }
@@ -275,13 +275,13 @@ def _news(
     """
     java_id = members[0].java_id
     for member in members:
-        handles.note(member.consumer)
+        handles.remember(member.consumer)
     is_quiet = not ended and all(_is_quiet(one, versions) for one in members)
     was_held = call.was_held()  # until something changed, which is told now
     until = time.monotonic() + (0 if was_held else _hold_s(java_id, members))
-    with holds.place(f"poll {java_id}", call.actor) as most_s:
+    with holds.waiting_place(f"poll {java_id}", call.actor) as most_s:
         if is_quiet and not was_held:
-            known = holds.generations(one.consumer.group_id for one in members)
+            known = holds.read_generations(one.consumer.group_id for one in members)
             tick_s = min(
                 TICK_S, *(one.session_timeout_ms / 1000 / TICKS for one in members)
             )
@@ -291,7 +291,7 @@ def _news(
         news, seen = _look(java_id, members, versions)
         if is_quiet and not news:
             _settle(java_id, members, seen, metadata)
-        if not news and not ended and not draining.hurries():
+        if not news and not ended and not draining.must_not_wait():
             holds.wait(
                 seen, min(until, time.monotonic() + most_s), is_over=call.has_hung_up
             )
@@ -350,7 +350,7 @@ def _settle(
 
 def _note_settled(settled: _Settled) -> None:
     for one in settled.members:
-        handles.note(one.consumer)
+        handles.remember(one.consumer)
     java_beats.note({one.consumer.member_id: one.version for one in settled.members})
 
 
@@ -367,7 +367,7 @@ def _news_for_settled(
     def is_over() -> bool:
         return java_beats.needs_full_check(ids) or call.has_hung_up()
 
-    with holds.place(f"poll {java_id}", call.actor) as most_s:
+    with holds.waiting_place(f"poll {java_id}", call.actor) as most_s:
         until = time.monotonic() + min(_hold_s(java_id, members) - call.waited_s(), most_s)
         holds.wait(settled.generations, until, is_over=is_over)
         has_changed = holds.has_changed(settled.generations) or java_beats.needs_full_check(
@@ -385,13 +385,13 @@ def _look(
     """Return the news, by group, and the generation of each group, by its id."""
     news, generations = {}, {}
     for member in members:
-        seen = assignment.look(member, versions[member.group])
+        seen = assignment.heartbeat(member, versions[member.group])
         generations[member.consumer.group_id] = seen.generation
         if seen.group is not None:
             news[member.group] = seen.group
             # A check, or an answer that got lost, may have told it to start.
             if (
-                assignment.started(member, seen.member)
+                assignment.must_restart(member, seen.member)
                 or versions[member.group] != member.version
             ):
                 _note_start(java_id, member.group)

@@ -17,7 +17,7 @@ from msgspec import Meta
 
 from brokerapi.endpoint import Call
 from brokerapi.http import longpoll, metrics
-from brokerapi.http.longpoll import Asked
+from brokerapi.http.longpoll import PullParameters
 from brokerapi.java import handles, holds
 from brokerapi.java.endpoint import (
     Body,
@@ -74,7 +74,7 @@ class PullData(JavaEndpoint):
     body = Body(PullRequest)
 
     def answer_to(self, call: Call, asked: PullRequest) -> dict[str, Any]:
-        member_id, queue = handles.parts(asked.queueId or 0)
+        member_id, queue = handles.decode(asked.queueId or 0)
         start, end = asked.offsetStart or 0, asked.offsetEnd or 0
         if member_id < 1 or queue < 1:
             raise Invalid.field("queueId", "is none that a poll told: join the group first")
@@ -82,12 +82,12 @@ class PullData(JavaEndpoint):
             raise Invalid.field(
                 "offsetEnd", "must be above offsetStart, and offsetStart not below 0"
             )
-        consumer = handles.consumer_of(member_id)
+        consumer = handles.find_consumer(member_id)
         if consumer is None:
             return {"msgs": []}
         check_right(call, consumer.group_id)
         hold_ms = max(0, HOLD_MS - round(1000 * call.waited_s()))
-        seen = holds.generations([consumer.group_id])
+        seen = holds.read_generations([consumer.group_id])
         count = min(end - start, MOST_MESSAGES)
         pulled = _pulled(
             consumer, queue, start, count, hold_ms=hold_ms, address=call.actor.address
@@ -118,7 +118,7 @@ class _PullAgain(Unchanged):
     ) -> None:
         super().__init__(HOLD_MS / 1000, generations, {queue: start})
         self._consumer, self._queue = consumer, queue
-        self._name = handles.handle(consumer.member_id, queue)
+        self._name = handles.encode(consumer.member_id, queue)
         self._empty = _empty.get(self._name)
 
     def note(self) -> bool:
@@ -142,7 +142,7 @@ def _again(
     """
     is_empty = pulled.state == "ok" and not pulled.rows and pulled.next_offset == start
     is_certain = pulled.head is not None and not pulled.stale and pulled.due_in_ms is None
-    _, empty_at = _empty.get(handles.handle(consumer.member_id, pulled.queue), (0, -1))
+    _, empty_at = _empty.get(handles.encode(consumer.member_id, pulled.queue), (0, -1))
     if is_empty and is_certain and empty_at == start:
         return _PullAgain(consumer, pulled.queue, start, seen)
     return None
@@ -162,7 +162,7 @@ def _pulled(
     it waits shortly.
     """
     java_pulls.note(consumer, queue)
-    name, wait_ms = handles.handle(consumer.member_id, queue), hold_ms
+    name, wait_ms = handles.encode(consumer.member_id, queue), hold_ms
     epoch, empty_at = _empty.get(name, (0, -1))
     if empty_at == start:
         found, _ = _pull(
@@ -209,7 +209,7 @@ def _pull(
         min(count, config.max_pull_messages),
     )
     for wait in (wait_ms, 0):
-        poll = Asked(generation, [asked], count, config.max_pull_bytes, wait)
+        poll = PullParameters(generation, [asked], count, config.max_pull_bytes, wait)
         (found,) = longpoll.pull_or_wait(
             consumer=consumer, asked=poll, address=address
         ).queues
@@ -225,7 +225,7 @@ def _pull(
 
 def _has_new_generation(group: int) -> bool:
     """Return True if the generation rose a moment ago, as this process saw it."""
-    (generation,) = holds.generations([group]).values()
+    (generation,) = holds.read_generations([group]).values()
     known, since = _generations.get(group, (generation, float("-inf")))
     if generation != known:
         since = time.monotonic()
@@ -313,7 +313,7 @@ class CommitOffsets(JavaEndpoint):
         ]
         if given and not new and not released:  # it would say the same twice a second
             call.repeat = _hold(call, given, members)
-        by_member = grouped((handles.parts(one.queueOffsetId or 0)[0], one) for one in new)
+        by_member = grouped((handles.decode(one.queueOffsetId or 0)[0], one) for one in new)
         for member_id, mine in by_member.items():
             if member_id in members:
                 _commit(members[member_id], mine, released=released)
@@ -322,12 +322,12 @@ class CommitOffsets(JavaEndpoint):
 
 def _members(call: Call, given: Sequence[QueueOffset]) -> dict[int, ConsumerId]:
     """Return the memberships whose queues a commit names. Raises Invalid, Forbidden."""
-    ids = {handles.parts(ack.queueOffsetId or 0)[0] for ack in given}
+    ids = {handles.decode(ack.queueOffsetId or 0)[0] for ack in given}
     if len(ids) > MOST_MEMBERS:
         raise Invalid.field(
             "queueOffsets", f"names {len(ids)} members; at most {MOST_MEMBERS} are allowed"
         )
-    members = handles.consumers_of(ids)
+    members = handles.find_consumers(ids)
     for group_id in {consumer.group_id for consumer in members.values()}:
         check_right(call, group_id)
     return members
@@ -356,11 +356,11 @@ def _hold(
     """Wait until the client may have something else to commit: a message came to one of its
     queues, or its group changed, as by the commit with `flag` 1 that a client that stops
     makes beside this one. Return when it gets the same answer again."""
-    offsets = {handles.parts(one.queueOffsetId or 0)[1]: one.offset or 0 for one in given}
+    offsets = {handles.decode(one.queueOffsetId or 0)[1]: one.offset or 0 for one in given}
     groups = {consumer.group_id for consumer in members.values()}
-    seen, now = holds.generations(groups), time.monotonic()
+    seen, now = holds.read_generations(groups), time.monotonic()
     if not call.was_held():  # until one of these happened
-        with holds.place(f"commit {given[0].queueOffsetId}", call.actor) as most_s:
+        with holds.waiting_place(f"commit {given[0].queueOffsetId}", call.actor) as most_s:
             holds.wait(seen, now + min(IDLE_HOLD_S, most_s))
             if not holds.has_changed(seen):
                 holds.wait(seen, now + min(COMMIT_HOLD_S, most_s), offsets)
@@ -378,7 +378,7 @@ def _commit(consumer: ConsumerId, given: list[QueueOffset], *, released: bool) -
     """
     wanted: dict[int, CommitOffset] = {}
     for one in given:
-        _, queue = handles.parts(one.queueOffsetId or 0)
+        _, queue = handles.decode(one.queueOffsetId or 0)
         before = wanted.get(queue)
         if before is None or before.offset < (one.offset or 0):
             wanted[queue] = CommitOffset(queue, one.offsetVersion or 0, one.offset or 0)
@@ -402,4 +402,4 @@ def _note(consumer: ConsumerId, stored: list[CommitOffset]) -> None:
     if len(_committed) >= MOST_KNOWN:
         _committed.clear()
     for one in stored:
-        _committed[handles.handle(consumer.member_id, one.queue)] = (one.epoch, one.offset)
+        _committed[handles.encode(consumer.member_id, one.queue)] = (one.epoch, one.offset)

@@ -37,7 +37,7 @@ _guard = threading.Lock()
 _tries: dict[bytes, Try] = {}
 
 
-def key_of(address: str, body: bytes) -> bytes:
+def request_key(address: str, body: bytes) -> bytes:
     return hashlib.sha256(address.encode() + b"\0" + body).digest()
 
 

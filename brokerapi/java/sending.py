@@ -23,9 +23,9 @@ from brokerapi.java.endpoint import (
     JavaEndpoint,
     JavaRequest,
     Long,
-    client_of,
+    actor_with_token,
+    client_name,
     refusal,
-    with_token,
 )
 from messagestore.engine.messages import NewMessage
 from messagestore.produce import publish
@@ -71,7 +71,7 @@ class Publish(JavaEndpoint):
         draining.check()
         if not asked.topicName:
             raise Invalid.field("topicName", "is missing")
-        actor = with_token(call.actor, asked.token)
+        actor = actor_with_token(call.actor, asked.token)
         publish.check_may_send(topic=asked.topicName, actor=actor)
         if actor is call.actor:
             _check_token(asked.topicName, asked.token)
@@ -80,7 +80,7 @@ class Publish(JavaEndpoint):
             for message in asked.msgs or ()
             if message is not None
         ]
-        key = resends.key_of(actor.address, json.encode(asked))
+        key = resends.request_key(actor.address, json.encode(asked))
         mine = resends.begin(key, call.has_hung_up)
         failed = True
         try:
@@ -123,7 +123,9 @@ def _sender(call: Call, asked: PublishRequest, actor: Actor) -> metrics.Sender:
     """
     address, version = (asked.clientIp or "").strip(), (asked.sdkVersion or "").strip()
     sdk = (
-        client_of("", version) if version else call.request.META.get("HTTP_USER_AGENT", "")
+        client_name("", version)
+        if version
+        else call.request.META.get("HTTP_USER_AGENT", "")
     )
     return metrics.Sender(
         actor, address if addresses.is_address(address) else actor.address, sdk
@@ -173,7 +175,7 @@ def _queue(topic: str, wanted: PartitionInfo | None) -> int | None:
     """
     if wanted is None or not wanted.queueId:
         return None
-    _, queue = handles.parts(wanted.queueId)
+    _, queue = handles.decode(wanted.queueId)
     known = snapshot.current().queues.get(queue)
     named = snapshot.current().topic(topic)
     belongs = known is not None and named is not None and known.topic_id == named.id

@@ -72,7 +72,7 @@ class TagsQuery(Request, kw_only=True):
         ),
     ] = ""
 
-    def wanted(self) -> dict[str, Any]:
+    def filters(self) -> dict[str, Any]:
         """Return the filters by name. Raises Invalid."""
         try:
             return {

@@ -12,15 +12,15 @@ from uuid import UUID
 from msgspec import UNSET, Meta, UnsetType, convert
 
 from brokerapi.http import formats
-from brokerapi.http.longpoll import Asked, Pulled
+from brokerapi.http.longpoll import PullParameters, PullResult
 from brokerapi.http.parsers import Body
 from brokerapi.shapes.base import Answer, Id, Request, ShortText
 from brokerapi.shapes.message_shapes import (
     OriginAnswer,
     StoredAnswer,
-    origin_of,
-    stored_rows,
-    with_origins,
+    add_origins,
+    decode_origin,
+    row_answers,
 )
 from messagestore.consume import positions
 from messagestore.consume.positions import Claim, CommitOffset
@@ -108,7 +108,7 @@ class HeartbeatRequest(Request, kw_only=True):
     owned: Annotated[list[Owned], Meta(max_length=MAX_OWNED)]
     report: ProcessReport | None = None
 
-    def reported(self) -> process_report.ProcessReport | None:
+    def process_report(self) -> process_report.ProcessReport | None:
         """Return the report for the layer below."""
         if self.report is None:
             return None
@@ -192,14 +192,14 @@ class PullRequest(Request, kw_only=True):
     )
     wait_ms: Annotated[int, Meta(ge=0, le=config.max_wait_ms)] = 0
 
-    def asked(self) -> Asked:
+    def parameters(self) -> PullParameters:
         """The request for the layer below. Raises Invalid if a queue is named twice."""
         _check_once([position.queue for position in self.queues], "queues")
         queues = [
             PullQueue(position.queue, position.epoch, position.offset)
             for position in self.queues
         ]
-        return Asked(
+        return PullParameters(
             self.generation, queues, self.max_messages, self.max_bytes, self.wait_ms
         )
 
@@ -245,7 +245,7 @@ class PullAnswer(Answer, kw_only=True, omit_defaults=True):
     retry_after_ms: int | UnsetType = UNSET
 
 
-def pull_answer(pulled: Pulled, kind: formats.Format) -> PullAnswer:
+def pull_answer(pulled: PullResult, kind: formats.Format) -> PullAnswer:
     return PullAnswer(
         generation=pulled.generation,
         queues=[_pulled(queue, kind) for queue in pulled.queues],
@@ -257,15 +257,15 @@ def pull_answer(pulled: Pulled, kind: formats.Format) -> PullAnswer:
 def _pulled(queue: PulledQueue, kind: formats.Format) -> PulledAnswer:
     messages: list[StoredAnswer] | UnsetType = UNSET
     if not kind.rows:
-        messages = stored_rows(queue.queue, queue.rows, kind)
+        messages = row_answers(queue.queue, queue.rows, kind)
         if queue.origins:
-            messages = with_origins(messages, queue.origins)
+            messages = add_origins(messages, queue.origins)
     return PulledAnswer(
         queue=queue.queue,
         state=queue.state,
         messages=messages,
         rows=queue.rows if kind.rows else UNSET,
-        origins=[origin_of(text) for text in queue.origins]
+        origins=[decode_origin(text) for text in queue.origins]
         if kind.rows and queue.origins
         else UNSET,
         next_offset=queue.next_offset,
@@ -337,13 +337,13 @@ def heartbeat_answer(told: consumers.HeartbeatAnswer, group_id: int) -> Heartbea
     """The answer to a heartbeat of a member of the group."""
     return HeartbeatAnswer(
         generation=told.generation,
-        assigned=assigned(told.assigned),
+        assigned=assigned_answers(told.assigned),
         revoked=list(told.revoked),
-        subscriptions=delivery_settings(group_id, topics_read(group_id, told.assigned)),
+        subscriptions=delivery_settings(group_id, topics_to_read(group_id, told.assigned)),
     )
 
 
-def topics_read(group_id: int, assigned: Iterable[consumers.OwnedQueue]) -> set[str]:
+def topics_to_read(group_id: int, assigned: Iterable[consumers.OwnedQueue]) -> set[str]:
     """The topics that a member reads, of what it was assigned; in a share group every one
     of the group's.
     """
@@ -355,7 +355,7 @@ def topics_read(group_id: int, assigned: Iterable[consumers.OwnedQueue]) -> set[
     return {topic.name for topic in read if topic is not None}
 
 
-def assigned(queues: Iterable[consumers.OwnedQueue]) -> list[Assigned]:
+def assigned_answers(queues: Iterable[consumers.OwnedQueue]) -> list[Assigned]:
     """Queues to own."""
     return [
         Assigned(

@@ -9,7 +9,7 @@ from rest_framework import serializers
 
 from brokerapi.http import formats
 from brokerapi.shapes.base import Request as Query
-from brokerapi.shapes.fields import Answer, Flag, Number, Request, Text, body_of, texts
+from brokerapi.shapes.fields import Answer, Flag, Number, Request, Text, body_field, texts
 from messagestore.retries.dead_letters import (
     DeadCount,
     DeadLetterDetail,
@@ -172,16 +172,16 @@ class FailedAnswer(Answer):
     away = texts()
 
 
-def whole(message: DeadLetterDetail, kind: formats.Format) -> dict[str, Any]:
-    name, body = body_of(message.body, kind)
-    return {**DeadAnswer.of(message.about), "headers": message.headers, name: body}
+def dead_letter_answer(message: DeadLetterDetail, kind: formats.Format) -> dict[str, Any]:
+    name, body = body_field(message.body, kind)
+    return {**DeadAnswer.from_view(message.about), "headers": message.headers, name: body}
 
 
-def redrive(view: RedriveView) -> dict[str, Any]:
-    return RedriveAnswer.of(
+def redrive_answer(view: RedriveView) -> dict[str, Any]:
+    return RedriveAnswer.from_view(
         view, topic=view.chosen.topic or None, error=view.chosen.error_class
     )
 
 
-def summary(found: Summary) -> dict[str, Any]:
-    return DeadSummaryAnswer.of(found, count=sum(one.count for one in found.errors))
+def summary_answer(found: Summary) -> dict[str, Any]:
+    return DeadSummaryAnswer.from_view(found, count=sum(one.count for one in found.errors))

@@ -8,7 +8,7 @@ from msgspec import UNSET, Meta, UnsetType
 
 from brokerapi.http import formats
 from brokerapi.shapes.base import Answer, Request
-from brokerapi.shapes.fields import body_of
+from brokerapi.shapes.fields import body_field
 from messagestore.engine.messages import parse_headers
 from messagestore.produce.delayed_admin import Waiting, WaitingMessage
 from metadata.config import config
@@ -51,7 +51,7 @@ class DelayedAnswer(Answer, kw_only=True):
     away: list[str]
 
 
-def delayed(found: Waiting, kind: formats.Format) -> DelayedAnswer:
+def delayed_answer(found: Waiting, kind: formats.Format) -> DelayedAnswer:
     messages = [_message(one, kind) for one in found.messages]
     return DelayedAnswer(
         messages=messages, next=found.next, count=found.count, away=list(found.away)
@@ -72,5 +72,5 @@ def _message(one: WaitingMessage, kind: formats.Format) -> DelayedMessage:
         stored_at_ms=row.stored_at_ms,
         attempt=row.attempt,
     )
-    setattr(answer, *body_of(row.body, kind))
+    setattr(answer, *body_field(row.body, kind))
     return answer

@@ -237,7 +237,7 @@ class Answer(Shape):
         }
 
     @classmethod
-    def of(cls, view: object, **more: Any) -> dict[str, Any]:
+    def from_view(cls, view: object, **more: Any) -> dict[str, Any]:
         """Return the answer for a view, with `more` values that it does not have."""
         made: dict[str, Any] = _filler(cls).to_representation(
             _With(view, more) if more else view
@@ -249,7 +249,7 @@ class Answer(Shape):
         """Return a page of a list: {"topics": [...], "next": the name to ask after, or
         null}.
         """
-        return {plural: [cls.of(one) for one in found.items], "next": found.next}
+        return {plural: [cls.from_view(one) for one in found.items], "next": found.next}
 
 
 @cache
@@ -275,7 +275,7 @@ class FromTo(Answer):
         return {**super().get_fields(), **moved}
 
 
-def body_of(body: bytes, kind: formats.Format) -> tuple[str, str | bytes]:
+def body_field(body: bytes, kind: formats.Format) -> tuple[str, str | bytes]:
     """Return the name and value of a body's field: bytes in MessagePack; in JSON text, or
     base64.
     """

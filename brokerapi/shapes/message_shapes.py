@@ -11,7 +11,7 @@ from msgspec import UNSET, Meta, UnsetType, json
 from brokerapi.http import formats, value_limits
 from brokerapi.http.parsers import Body
 from brokerapi.shapes.base import Answer, Id, Request
-from brokerapi.shapes.fields import body_of
+from brokerapi.shapes.fields import body_field
 from messagestore.engine.messages import (
     MessageSearch,
     NewMessage,
@@ -45,7 +45,7 @@ class Message(Request, kw_only=True):
     delay_ms: Id | UnsetType = UNSET
     deliver_at_ms: Id | UnsetType = UNSET
 
-    def new(self, index: int) -> NewMessage:
+    def to_new_message(self, index: int) -> NewMessage:
         """The message to store. Raises Invalid, naming the message by its index."""
         return NewMessage(
             body=self._body(index),
@@ -147,7 +147,7 @@ def new_messages(asked: AnySend) -> Sequence[NewMessage]:
     """The messages to store. Raises Invalid naming the first that is wrong."""
     if isinstance(asked, UsualSendRequest):
         return asked.messages
-    return [message.new(index) for index, message in enumerate(asked.messages)]
+    return [message.to_new_message(index) for index, message in enumerate(asked.messages)]
 
 
 class SendError(Answer, kw_only=True):
@@ -242,23 +242,23 @@ class StoredAnswer(Answer, kw_only=False, omit_defaults=True, gc=False):
     origin: OriginAnswer | UnsetType = UNSET  # of messages of a failure topic
 
 
-def with_origins(
+def add_origins(
     answers: list[StoredAnswer], origins: Sequence[str | None]
 ) -> list[StoredAnswer]:
     """The messages of a queue of a retry topic, with their origins."""
     for answer, text in zip(answers, origins, strict=True):
-        origin = origin_of(text)
+        origin = decode_origin(text)
         if origin is not None:
             answer.origin = origin
     return answers
 
 
-def origin_of(text: str | None) -> OriginAnswer | None:
+def decode_origin(text: str | None) -> OriginAnswer | None:
     """An origin as its table holds it."""
     return None if text is None else json.decode(text, type=OriginAnswer)
 
 
-def stored(
+def message_answer(
     message: StoredMessage, kind: formats.Format, queue: int | UnsetType = UNSET
 ) -> StoredAnswer:
     """A message as it is answered in a format; `queue` only where the answer does not name
@@ -275,16 +275,16 @@ def stored(
         message.attempt,
         queue,
     )
-    setattr(answer, *body_of(message.body, kind))
+    setattr(answer, *body_field(message.body, kind))
     return answer
 
 
-def stored_rows(
+def row_answers(
     queue: int, rows: Sequence[StoredRow], kind: formats.Format
 ) -> list[StoredAnswer]:
     """Messages as a pull answers them, straight from the rows of their queue."""
     if kind.name != formats.MSGPACK.name:
-        return [stored(stored_message(queue, row), kind) for row in rows]
+        return [message_answer(stored_message(queue, row), kind) for row in rows]
     return [
         StoredAnswer(
             offset,
@@ -318,8 +318,10 @@ class MessagesAnswer(Answer, kw_only=True):
     next: int | str | None
 
 
-def browsed(found: MessagePage | SearchResult, kind: formats.Format) -> MessagesAnswer:
-    messages = [stored(message, kind, message.queue) for message in found.messages]
+def messages_answer(
+    found: MessagePage | SearchResult, kind: formats.Format
+) -> MessagesAnswer:
+    messages = [message_answer(message, kind, message.queue) for message in found.messages]
     return MessagesAnswer(messages=messages, scanned=found.scanned, next=found.next)
 
 
@@ -343,7 +345,7 @@ class BrowseQuery(Request, kw_only=True):
     header: Annotated[str, Meta(min_length=2, max_length=1000)] | UnsetType = UNSET
     after: str | UnsetType = UNSET
 
-    def wanted(self) -> MessageSearch:
+    def search_conditions(self) -> MessageSearch:
         """Return the key, tag, trace id, text and header that a message must carry."""
         part = _given(self.contains)
         return MessageSearch(
@@ -363,13 +365,15 @@ class BrowseQuery(Request, kw_only=True):
             raise Invalid.field("header", f"{given!r} is not name:value")
         return name, value
 
-    def times(self) -> TimeRange:
+    def time_range(self) -> TimeRange:
         """Return the times between which it was stored."""
         return TimeRange(_given(self.from_ms), _given(self.to_ms))
 
     def is_search(self) -> bool:
         """Return True if it asks for more than a place in a queue."""
-        return self.wanted() != MessageSearch() or self.times() != TimeRange()
+        return (
+            self.search_conditions() != MessageSearch() or self.time_range() != TimeRange()
+        )
 
 
 def _given(value: T | UnsetType) -> T | None:

@@ -67,11 +67,13 @@ class NodeAnswer(Answer):
     upgrade_possible = Flag(help_text="manage.py upgrade_nodes can raise the version")
 
     @classmethod
-    def of(cls, view: object, **more: Any) -> dict[str, Any]:
+    def from_view(cls, view: object, **more: Any) -> dict[str, Any]:
         """Return the answer for a node, with what this broker knows of its tables."""
         node_id = view.id  # type: ignore[attr-defined]
         more["schema_version"] = registry.schema_version(node_id)
-        return super().of(view, **more, upgrade_possible=registry.can_be_upgraded(node_id))
+        return super().from_view(
+            view, **more, upgrade_possible=registry.can_be_upgraded(node_id)
+        )
 
 
 class BrokerChange(Request):
@@ -181,14 +183,14 @@ class NodeMoveAnswer(Answer):
     plan = NodePlanAnswer(allow_null=True)
 
 
-def planned(plan: Plan) -> dict[str, Any]:
+def plan_answer(plan: Plan) -> dict[str, Any]:
     """Return the move that a plan would make."""
     notes = [delayed_loss(plan.delayed)] if plan.delayed else []
-    return NodeMoveAnswer.of(
+    return NodeMoveAnswer.from_view(
         plan, dry_run=True, state=None, epoch=None, notes=notes, plan=plan
     )
 
 
-def moved(done: Outcome) -> dict[str, Any]:
+def move_answer(done: Outcome) -> dict[str, Any]:
     """Return the move that was made."""
-    return NodeMoveAnswer.of(done, dry_run=False, plan=None)
+    return NodeMoveAnswer.from_view(done, dry_run=False, plan=None)

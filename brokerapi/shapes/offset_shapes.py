@@ -71,10 +71,10 @@ class OffsetsMoved(Answer):
     moves = MoveAnswer(many=True)
 
 
-def moved(made: Sequence[Move], *, dry_run: bool) -> dict[str, Any]:
+def moves_answer(made: Sequence[Move], *, dry_run: bool) -> dict[str, Any]:
     """Return the offsets that a reset moved, or would move."""
     reset = next((one.reset for one in made if one.reset), None)
-    return OffsetsMoved.of(None, dry_run=dry_run, reset=reset, moves=made)
+    return OffsetsMoved.from_view(None, dry_run=dry_run, reset=reset, moves=made)
 
 
 class PastMoveAnswer(FromTo):
@@ -145,7 +145,7 @@ class OffsetsAnswer(Answer):
     queues = LagAnswer(many=True)
 
 
-def offsets(
+def offsets_answer(
     group: str, lags: Sequence[QueueLag], found: GroupProgress | None
 ) -> dict[str, Any]:
     """Return a group's offsets, sum of lags and worst age, null while one of them is not
@@ -155,7 +155,7 @@ def offsets(
     ages = [one.lag_ms for one in lags if one.lag_ms is not None]
     lag = sum(behind) if len(behind) == len(lags) else None
     lag_ms = max(ages, default=0) if len(ages) == len(lags) else None
-    return OffsetsAnswer.of(
+    return OffsetsAnswer.from_view(
         None, group=group, lag=lag, lag_ms=lag_ms, progress=found, queues=lags
     )
 

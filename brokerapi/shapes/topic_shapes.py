@@ -98,9 +98,9 @@ class NewSendTokenAnswer(SendTokenAnswer):
     token = Text(help_text="what Java clients give as the token of their producer")
 
 
-def topic(state: TopicState) -> dict[str, Any]:
+def topic_answer(state: TopicState) -> dict[str, Any]:
     """Return a topic with its layout and its queues."""
-    return TopicAnswer.of(state.topic, queues=state.queues, layout=state.topic)
+    return TopicAnswer.from_view(state.topic, queues=state.queues, layout=state.topic)
 
 
 class ProducerAnswer(Answer):
@@ -208,15 +208,17 @@ class QueueState(_PlacedQueue):
     unread = UnreadAnswer(many=True, help_text="by group")
 
 
-def change(made: queues.Change) -> dict[str, Any]:
+def layout_change_answer(made: queues.Change) -> dict[str, Any]:
     """Return the changes that an expansion or a shrinking made, or would make."""
     shown = [
-        ChangedQueue.of(
+        ChangedQueue.from_view(
             one, queue=None if made.dry_run and one.state == "creating" else one.queue
         )
         for one in made.queues
     ]
-    return LayoutChangeAnswer.of(made, queues=shown, moved_share=round(made.moved_share, 4))
+    return LayoutChangeAnswer.from_view(
+        made, queues=shown, moved_share=round(made.moved_share, 4)
+    )
 
 
 class PlannedQueueAnswer(Answer):

@@ -33,11 +33,11 @@ class Share(Endpoint):
         """Leases messages to a member of a share group. Waits up to `wait_ms` for the first
         message.
         """
-        member, asked = call.consumer(consumer), call.read(SHARE)
-        reports = [one.done() for one in asked.done]
+        member, asked = call.consumer_id(consumer), call.read(SHARE)
+        reports = [one.to_report() for one in asked.done]
         answered = waiting.share_or_wait(
             consumer=member,
-            wanted=asked.wanted(),
+            wanted=asked.lease_request(),
             reports=reports,
             wait_ms=asked.wait_ms,
             has_hung_up=call.has_hung_up,
@@ -55,9 +55,9 @@ class ShareDone(Endpoint):
         """Reports on leased messages: finished, to be delivered again, or in work still.
         Idempotent.
         """
-        member, asked = call.consumer(consumer), call.read(DONE)
+        member, asked = call.consumer_id(consumer), call.read(DONE)
         group = waiting.share_group(member)
-        reports = [one.done() for one in asked.done]
+        reports = [one.to_report() for one in asked.done]
         recorded = finishing.record(consumer=member, group=group, reports=reports)
         metrics.count_committed(member.group_id, recorded)
         answers = report_answers(asked.done, recorded)
@@ -70,7 +70,7 @@ class Runs(Endpoint):
         """Leased messages of a share group: who has them, how often they were leased, until
         when.
         """
-        found = listing.runs(group=group, actor=call.actor, **call.named(RunsQuery))
+        found = listing.runs(group=group, actor=call.actor, **call.query_fields(RunsQuery))
         return call.answer(runs_answer(found))
 
 

@@ -13,11 +13,11 @@ from brokerapi.shapes.base import Answer, Id, Request, ShortText
 from brokerapi.shapes.message_shapes import (
     OriginAnswer,
     StoredAnswer,
-    origin_of,
-    stored_rows,
-    with_origins,
+    add_origins,
+    decode_origin,
+    row_answers,
 )
-from brokerapi.shares.waiting import Answered
+from brokerapi.shares.waiting import ShareResult
 from messagestore.engine.messages import StoredRow
 from messagestore.shares.delivering import Leased
 from messagestore.shares.finishing import Done, Recorded
@@ -61,7 +61,7 @@ class RunReport(HeldRun, kw_only=True):
     begun: bool | None = None
     delivery: Annotated[int, Meta(ge=0, lt=1 << 31)] = 0
 
-    def done(self) -> Done:
+    def to_report(self) -> Done:
         """The report for the layer below."""
         return Done(
             self.queue,
@@ -104,7 +104,7 @@ class ShareRequest(Request, kw_only=True):
     holding: Annotated[tuple[HeldRun, ...], Meta(max_length=MOST_HELD)] = ()
     count_begun: bool = False
 
-    def wanted(self) -> Wanted:
+    def lease_request(self) -> Wanted:
         """The request for the layer below."""
         held = frozenset(run.grant for run in self.holding) if self.recover else None
         return Wanted(
@@ -247,7 +247,7 @@ DONE = Body(DoneRequest, most_bytes=MOST_BYTES)
 
 
 def share_answer(
-    asked: ShareRequest, answered: Answered, kind: formats.Format
+    asked: ShareRequest, answered: ShareResult, kind: formats.Format
 ) -> ShareAnswer:
     shared = answered.shared
     return ShareAnswer(
@@ -285,9 +285,9 @@ def _run(one: Leased, kind: formats.Format) -> RunAnswer:
     run = one.run
     messages: list[StoredAnswer] | UnsetType = UNSET
     if not kind.rows:
-        messages = stored_rows(run.queue, one.rows, kind)
+        messages = row_answers(run.queue, one.rows, kind)
         if one.origins:
-            messages = with_origins(messages, one.origins)
+            messages = add_origins(messages, one.origins)
     topic, origin = _topics(run.queue)
     return RunAnswer(
         topic=topic,
@@ -299,7 +299,7 @@ def _run(one: Leased, kind: formats.Format) -> RunAnswer:
         lease_ms=one.lease_ms,
         messages=messages,
         rows=one.rows if kind.rows else UNSET,
-        origins=[origin_of(text) for text in one.origins]
+        origins=[decode_origin(text) for text in one.origins]
         if kind.rows and one.origins
         else UNSET,
         skipped=one.skipped,

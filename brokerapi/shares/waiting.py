@@ -26,7 +26,7 @@ from metadata.errors import Code, Conflict
 from metadata.limits.concurrency import limiter
 
 
-class Answered(NamedTuple):
+class ShareResult(NamedTuple):
     """Runs, and what came of the reports. `retry_after_ms`: no place to wait was free."""
 
     group: GroupInfo
@@ -43,7 +43,7 @@ def share_or_wait(
     wait_ms: int,
     has_hung_up: Callable[[], bool],
     address: str,
-) -> Answered:
+) -> ShareResult:
     """Record reports, then lease runs, waiting up to `wait_ms` for the first. `address` is
     the client's.
 
@@ -54,18 +54,18 @@ def share_or_wait(
     group = share_group(consumer)
     recorded = finishing.record(consumer=consumer, group=group, reports=reports)
     until, has_place = time.monotonic() + wait_ms / 1000, False
-    asker = longpoll.asker(consumer.text, key_id=consumer.key_id, address=address)
+    asker = longpoll.place_owner(consumer.text, key_id=consumer.key_id, address=address)
     try:
         while not has_hung_up():
             shared = leasing.lease(consumer=consumer, wanted=wanted)
-            if shared.runs or draining.hurries() or time.monotonic() >= until:
-                return Answered(leasing.group_of(consumer), shared, recorded)
+            if shared.runs or draining.must_not_wait() or time.monotonic() >= until:
+                return ShareResult(leasing.group_of(consumer), shared, recorded)
             has_place = has_place or longpoll.take_place(asker)
             if not has_place:
                 retry_ms = min(wait_ms, random.randint(*longpoll.TURNED_AWAY_MS))
-                return Answered(group, shared, recorded, retry_ms)
+                return ShareResult(group, shared, recorded, retry_ms)
             _wait(consumer, shared, until)
-        return Answered(group, Shared([], {}, {}), recorded)
+        return ShareResult(group, Shared([], {}, {}), recorded)
     finally:
         if has_place:
             longpoll.give_back_place(asker)

@@ -18,7 +18,8 @@ class Brokers(Endpoint):
         return call.answer(
             {
                 "brokers": [
-                    BrokerAnswer.of(one) for one in discovery.list_brokers(actor=call.actor)
+                    BrokerAnswer.from_view(one)
+                    for one in discovery.list_brokers(actor=call.actor)
                 ]
             }
         )
@@ -29,7 +30,7 @@ class Broker(Endpoint):
     def get(self, call: Call, broker: str) -> HttpResponse:
         """One broker."""
         return call.answer(
-            BrokerAnswer.of(discovery.find_broker(name=broker, actor=call.actor))
+            BrokerAnswer.from_view(discovery.find_broker(name=broker, actor=call.actor))
         )
 
     @operation("changeBroker", tag="brokers", request=BrokerChange, answer=BrokerAnswer)
@@ -37,9 +38,9 @@ class Broker(Endpoint):
         """Drains a broker, so that clients use the others, or enables it. Takes effect
         within a second.
         """
-        state = call.fields(BrokerChange)["state"]
+        state = call.read_fields(BrokerChange)["state"]
         return call.answer(
-            BrokerAnswer.of(
+            BrokerAnswer.from_view(
                 broker_rows.set_state(name=broker, state=state, actor=call.actor)
             )
         )
@@ -47,5 +48,7 @@ class Broker(Endpoint):
     @operation("deleteBroker", tag="brokers", query=ConfirmQuery, status=204)
     def delete(self, call: Call, broker: str) -> HttpResponse:
         """Removes a broker that is no longer alive from the registry."""
-        broker_rows.forget_broker(name=broker, confirm=call.confirm(), actor=call.actor)
-        return call.done()
+        broker_rows.forget_broker(
+            name=broker, confirm=call.confirmed_name(), actor=call.actor
+        )
+        return call.no_content()

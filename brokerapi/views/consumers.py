@@ -67,8 +67,8 @@ class Consumer(Endpoint):
     @operation("leave", tag="consumers", status=204)
     def delete(self, call: Call, consumer: str) -> HttpResponse:
         """Leaves the group. The queues are assigned to other members at once."""
-        consumers.leave(consumer=call.consumer(consumer), actor=call.actor)
-        return call.done()
+        consumers.leave(consumer=call.consumer_id(consumer), actor=call.actor)
+        return call.no_content()
 
 
 class Heartbeat(Endpoint):
@@ -79,14 +79,14 @@ class Heartbeat(Endpoint):
         """Reports owned queues. Returns assigned and revoked queues, when the heartbeat is
         recorded.
         """
-        member, asked = call.consumer(consumer), call.read(HEARTBEAT)
+        member, asked = call.consumer_id(consumer), call.read(HEARTBEAT)
         owned = [(queue.queue, queue.epoch) for queue in asked.owned]
         try:
             told = consumers.heartbeat(
                 consumer=member,
                 generation=asked.generation,
                 owned=owned,
-                report=asked.reported(),
+                report=asked.process_report(),
             )
         except Unrecorded as error:
             return _by_the_nodes(member, error)
@@ -97,10 +97,10 @@ def _by_the_nodes(member: ConsumerId, error: Unrecorded) -> HttpResponse:
     """The refusal of a heartbeat, with what the nodes say that its member owns."""
     owned = node_owners.owned(member)
     settings = delivery_settings(
-        member.group_id, consumer_shapes.topics_read(member.group_id, owned)
+        member.group_id, consumer_shapes.topics_to_read(member.group_id, owned)
     )
     return errors.respond(
-        error, assigned=consumer_shapes.assigned(owned), subscriptions=settings
+        error, assigned=consumer_shapes.assigned_answers(owned), subscriptions=settings
     )
 
 
@@ -108,7 +108,7 @@ class Acquire(Endpoint):
     @operation("acquire", tag="consumers", request=AcquireRequest, answer=AcquireAnswer)
     def post(self, call: Call, consumer: str) -> HttpResponse:
         """Acquires assigned queues on their nodes. Returns the committed offset of each."""
-        member, asked = call.consumer(consumer), call.read(ACQUIRE)
+        member, asked = call.consumer_id(consumer), call.read(ACQUIRE)
         positions.check_owns(member)
         acquired = positions.acquire(consumer=member, queues=asked.claims())
         return call.answer(
@@ -122,10 +122,10 @@ class Pull(Endpoint):
         """Reads messages from the given offsets. Waits up to `wait_ms` for the first
         message.
         """
-        member, asked = call.consumer(consumer), call.read(PULL)
+        member, asked = call.consumer_id(consumer), call.read(PULL)
         positions.check_owns(member)
         pulled = longpoll.pull_or_wait(
-            consumer=member, asked=asked.asked(), address=call.actor.address
+            consumer=member, asked=asked.parameters(), address=call.actor.address
         )
         call.check_key()
         metrics.count_pulled(member.group_id, pulled.queues)
@@ -138,7 +138,7 @@ class Commit(Endpoint):
         """Commits the next offset to read of each queue. Idempotent; a committed offset
         never decreases.
         """
-        member, asked = call.consumer(consumer), call.read(COMMIT)
+        member, asked = call.consumer_id(consumer), call.read(COMMIT)
         positions.check_owns(member)
         committed = positions.commit(consumer=member, offsets=asked.positions())
         metrics.count_committed(member.group_id, committed)
@@ -153,9 +153,9 @@ class Traces(Endpoint):
         """Reports how sampled messages were handled. What is too much is dropped; do not
         repeat a report.
         """
-        member, asked = call.consumer(consumer), call.read(TRACES)
+        member, asked = call.consumer_id(consumer), call.read(TRACES)
         handling_traces.report(consumer=member, attempts=asked.attempts())
-        return call.done()
+        return call.no_content()
 
 
 class Failures(Endpoint):
@@ -166,7 +166,7 @@ class Failures(Endpoint):
         """Reports failed messages for a later retry. Answers when the retries are stored.
         Idempotent.
         """
-        member, asked = call.consumer(consumer), call.read(FAILURES)
+        member, asked = call.consumer_id(consumer), call.read(FAILURES)
         report = failures.report(consumer=member, failures=asked.failures())
         metrics.FAILURES.labels("retried").inc(len(report.retried))
         metrics.FAILURES.labels("dead").inc(len(report.dead))

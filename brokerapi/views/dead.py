@@ -29,13 +29,15 @@ class DeadMessages(Endpoint):
     @operation("listDead", tag="failures", query=DeadQuery, answer=DeadPageAnswer)
     def get(self, call: Call, group: str) -> HttpResponse:
         """Dead letters, newest first."""
-        page = dead_letters.page(group=group, actor=call.actor, **call.named(DeadQuery))
-        return call.answer(DeadPageAnswer.of(page))
+        page = dead_letters.page(
+            group=group, actor=call.actor, **call.query_fields(DeadQuery)
+        )
+        return call.answer(DeadPageAnswer.from_view(page))
 
     @operation("dropDead", tag="failures", query=DropQuery, answer=DroppedAnswer)
     def delete(self, call: Call, group: str) -> HttpResponse:
         """Deletes dead letters for good: some, or all that match."""
-        asked = call.named(DropQuery)
+        asked = call.query_fields(DropQuery)
         ids = (
             None
             if asked["ids"] is None
@@ -50,9 +52,9 @@ class DeadSummary(Endpoint):
     def get(self, call: Call, group: str) -> HttpResponse:
         """Count the dead letters by topic and kind of error."""
         found = dead_letters.summary(
-            group=group, actor=call.actor, **call.named(SummaryQuery)
+            group=group, actor=call.actor, **call.query_fields(SummaryQuery)
         )
-        return call.answer(dead_shapes.summary(found))
+        return call.answer(dead_shapes.summary_answer(found))
 
 
 class DeadMessage(Endpoint):
@@ -60,7 +62,7 @@ class DeadMessage(Endpoint):
     def get(self, call: Call, group: str, message: str) -> HttpResponse:
         """A dead letter with headers and body."""
         shown = dead_letters.show(group=group, message=message, actor=call.actor)
-        return call.answer(dead_shapes.whole(shown, call.kind))
+        return call.answer(dead_shapes.dead_letter_answer(shown, call.kind))
 
 
 class RedriveDead(Endpoint):
@@ -69,13 +71,13 @@ class RedriveDead(Endpoint):
     )
     def post(self, call: Call, group: str) -> HttpResponse:
         """Starts a redrive of dead letters, which runs in the background."""
-        asked = call.fields(RedriveCreate, manages=("group", group))
+        asked = call.read_fields(RedriveCreate, manages=("group", group))
         everything = asked.pop("all", False)
         made = redrives.request(
             group=group, everything=everything, actor=call.actor, **asked
         )
         return call.created(
-            dead_shapes.redrive(made), "groups", group, "redrives", str(made.id)
+            dead_shapes.redrive_answer(made), "groups", group, "redrives", str(made.id)
         )
 
 
@@ -92,7 +94,7 @@ class Redrives(Endpoint):
         rows = redrive_rows.list_redrives(
             group=group, limit=asked.limit + 1, after=asked.after, actor=call.actor
         )
-        shown = [dead_shapes.redrive(one) for one in rows[: asked.limit]]
+        shown = [dead_shapes.redrive_answer(one) for one in rows[: asked.limit]]
         return call.answer(
             {"redrives": shown, "next": shown[-1]["id"] if len(rows) > len(shown) else None}
         )
@@ -103,7 +105,7 @@ class Redrive(Endpoint):
     def get(self, call: Call, group: str, redrive: int) -> HttpResponse:
         """A redrive and its progress."""
         return call.answer(
-            dead_shapes.redrive(
+            dead_shapes.redrive_answer(
                 redrive_rows.find_redrive(group=group, redrive=redrive, actor=call.actor)
             )
         )
@@ -112,12 +114,14 @@ class Redrive(Endpoint):
     def delete(self, call: Call, group: str, redrive: int) -> HttpResponse:
         """Stops a redrive. Messages that were already sent are not taken back."""
         redrive_rows.stop_redrive(group=group, redrive=redrive, actor=call.actor)
-        return call.done()
+        return call.no_content()
 
 
 class Failed(Endpoint):
     @operation("listFailed", tag="failures", query=FailedQuery, answer=FailedAnswer)
     def get(self, call: Call, group: str) -> HttpResponse:
         """Messages that are waiting for a retry, ordered by the time when they are due."""
-        found = pending.waiting(group=group, actor=call.actor, **call.named(FailedQuery))
-        return call.answer(FailedAnswer.of(found))
+        found = pending.waiting(
+            group=group, actor=call.actor, **call.query_fields(FailedQuery)
+        )
+        return call.answer(FailedAnswer.from_view(found))

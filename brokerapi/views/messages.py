@@ -48,7 +48,7 @@ class Messages(Endpoint):
         asked = call.query(BrowseQuery)
         if asked.is_search():
             return call.answer(
-                message_shapes.browsed(_searched(call, topic, asked), call.kind)
+                message_shapes.messages_answer(_searched(call, topic, asked), call.kind)
             )
         if isinstance(asked.message_id, str):
             found = browse.read_message(
@@ -68,7 +68,7 @@ class Messages(Endpoint):
                 "queue",
                 "is missing: give queue (and offset), message_id, or search conditions",
             )
-        return call.answer(message_shapes.browsed(found, call.kind))
+        return call.answer(message_shapes.messages_answer(found, call.kind))
 
 
 class Traces(Endpoint):
@@ -88,7 +88,7 @@ class Traces(Endpoint):
         found = handling_traces.traces_of_message(
             queue=one.queue, offset=one.offset, actor=call.actor
         )
-        return call.answer({"traces": [TraceAnswer.of(trace) for trace in found]})
+        return call.answer({"traces": [TraceAnswer.from_view(trace) for trace in found]})
 
 
 class Message(Endpoint):
@@ -98,7 +98,7 @@ class Message(Endpoint):
         its queue.
         """
         delayed_admin.recall(message_id=message_id, actor=call.actor)
-        return call.done()
+        return call.no_content()
 
 
 class Delayed(Endpoint):
@@ -110,7 +110,7 @@ class Delayed(Endpoint):
         found = delayed_admin.of_topic(
             topic=topic, after=after, limit=asked.limit, actor=call.actor
         )
-        return call.answer(delayed_shapes.delayed(found, call.kind))
+        return call.answer(delayed_shapes.delayed_answer(found, call.kind))
 
 
 def _sender(call: Call) -> metrics.Sender:
@@ -126,8 +126,8 @@ def _searched(call: Call, topic: str, asked: BrowseQuery) -> search.SearchResult
         )
     return search.search_messages(
         topic=topic,
-        wanted=asked.wanted(),
-        times=asked.times(),
+        wanted=asked.search_conditions(),
+        times=asked.time_range(),
         queue=asked.queue if isinstance(asked.queue, int) else None,
         limit=asked.limit,
         after=asked.after if isinstance(asked.after, str) else None,

@@ -25,9 +25,11 @@ class Expand(Endpoint):
     )
     def post(self, call: Call, topic: str) -> HttpResponse:
         """Adds queues to a topic, which get a share of the keys. `dry_run` changes nothing."""
-        asked = call.fields(ExpandRequest, manages=("topic", topic))
+        asked = call.read_fields(ExpandRequest, manages=("topic", topic))
         return call.answer(
-            topic_shapes.change(queues.expand(topic=topic, actor=call.actor, **asked))
+            topic_shapes.layout_change_answer(
+                queues.expand(topic=topic, actor=call.actor, **asked)
+            )
         )
 
 
@@ -39,9 +41,11 @@ class Shrink(Endpoint):
         """Closes queues. They are retired when all groups have read them. `dry_run` changes
         nothing.
         """
-        asked = call.fields(ShrinkRequest, manages=("topic", topic))
+        asked = call.read_fields(ShrinkRequest, manages=("topic", topic))
         return call.answer(
-            topic_shapes.change(queues.shrink(topic=topic, actor=call.actor, **asked))
+            topic_shapes.layout_change_answer(
+                queues.shrink(topic=topic, actor=call.actor, **asked)
+            )
         )
 
 
@@ -50,7 +54,7 @@ class Queues(Endpoint):
     def get(self, call: Call, topic: str) -> HttpResponse:
         """The queues of a topic, with the unread messages of each group."""
         found = drains.describe(topic=topic, actor=call.actor)
-        return call.answer({"queues": [QueueState.of(one) for one in found]})
+        return call.answer({"queues": [QueueState.from_view(one) for one in found]})
 
 
 class Queue(Endpoint):
@@ -58,13 +62,13 @@ class Queue(Endpoint):
     def get(self, call: Call, topic: str, queue: int) -> HttpResponse:
         """A queue of a topic, with the unread messages of each group."""
         (found,) = drains.describe(topic=topic, queue=queue, actor=call.actor)
-        return call.answer(QueueState.of(found))
+        return call.answer(QueueState.from_view(found))
 
     @operation("changeQueue", tag="topics", request=QueueChange, answer=QueueState)
     def patch(self, call: Call, topic: str, queue: int) -> HttpResponse:
         """Closes a queue for sends, or opens it."""
-        asked = call.fields(QueueChange, manages=("topic", topic))
+        asked = call.read_fields(QueueChange, manages=("topic", topic))
         changed = queues.set_state(
             topic=topic, queue=queue, state=asked["state"], actor=call.actor
         )
-        return call.answer(QueueState.of(changed))
+        return call.answer(QueueState.from_view(changed))

@@ -21,11 +21,14 @@ class Rebalances(Endpoint):
     def get(self, call: Call, group: str) -> HttpResponse:
         """The rebalances of a group, newest first, with cause, moved queues and pauses."""
         found, following = rebalance_history.list_rebalances(
-            group=group, actor=call.actor, **call.named(NewestQuery)
+            group=group, actor=call.actor, **call.query_fields(NewestQuery)
         )
         behind = None if following is None else str(following)
         return call.answer(
-            {"rebalances": [RebalanceAnswer.of(one) for one in found], "next": behind}
+            {
+                "rebalances": [RebalanceAnswer.from_view(one) for one in found],
+                "next": behind,
+            }
         )
 
 
@@ -33,6 +36,6 @@ class Rebalance(Endpoint):
     @operation("rebalance", tag="groups", request=RebalanceRequest, answer=RebalanceMoves)
     def post(self, call: Call, group: str) -> HttpResponse:
         """Rebalances a group now. `dry_run` changes nothing."""
-        dry_run = call.fields(RebalanceRequest, manages=("group", group))["dry_run"]
+        dry_run = call.read_fields(RebalanceRequest, manages=("group", group))["dry_run"]
         done = rebalance.rebalance_by_hand(group=group, dry_run=dry_run, actor=call.actor)
-        return call.answer(RebalanceMoves.of(done, dry_run=dry_run))
+        return call.answer(RebalanceMoves.from_view(done, dry_run=dry_run))

@@ -28,7 +28,11 @@ class Subscriptions(Endpoint):
         """The topics a group reads."""
         view = groups.describe(name=group, actor=call.actor)
         return call.answer(
-            {"subscriptions": [SubscriptionAnswer.of(one) for one in view.subscriptions]}
+            {
+                "subscriptions": [
+                    SubscriptionAnswer.from_view(one) for one in view.subscriptions
+                ]
+            }
         )
 
     @operation(
@@ -42,10 +46,14 @@ class Subscriptions(Endpoint):
         """Subscribes a group to a topic, from its earliest or its latest message, or from a
         time.
         """
-        asked = call.fields(SubscriptionCreate, manages=("group", group))
+        asked = call.read_fields(SubscriptionCreate, manages=("group", group))
         made = subscriptions.create(group=group, actor=call.actor, **asked)
         return call.created(
-            SubscriptionAnswer.of(made), "groups", group, "subscriptions", asked["topic"]
+            SubscriptionAnswer.from_view(made),
+            "groups",
+            group,
+            "subscriptions",
+            asked["topic"],
         )
 
 
@@ -56,7 +64,7 @@ class Subscription(Endpoint):
         view = subscription_rows.find_subscription(
             group=group, topic=topic, actor=call.actor
         )
-        return call.answer(SubscriptionAnswer.of(view))
+        return call.answer(SubscriptionAnswer.from_view(view))
 
     @operation(
         "changeSubscription",
@@ -66,17 +74,17 @@ class Subscription(Endpoint):
     )
     def patch(self, call: Call, group: str, topic: str) -> HttpResponse:
         """Pauses or resumes a subscription, or changes its settings."""
-        settings = call.fields(SubscriptionChange, manages=("group", group))
+        settings = call.read_fields(SubscriptionChange, manages=("group", group))
         changed = subscription_rows.update(
             group=group, topic=topic, settings=settings, actor=call.actor
         )
-        return call.answer(SubscriptionAnswer.of(changed))
+        return call.answer(SubscriptionAnswer.from_view(changed))
 
     @operation("unsubscribe", tag="groups", status=204)
     def delete(self, call: Call, group: str, topic: str) -> HttpResponse:
         """Ends a subscription and deletes its offsets."""
         subscriptions.delete(group=group, topic=topic, actor=call.actor)
-        return call.done()
+        return call.no_content()
 
 
 class TagMatches(Endpoint):
@@ -86,5 +94,5 @@ class TagMatches(Endpoint):
         of a topic.
         """
         return call.answer(
-            tag_matches(topic=topic, actor=call.actor, **call.query(TagsQuery).wanted())
+            tag_matches(topic=topic, actor=call.actor, **call.query(TagsQuery).filters())
         )

@@ -43,12 +43,12 @@ class Topics(Endpoint):
     )
     def post(self, call: Call) -> HttpResponse:
         """Creates a topic with its queues."""
-        asked = call.fields(TopicCreate, manages=("topic", ""))
+        asked = call.read_fields(TopicCreate, manages=("topic", ""))
         name, queues, node = asked.pop("name"), asked.pop("queues"), asked.pop("node", None)
         topic = topics.create(
             name=name, queues=queues, node=node, settings=asked, actor=call.actor
         )
-        return call.created(topic_shapes.topic(topic), "topics", name)
+        return call.created(topic_shapes.topic_answer(topic), "topics", name)
 
 
 class Topic(Endpoint):
@@ -56,21 +56,21 @@ class Topic(Endpoint):
     def get(self, call: Call, topic: str) -> HttpResponse:
         """A topic with its queues and their offsets."""
         return call.answer(
-            topic_shapes.topic(topics.describe(name=topic, actor=call.actor))
+            topic_shapes.topic_answer(topics.describe(name=topic, actor=call.actor))
         )
 
     @operation("changeTopic", tag="topics", request=TopicChange, answer=TopicSummary)
     def patch(self, call: Call, topic: str) -> HttpResponse:
         """Changes settings of a topic."""
-        settings = call.fields(TopicChange, manages=("topic", topic))
+        settings = call.read_fields(TopicChange, manages=("topic", topic))
         changed = topic_rows.update(name=topic, settings=settings, actor=call.actor)
-        return call.answer(TopicSummary.of(changed))
+        return call.answer(TopicSummary.from_view(changed))
 
     @operation("deleteTopic", tag="topics", query=ConfirmQuery, status=204)
     def delete(self, call: Call, topic: str) -> HttpResponse:
         """Deletes a topic without subscriptions. Its tables are dropped after three days."""
-        topics.delete(name=topic, confirm=call.confirm(), actor=call.actor)
-        return call.done()
+        topics.delete(name=topic, confirm=call.confirmed_name(), actor=call.actor)
+        return call.no_content()
 
 
 class SendTokens(Endpoint):
@@ -80,7 +80,7 @@ class SendTokens(Endpoint):
         is needed.
         """
         found = send_tokens.list_tokens(topic=topic, actor=call.actor)
-        return call.answer({"tokens": [SendTokenAnswer.of(one) for one in found]})
+        return call.answer({"tokens": [SendTokenAnswer.from_view(one) for one in found]})
 
     @operation("createSendToken", tag="topics", answer=NewSendTokenAnswer, status=201)
     def post(self, call: Call, topic: str) -> HttpResponse:
@@ -88,7 +88,7 @@ class SendTokens(Endpoint):
         itself.
         """
         view, plaintext = send_tokens.create(topic=topic, actor=call.actor)
-        answer = NewSendTokenAnswer.of(view, token=plaintext)
+        answer = NewSendTokenAnswer.from_view(view, token=plaintext)
         return call.created(answer, "topics", topic, "send-tokens", view.id)
 
 
@@ -98,9 +98,9 @@ class SendToken(Endpoint):
         """Deletes a send token. Sends of Java clients with it are refused from then on;
         without the last token of a topic, none is needed."""
         send_tokens.delete(
-            topic=topic, token=token, confirm=call.confirm(), actor=call.actor
+            topic=topic, token=token, confirm=call.confirmed_name(), actor=call.actor
         )
-        return call.done()
+        return call.no_content()
 
 
 class Producers(Endpoint):
@@ -110,7 +110,7 @@ class Producers(Endpoint):
         most 200.
         """
         found = producers.list_producers(topic=topic, actor=call.actor)
-        return call.answer({"producers": [ProducerAnswer.of(one) for one in found]})
+        return call.answer({"producers": [ProducerAnswer.from_view(one) for one in found]})
 
 
 class ReadPlan(Endpoint):

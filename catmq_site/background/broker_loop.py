@@ -35,7 +35,7 @@ class BrokerLoop:
     def run_once(self) -> None:
         """One heartbeat; a good-bye instead if the broker stops."""
         try:
-            if draining.draining():
+            if draining.is_stopping():
                 registration.record_stop(identity=self.identity)
                 return
             known = registration.heartbeat(
@@ -82,7 +82,7 @@ class BrokerLoop:
         now.
         """
         try:
-            if draining.draining():
+            if draining.is_stopping():
                 registration.record_stop(identity=self.identity)
         finally:
             registration.evict()

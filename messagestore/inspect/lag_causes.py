@@ -18,7 +18,7 @@ from metadata.groups.groups import GroupView, MemberView
 from metadata.monitoring import lag_trends
 from metadata.monitoring.lag_trends import GroupProgress
 from metadata.rules.groups.lag_causes import (
-    BEHIND,
+    LAGGING_STATES,
     Cause,
     GroupFacts,
     Reader,
@@ -44,7 +44,7 @@ def explain_lag(
     if found is None or not any(queue.lag != 0 for queue in offsets):
         return []
     facts = _collect_facts(view, offsets, found)
-    hottest_queue = find_hot_queue(facts) if facts.trend in BEHIND else None
+    hottest_queue = find_hot_queue(facts) if facts.trend in LAGGING_STATES else None
     # Keys cost a read of bodies, so only for a queue that has a reader and still falls
     # behind.
     if hottest_queue is not None and hottest_queue.owner is not None:

@@ -1,4 +1,4 @@
-"""The export: definitions of what an actor sees, for another installation."""
+"""The export: definitions of the objects that an actor may see, for another installation."""
 
 from __future__ import annotations
 
@@ -14,32 +14,46 @@ from metadata.topics.topic_rows import TopicView
 
 
 def export(*, actor: Actor, topic: str = EVERYTHING) -> dict[str, Any]:
-    """Return the document of the topics whose name matches a glob pattern, their
+    """Return a document of the topics whose name matches a glob pattern, and of their
     subscriptions and groups.
 
-    With the pattern `*`, groups without a subscription too. Groups that a command made for
-    a look are left out.
+    The pattern `*` includes groups without a subscription. Casual groups, which `catmq
+    consume` creates, are left out.
     """
     pattern = topic or EVERYTHING
-    chosen = [
-        one
-        for one in all_topics(actor)
-        if one.state == "ready" and matches(one.name, pattern)
+    topics = [
+        view
+        for view in all_topics(actor)
+        if view.state == "ready" and matches(view.name, pattern)
     ]
-    names = {one.name for one in chosen}
-    found = [(one, _read(one, names)) for one in all_groups(actor) if not one.casual]
-    groups = [(one, read) for one, read in found if read or pattern == EVERYTHING]
+    names = {view.name for view in topics}
+    candidates = [
+        (view, _subscriptions_to(view, names))
+        for view in all_groups(actor)
+        if not view.casual
+    ]
+    groups = [
+        (view, subscriptions)
+        for view, subscriptions in candidates
+        if subscriptions or pattern == EVERYTHING
+    ]
     return {
         "version": VERSION,
-        "topics": [_topic(one) for one in chosen],
-        "groups": [_group(one) for one, _ in groups],
-        "subscriptions": [_subscription(one) for _, read in groups for one in read],
+        "topics": [_topic(view) for view in topics],
+        "groups": [_group(view) for view, _ in groups],
+        "subscriptions": [
+            _subscription(subscription)
+            for _, subscriptions in groups
+            for subscription in subscriptions
+        ],
     }
 
 
-def _read(group: GroupView, topics: set[str]) -> list[SubscriptionView]:
+def _subscriptions_to(group: GroupView, topics: set[str]) -> list[SubscriptionView]:
     return [
-        one for one in group.subscriptions if one.state == "ready" and one.topic in topics
+        subscription
+        for subscription in group.subscriptions
+        if subscription.state == "ready" and subscription.topic in topics
     ]
 
 
@@ -57,10 +71,10 @@ def _group(view: GroupView) -> dict[str, Any]:
 
 
 def _subscription(view: SubscriptionView) -> dict[str, Any]:
-    words = {"group": view.group, "topic": view.topic, "start": view.start}
-    since = {} if view.start_at_ms is None else {"start_at_ms": view.start_at_ms}
+    names = {"group": view.group, "topic": view.topic, "start": view.start}
+    start_at = {} if view.start_at_ms is None else {"start_at_ms": view.start_at_ms}
     return {
-        **words,
-        **since,
+        **names,
+        **start_at,
         **write_settings(PARTS["subscriptions"].settings, view.delivery),
     }

@@ -1,4 +1,4 @@
-"""Reports as Parquet files. That needs pyarrow, which comes with what Spark jobs need."""
+"""Reports as Parquet files. This needs pyarrow, which is installed together with Spark."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ Row = Mapping[str, Any]
 
 
 def columns_of(rows: Sequence[Row]) -> list[str]:
+    """Return the columns of all rows, in order of their first appearance."""
     return list(dict.fromkeys(column for row in rows for column in row))
 
 

@@ -237,7 +237,7 @@ def record_heads(heads: Sequence[tuple[int, int]]) -> int:
 
     An offset that was read twice in a row becomes `head_seen`: it is durable on the node.
     """
-    return sum(_record_heads(dict(some)) for some in chunks(heads, _BATCH))
+    return sum(_record_heads(dict(batch)) for batch in chunks(heads, _BATCH))
 
 
 def read_delayed_counts(node_id: int) -> DelayedCounts:

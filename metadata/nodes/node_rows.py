@@ -214,8 +214,10 @@ def topics_only_there(*, name: str, actor: Actor) -> list[str]:
     opened = Queue.objects.filter(state=Queue.State.READ_WRITE)
     elsewhere = opened.filter(node__state=DbNode.State.READ_WRITE).exclude(node=node.id)
     with reachable():
-        here = Topic.objects.filter(pk__in=opened.filter(node=node.id).values("topic"))
-        topics = here.exclude(state=Topic.State.DELETED).exclude(
+        topics_here = Topic.objects.filter(
+            pk__in=opened.filter(node=node.id).values("topic")
+        )
+        topics = topics_here.exclude(state=Topic.State.DELETED).exclude(
             pk__in=elsewhere.values("topic")
         )
         return list(topics.order_by("name").values_list("name", flat=True))

@@ -1,5 +1,5 @@
-"""API keys and users that manage topics and may not consume them: they cannot have a group
-subscribe.
+"""API keys and users that have `manage` on topics and lack `consume`, so they cannot let a
+group subscribe to them.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from metadata.users import accounts
 
 @dataclass(frozen=True, slots=True)
 class ManagesOnly:
-    """A key or a user with `manage` and without `consume` on some topics.
+    """A key or user with `manage` and without `consume` on some topics.
 
-    `topics` are those that exist; `subscriptions`, as group and topic, are those of its
-    groups to them.
+    `patterns` are its patterns of `manage` that no pattern of `consume` matches, `topics`
+    the existing topics, `subscriptions` those of its groups to them, as (group, topic).
     """
 
     kind: str
@@ -30,7 +30,8 @@ class ManagesOnly:
 
 
 def find_manage_only() -> list[ManagesOnly]:
-    """Return keys and users that manage topics or names of which they may consume nothing.
+    """Return the keys and users with topics or patterns that they manage and may not
+    consume.
 
     Raises MetadataUnavailable.
     """
@@ -71,7 +72,8 @@ def _manages_only(
     return ManagesOnly(
         kind=actor.kind,
         name=actor.name,
-        # A pattern that a pattern of `consume` matches is left out: its topics can be read.
+        # A pattern that a pattern of `consume` matches is left out, because its topics can
+        # be consumed.
         patterns=tuple(
             pattern
             for pattern in actor.rights.get("manage", ())

@@ -107,7 +107,7 @@ class Command(CatmqCommand):
         """
         while True:
             plan = self._take_in(found, dry_run=True)
-            blocked = plan.of("conflict")
+            blocked = plan.steps_with("conflict")
             if not blocked:
                 return plan
             for step in blocked:
@@ -153,14 +153,18 @@ def report(found: Found, plan: Plan, *, done: bool) -> Iterator[str]:
             *([*line, out] for line, out in zip(counts, left, strict=True)),
         ]
     )
-    made = [[one.entry.kind, one.entry.name, detail(one)] for one in plan.of("create")]
+    made = [
+        [one.entry.kind, one.entry.name, detail(one)] for one in plan.steps_with("create")
+    ]
     yield from section("Made" if done else "Would be made", made)
     differs = [
-        [one.entry.kind, one.entry.name, differences(one)] for one in plan.of("keep")
+        [one.entry.kind, one.entry.name, differences(one)]
+        for one in plan.steps_with("keep")
     ]
     yield from section("Exists with other settings, which stay", differs)
     unfinished = [
-        [one.entry.kind, one.entry.name, one.problem] for one in plan.of("unfinished")
+        [one.entry.kind, one.entry.name, one.problem]
+        for one in plan.steps_with("unfinished")
     ]
     yield from section("Not known yet", unfinished)
     yield from section("Left out", [[*one] for one in found.left_out])

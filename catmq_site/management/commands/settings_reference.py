@@ -12,6 +12,7 @@ from django.apps import apps
 from django.core.management.base import BaseCommand, CommandParser
 from django.db.models import Model
 
+from brokerapi import client_types, docs
 from metadata import config
 from metadata.config import Config, setting_comments, variable_name
 from metadata.rules.grants import ACCOUNTS
@@ -94,6 +95,9 @@ def files() -> dict[Path, str]:
             tables.read_text()
         ),
         config.HOME / "client/src/catmq_client/cli/settings.json": client_table(),
+        config.HOME / "client/src/catmq_client/admin/shapes.py": client_types.module(
+            json.loads(docs.schema("json", packed=False))["components"]["schemas"]
+        ),
     }
 
 

@@ -52,12 +52,12 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def started(metadata_db: None, home: Path) -> Iterator[list[int]]:
     """The runs that workers were asked to start."""
     found: list[int] = []
-    before = pipeline._known.start, pipeline._known.place
+    before = pipeline._runner.start, pipeline._runner.place
     pipeline.set_runner(
         found.append, lambda: Place(str(home), "local[2]", "1g", "Java is not here")
     )
     yield found
-    pipeline._known.start, pipeline._known.place = before
+    pipeline._runner.start, pipeline._runner.place = before
 
 
 @pytest.fixture

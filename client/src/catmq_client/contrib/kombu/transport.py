@@ -395,7 +395,8 @@ class Transport(virtual.Transport):
 
         A message may go to any of the channels, so the one with the least room counts.
         """
-        transients, queues, room = self.cluster.transients, [], DEFAULT_PREFETCH
+        transients, queues = self.cluster.transients, list[str]()
+        room: int | None = None  # no limit so far
         for channel in self.channels:
             channel_room = channel.prefetch_room()
             durable = [
@@ -404,10 +405,8 @@ class Transport(virtual.Transport):
             if durable and channel_room != 0:
                 queues += durable
                 if channel_room is not None:
-                    # The default does not limit a channel that has a larger limit.
-                    is_default = room == DEFAULT_PREFETCH
-                    room = channel_room if is_default else min(room, channel_room)
-        return queues, room
+                    room = channel_room if room is None else min(room, channel_room)
+        return queues, DEFAULT_PREFETCH if room is None else room
 
     def _select_queues(self, queues: list[str]) -> None:
         """Lease from these queues from now on: urgent messages first. The queues take turns
