@@ -25,14 +25,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 from spark_tasks.errors import ArchiveError
 from spark_tasks.nodes.plans import Span
 
 FORMAT = 1
 MANIFEST = "manifest.json"
-READ_BYTES = 1 << 20  # of a file, in one read
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,24 +92,21 @@ def read_parts(archive: str | Path, topic: str, day: str) -> list[Part]:
     if not path.exists():
         return []
     try:
-        return _parse_manifest(json.loads(path.read_text()), topic, day)
+        manifest = json.loads(path.read_text())
+        if manifest["format"] != FORMAT:
+            raise ValueError(f"format {manifest['format']}, this version knows {FORMAT}")
+        if (manifest["topic"], manifest["day"]) != (topic, day):
+            raise ValueError(f"it is of topic {manifest['topic']}, day {manifest['day']}")
+        return [
+            Part(
+                part["directory"],
+                tuple(ArchivedRange(**fields) for fields in part["ranges"]),
+                tuple(ArchivedFile(**fields) for fields in part["files"]),
+            )
+            for part in manifest["parts"]
+        ]
     except (ValueError, KeyError, TypeError) as error:
         raise ArchiveError(f"{path} is damaged ({error}); take it from a backup") from None
-
-
-def _parse_manifest(manifest: Any, topic: str, day: str) -> list[Part]:
-    if manifest["format"] != FORMAT:
-        raise ValueError(f"format {manifest['format']}, this version knows {FORMAT}")
-    if (manifest["topic"], manifest["day"]) != (topic, day):
-        raise ValueError(f"it is of topic {manifest['topic']}, day {manifest['day']}")
-    return [
-        Part(
-            part["directory"],
-            tuple(ArchivedRange(**fields) for fields in part["ranges"]),
-            tuple(ArchivedFile(**fields) for fields in part["files"]),
-        )
-        for part in manifest["parts"]
-    ]
 
 
 def publish(archive: str | Path, topic: str, day: str, part: Part, *, draft: Path) -> None:
@@ -167,11 +162,8 @@ def list_files(directory: Path) -> tuple[ArchivedFile, ...]:
 
 
 def file_sha256(path: Path) -> str:
-    digest = hashlib.sha256()
     with path.open("rb") as file:
-        while block := file.read(READ_BYTES):
-            digest.update(block)
-    return digest.hexdigest()
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def check_files(archive: str | Path, topic: str, day: str) -> list[Path]:
@@ -196,19 +188,20 @@ def find_coverage(
 ) -> list[tuple[str, Span]]:
     """Return the archived offsets within a span as (day, offsets), in ascending order."""
     archived = []
-    for day in list_days(archive, topic):
-        for archived_range in (
-            range_of_part
-            for part in read_parts(archive, topic, day)
-            for range_of_part in part.ranges
-        ):
-            first, end = (
-                max(archived_range.first, span.first),
-                min(archived_range.end, span.end),
-            )
-            if archived_range.queue == queue and first < end:
-                archived.append((day, Span(first, end)))
+    for day, archived_range in iterate_ranges(archive, topic):
+        first = max(archived_range.first, span.first)
+        end = min(archived_range.end, span.end)
+        if archived_range.queue == queue and first < end:
+            archived.append((day, Span(first, end)))
     return sorted(archived, key=lambda pair: pair[1])
+
+
+def iterate_ranges(archive: str | Path, topic: str) -> Iterator[tuple[str, ArchivedRange]]:
+    """Yield the ranges of all published parts, with their days. Raises ArchiveError."""
+    for day in list_days(archive, topic):
+        for part in read_parts(archive, topic, day):
+            for archived_range in part.ranges:
+                yield day, archived_range
 
 
 @contextmanager
@@ -224,9 +217,8 @@ def lock_archive(archive: str | Path, topic: str) -> Iterator[None]:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            message = (
+            raise ArchiveError(
                 f"another job is writing to the archive of topic {topic} in {archive}; "
                 "start again later"
-            )
-            raise ArchiveError(message) from None
+            ) from None
         yield

@@ -46,7 +46,18 @@ def start(
     ]
     os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys([*roots, *earlier_roots]))
     builder = SparkSession.builder.master(master).appName(name)
-    for key, value in {**_default_conf(memory), **(conf or {})}.items():
+    defaults = {
+        "spark.driver.memory": memory,
+        "spark.executor.memory": memory,
+        "spark.sql.session.timeZone": "UTC",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.shuffle.partitions": "8",
+        # Rows with bodies are large, so few at a time go from Python to Java.
+        "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
+        "spark.sql.parquet.compression.codec": "zstd",
+    }
+    for key, value in {**defaults, **(conf or {})}.items():
         builder = builder.config(key, value)
     spark = builder.getOrCreate()
     if not master.startswith("local"):
@@ -60,20 +71,6 @@ def check_java() -> None:
     home = os.environ.get("JAVA_HOME")
     if not (home and Path(home, "bin", "java").exists()) and shutil.which("java") is None:
         raise JobError(NO_JAVA)
-
-
-def _default_conf(memory: str) -> dict[str, str]:
-    return {
-        "spark.driver.memory": memory,
-        "spark.executor.memory": memory,
-        "spark.sql.session.timeZone": "UTC",
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
-        "spark.sql.shuffle.partitions": "8",
-        # Rows with bodies are large, so few at a time go from Python to Java.
-        "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
-        "spark.sql.parquet.compression.codec": "zstd",
-    }
 
 
 def _zip_code() -> Path:

@@ -43,7 +43,8 @@ def main(arguments: list[str]) -> int:
         return FAILED
     name, directory = arguments[0], Path(arguments[1])
     try:
-        return run(name, directory)
+        run(name, directory)
+        return DONE
     except Cancelled as stop:
         sys.stderr.write(f"{stop}\n")
         return CANCELLED
@@ -52,18 +53,16 @@ def main(arguments: list[str]) -> int:
         return FAILED
 
 
-def run(name: str, directory: Path) -> int:
+def run(name: str, directory: Path) -> None:
     """Run a job to its end. Raises JobError and Spark's errors."""
     job = Job(name, directory)
-    parent = job.number("parent", 0)
-    if parent:
+    if parent := job.number("parent", 0):
         threading.Thread(target=exit_with_parent, args=(parent,), daemon=True).start()
     try:
         RUNS[name](job)
         job.finish()
     finally:
         job.stop()
-    return DONE
 
 
 def exit_with_parent(parent: int) -> None:
@@ -82,13 +81,9 @@ def describe_error(error: Exception) -> str:
     """
     text = str(error)
     task_errors = _JOB_ERROR.findall(text)
-    return (
-        task_errors[-1]
-        if task_errors
-        else text.strip().splitlines()[0]
-        if text.strip()
-        else type(error).__name__
-    )
+    if task_errors:
+        return str(task_errors[-1])
+    return text.strip().splitlines()[0] if text.strip() else type(error).__name__
 
 
 if __name__ == "__main__":

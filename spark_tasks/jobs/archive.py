@@ -57,10 +57,13 @@ def run(job: Job) -> None:
         for number, (day, spans) in enumerate(sorted(due_days.items())):
             job.report_progress(f"day {day}", number, len(due_days))
             part = archive_day(job, plan, day, spans)
-            rows = sum(archived.rows for archived in part.ranges)
-            size = sum(file.bytes for file in part.files)
             reports.append(
-                {"day": day, "part": part.directory, "rows": rows, "bytes": size}
+                {
+                    "day": day,
+                    "part": part.directory,
+                    "rows": sum(archived.rows for archived in part.ranges),
+                    "bytes": sum(file.bytes for file in part.files),
+                }
             )
     job.write_result("days", reports)
     job.write_result("notes", [{"note": note} for note in notes])
@@ -109,21 +112,18 @@ def find_archived_end(archive: str, topic: str, queue: PlannedQueue) -> int:
 
     Raises ArchiveError if the archive holds the queue of another installation.
     """
-    ends = [0]
-    for day in archives.list_days(archive, topic):
-        for archived in (
-            range_of_part
-            for part in archives.read_parts(archive, topic, day)
-            for range_of_part in part.ranges
-        ):
-            # Queue ids repeat between installations; identities of nodes do not.
-            if archived.queue == queue.queue and archived.identity != queue.node.identity:
-                raise ArchiveError(
-                    f"the archive {archive} holds queue {queue.queue} of another installation; "
-                    "give each its own directory"
-                )
-            ends += [archived.end] if archived.queue == queue.queue else []
-    return max(ends)
+    archived_end = 0
+    for _, archived in archives.iterate_ranges(archive, topic):
+        if archived.queue != queue.queue:
+            continue
+        # Queue ids repeat between installations; identities of nodes do not.
+        if archived.identity != queue.node.identity:
+            raise ArchiveError(
+                f"the archive {archive} holds queue {queue.queue} of another installation; "
+                "give each its own directory"
+            )
+        archived_end = max(archived_end, archived.end)
+    return archived_end
 
 
 def split_by_day(job: Job, queue: PlannedQueue, remaining: Span) -> dict[str, Span]:
@@ -141,7 +141,8 @@ def split_by_day(job: Job, queue: PlannedQueue, remaining: Span) -> dict[str, Sp
             day = (EPOCH + timedelta(microseconds=at_us)).date()
             if day > last:
                 break
-            end = find_first_at(node, queue.table, remaining, _start_us(day + DAY))
+            next_day_us = (day + DAY - EPOCH.date()) // timedelta(microseconds=1)
+            end = find_first_at(node, queue.table, remaining, next_day_us)
             spans[day.isoformat()] = Span(remaining.first, end)
             remaining = Span(end, remaining.end)
     return spans
@@ -167,10 +168,6 @@ def last_day(job: Job, node: Node) -> date:
     return day
 
 
-def _start_us(day: date) -> int:
-    return (day - EPOCH.date()).days * 86_400_000_000
-
-
 def archive_day(job: Job, plan: Plan, day: str, spans: Mapping[int, Span]) -> Part:
     """Write, check and publish a part of a day. Raises ArchiveError if the check fails."""
     topic, archive = plan.topic, str(job.setting("archive"))
@@ -186,18 +183,17 @@ def archive_day(job: Job, plan: Plan, day: str, spans: Mapping[int, Span]) -> Pa
         with job.run_stage(f"{progress}: comparing with the source"):
             stored = compute_checksums(read_source(job, topic, spans))
         if written != stored:
-            message = (
+            raise ArchiveError(
                 f"day {day} of topic {topic}: the files differ from the source; nothing "
                 "is published"
             )
-            raise ArchiveError(message)
-        part = Part(
-            name,
-            tuple(
-                _archived_range(plan, queue, span, stored) for queue, span in spans.items()
-            ),
-            files,
-        )
+        ranges = []
+        for queue, span in spans.items():
+            node = plan.queue(queue).node
+            # A span that is all gaps has no rows, and so no checksums.
+            checksums = stored.get(queue, (0, 0, 0))
+            ranges.append(ArchivedRange(queue, node.name, node.identity, *span, *checksums))
+        part = Part(name, tuple(ranges), files)
         archives.publish(archive, topic, day, part, draft=draft)
     finally:
         shutil.rmtree(draft, ignore_errors=True)
@@ -208,15 +204,17 @@ def read_source(job: Job, topic: str, spans: Mapping[int, Span]) -> DataFrame:
     """Return these offsets of a topic, read from the nodes."""
     starts = json.dumps({str(queue): span.first for queue, span in spans.items()})
     ends = json.dumps({str(queue): span.end for queue, span in spans.items()})
-    reader = job.spark.read.format("catmq").option("topic", topic)
-    reader = reader.option("queues", ",".join(map(str, spans)))
-    reader = reader.option("startingOffsets", starts).option("endingOffsets", ends)
-    rate = job.number("rows_per_second", 0)
-    if rate:
+    reader = (
+        job.spark.read.format("catmq")
+        .option("topic", topic)
+        .option("queues", ",".join(map(str, spans)))
+        .option("startingOffsets", starts)
+        .option("endingOffsets", ends)
+        .option("rowsPerPartition", job.number("rows_per_partition", 500_000))
+    )
+    if rate := job.number("rows_per_second", 0):
         reader = reader.option("maxRowsPerSecond", rate)
-    return reader.option(
-        "rowsPerPartition", job.number("rows_per_partition", 500_000)
-    ).load()
+    return reader.load()
 
 
 def read_files(job: Job, *directories: Path) -> DataFrame:
@@ -242,11 +240,3 @@ def compute_checksums(frame: DataFrame) -> Checksums:
         row["queue"]: (row["rows"], row["xor"], int(row["sum"]))
         for row in checksums.collect()
     }
-
-
-def _archived_range(plan: Plan, queue: int, span: Span, stored: Checksums) -> ArchivedRange:
-    node = plan.queue(queue).node
-    rows, xor, total = stored.get(queue, (0, 0, 0))
-    return ArchivedRange(
-        queue, node.name, node.identity, span.first, span.end, rows, xor, total
-    )

@@ -12,6 +12,7 @@ file is checked against its manifest before its day is sent.
 
 from __future__ import annotations
 
+from operator import attrgetter
 from pathlib import Path
 
 from pyspark.sql import DataFrame
@@ -50,18 +51,15 @@ def read_verified_day(job: Job, archive: str, topic: str, day: str) -> DataFrame
     """
     files = archives.check_files(archive, topic, day)
     expected: dict[int, tuple[int, int, int]] = {}
-    for archived in (
-        range_of_part
-        for part in archives.read_parts(archive, topic, day)
-        for range_of_part in part.ranges
-        if range_of_part.rows
-    ):
-        rows, xor, total = expected.get(archived.queue, (0, 0, 0))
-        expected[archived.queue] = (
-            rows + archived.rows,
-            xor ^ archived.xor,
-            total + archived.sum,
-        )
+    for part in archives.read_parts(archive, topic, day):
+        # A range without rows is missing from the checksums of the files as well.
+        for archived in filter(attrgetter("rows"), part.ranges):
+            rows, xor, total = expected.get(archived.queue, (0, 0, 0))
+            expected[archived.queue] = (
+                rows + archived.rows,
+                xor ^ archived.xor,
+                total + archived.sum,
+            )
     frame = read_files(job, *map(Path, files))
     with job.run_stage(f"checking day {day}"):
         checksums = compute_checksums(frame)
@@ -86,10 +84,9 @@ def send(job: Job, frame: DataFrame, day: str) -> None:
         .write.format("catmq")
         .mode("append")
         .option("topic", job.setting("to"))
+        .option("runId", f"{job.setting('run_id', job.directory.name)} {day}")
     )
-    writer = writer.option("runId", f"{job.setting('run_id', job.directory.name)} {day}")
-    rate = job.number("messages_per_second", 0)
-    if rate:
+    if rate := job.number("messages_per_second", 0):
         # The option limits one task; only so many tasks run at the same time.
         parallel_tasks = min(tasks, job.spark.sparkContext.defaultParallelism)
         writer = writer.option("messagesPerSecond", max(1, rate // parallel_tasks))

@@ -15,7 +15,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
-from spark_tasks.jobs.reports import describe_missing_queues, scan_topic, server_rows
+from spark_tasks.jobs.reports import describe_missing_queues, scan_topic, topics_of
 from spark_tasks.jobs.running import Job
 
 STEP_SCHEMA = "`group` string, queue bigint, last bigint, after_ms bigint, by_ms bigint"
@@ -30,8 +30,8 @@ def run(job: Job) -> None:
     """Complete the server's rows, which hold the steps of each group, by a scan of the last
     days.
     """
-    rows = server_rows(job)
-    for topic in sorted({row["topic"] for row in rows}):
+    rows = job.inputs()
+    for topic in topics_of(rows):
         rows_by_group = {row["group"]: row for row in rows if row["topic"] == topic}
         steps = build_steps(
             job.spark, {group: row.pop("steps") for group, row in rows_by_group.items()}

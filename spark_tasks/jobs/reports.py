@@ -23,11 +23,6 @@ ROW_BYTES = 60  # storage overhead of a row
 Row = dict[str, Any]
 
 
-def server_rows(job: Job) -> list[Row]:
-    """Return the rows that the server made and the job completes."""
-    return [dict(row) for row in job.inputs()]
-
-
 def topics_of(rows: Iterable[Mapping[str, Any]]) -> list[str]:
     return sorted({row["topic"] for row in rows})
 
@@ -76,7 +71,7 @@ def size_and_expiry(job: Job) -> None:
     Adds exact sizes to the server's rows. A queue that cannot be read keeps its row, with
     the problem.
     """
-    rows, unavailable = server_rows(job), unavailable_queues(job)
+    rows, unavailable = job.inputs(), unavailable_queues(job)
     measured = {}
     for topic in topics_of(rows):
         frame = scan_topic(job, topic, "queue bigint, body_bytes bigint")
@@ -93,8 +88,12 @@ def size_and_expiry(job: Job) -> None:
             row["problem"] = unavailable[row["queue"]]
         sizes = measured.get(row["queue"])
         if sizes is not None:
-            row |= {"messages": sizes.messages, "body_bytes": sizes.body_bytes}
-            row |= {"body_largest": sizes.largest, "body_p99": sizes.p99}
+            row |= {
+                "messages": sizes.messages,
+                "body_bytes": sizes.body_bytes,
+                "body_largest": sizes.largest,
+                "body_p99": sizes.p99,
+            }
     job.write_result("report", rows)
 
 
@@ -104,7 +103,7 @@ def volume(job: Job) -> None:
 
     A queue that cannot be read has a row with its problem.
     """
-    rows, unavailable = server_rows(job), unavailable_queues(job)
+    rows, unavailable = job.inputs(), unavailable_queues(job)
     node_of = {row["queue"]: row["node"] for row in rows}
     report: list[Row] = [
         {
@@ -135,8 +134,6 @@ def volume(job: Job) -> None:
                 "queue": totals.queue,
                 "node": node_of.get(totals.queue, ""),
                 "day": totals.day,
-            }
-            | {
                 "messages": totals.messages,
                 "bytes": totals.bytes,
                 "keys": totals["keys"],
@@ -151,7 +148,7 @@ def topics(job: Job) -> None:
     """Report how unevenly keys are used: adds keys, the busiest key and its share to each
     topic.
     """
-    rows = server_rows(job)
+    rows = job.inputs()
     by_topic = {row["topic"]: row for row in rows}
     for topic in topics_of(rows):
         frame = scan_topic(
@@ -168,12 +165,10 @@ def topics(job: Job) -> None:
         by_topic[topic] |= {
             "keys": count,
             "busiest_key": busiest["key"] if busiest is not None else None,
-        }
-        by_topic[topic] |= {
             "busiest_share": round(share, 4),
             "skewed": share > SKEWED_SHARE and count > 1,
+            "problem": describe_missing_queues(job, topic),
         }
-        by_topic[topic]["problem"] = describe_missing_queues(job, topic)
     job.write_result("report", rows)
 
 
@@ -183,7 +178,7 @@ def capacity(job: Job) -> None:
     Replaces the server's estimates by what was stored in the last days. Nodes with
     unavailable queues keep their estimates.
     """
-    rows, days = server_rows(job), job.number("days", 7)
+    rows, days = job.inputs(), job.number("days", 7)
     node_of = {int(queue): node for queue, node in job.setting("nodes", {}).items()}
     stored: dict[str, int] = {}
     for topic in sorted(job.setting("topics", [])):
@@ -223,7 +218,7 @@ def departments(job: Job) -> None:
     Replaces the server's estimates. Departments with an unavailable queue keep their
     estimates.
     """
-    rows, days = server_rows(job), job.number("days", 7)
+    rows, days = job.inputs(), job.number("days", 7)
     stored: dict[str, int] = {}
     problems: dict[str, str] = {}
     for topic, department in sorted(job.setting("departments", {}).items()):

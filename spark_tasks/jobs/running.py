@@ -53,11 +53,11 @@ class Job:
         """The job's session, started at the first use."""
         if self._spark is None:
             self.report_progress("starting Spark", 0, 0)
-            master, memory = (
-                str(self.setting("master", "local[*]")),
-                str(self.setting("memory", "1g")),
+            self._spark = sessions.start(
+                f"catmq {self.name}",
+                master=str(self.setting("master", "local[*]")),
+                memory=str(self.setting("memory", "1g")),
             )
-            self._spark = sessions.start(f"catmq {self.name}", master=master, memory=memory)
         return self._spark
 
     def setting(self, name: str, default: Any = None) -> Any:
@@ -76,13 +76,14 @@ class Job:
             raise OptionError(f"setting {name} must be a whole number, not {value!r}")
         return value
 
-    def inputs(self) -> Any:
-        return self._read_json("inputs.json")
+    def inputs(self) -> list[dict[str, Any]]:
+        """Return the rows that the server made and the job completes."""
+        return [dict(row) for row in self._read_json("inputs.json")]
 
     def report_progress(self, stage: str, done: int, total: int) -> None:
         """Write the job's progress. Raises Cancelled if the job shall stop."""
-        value = {"stage": stage, "done": done, "total": total}
-        write_atomically(self.directory / "progress.json", json.dumps(value))
+        progress = json.dumps({"stage": stage, "done": done, "total": total})
+        write_atomically(self.directory / "progress.json", progress)
         if (self.directory / "cancel").exists():
             raise Cancelled(f"{self.name} was cancelled: {stage}")
 
@@ -122,10 +123,8 @@ class Job:
             infos = [tracker.getStageInfo(number) for number in tracker.getActiveStageIds()]
             # A stage that ended between the two calls has no info.
             stages = [info for info in infos if info is not None]
-            done, total = (
-                sum(info.numCompletedTasks for info in stages),
-                sum(info.numTasks for info in stages),
-            )
+            done = sum(info.numCompletedTasks for info in stages)
+            total = sum(info.numTasks for info in stages)
             try:
                 self.report_progress(stage, done, total)
             except Cancelled:

@@ -92,25 +92,13 @@ def build_batch(
 
 def to_arrow(column: Column, values: Values) -> pa.Array:
     """Return the values of a column as Arrow: texts from MySQL, or objects from SQLite."""
-    return (
-        _parse_texts(column, values)
-        if isinstance(values, pa.Array)
-        else _convert_objects(column, values)
-    )
-
-
-def _parse_texts(column: Column, texts: pa.Array) -> pa.Array:
-    """Parse texts from MySQL. Times look like 2026-11-22 05:19:19.123, in UTC."""
+    is_time = pa.types.is_timestamp(column.type)
+    if not isinstance(values, pa.Array):
+        # SQLite stores times as whole ms since 1970.
+        stored_type = pa.timestamp("ms", "UTC") if is_time else column.type
+        return pa.array(values, stored_type).cast(column.type)
     if pa.types.is_binary(column.type):
-        return texts
-    texts = texts.cast(pa.string())
-    if pa.types.is_timestamp(column.type):
-        texts = texts.cast(_NAIVE_TIME)
-    return texts.cast(column.type)
-
-
-def _convert_objects(column: Column, values: Sequence[object]) -> pa.Array:
-    """Convert objects from SQLite. Times are whole ms since 1970."""
-    if pa.types.is_timestamp(column.type):
-        return pa.array(values, pa.timestamp("ms", "UTC")).cast(column.type)
-    return pa.array(values, column.type)
+        return values
+    texts = values.cast(pa.string())
+    # MySQL prints times as 2026-11-22 05:19:19.123, and the session's time zone is UTC.
+    return (texts.cast(_NAIVE_TIME) if is_time else texts).cast(column.type)

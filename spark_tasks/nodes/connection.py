@@ -67,11 +67,11 @@ class Node(ABC):
         may be called. `body_column` is the index of the column with bodies, None if there
         is none. Raises ConnectionLost, NodeError.
         """
-
-        def convert_rows(rows: Rows) -> T:
-            return convert(self._transpose(rows), len(rows))
-
-        return self._fetch(select, convert_rows, body_column if bounded else None)
+        return self._fetch(
+            select,
+            lambda rows: convert(self._transpose(rows), len(rows)),
+            body_column if bounded else None,
+        )
 
     def read_rows(self, select: str) -> list[tuple[Any, ...]]:
         """Return the rows of a SELECT. Raises ConnectionLost, NodeError."""
@@ -154,31 +154,14 @@ class MySqlNode(Node):
         bounded: bool,
     ) -> tuple[list[T], bool]:
         # The packets of an encrypted connection can be read only through the driver's library.
-        if bounded and not self._encrypted:
-            return self._read_packets(select, convert, column_count)
-        return super().read_pieces(
-            select,
-            convert,
-            column_count=column_count,
-            body_column=body_column,
-            bounded=bounded,
-        )
-
-    def _transpose(self, rows: Rows) -> list[Values]:
-        return [pa.array(values, pa.binary()) for values in zip(*rows, strict=True)]
-
-    def _fetch(
-        self, select: str, convert: Callable[[Rows], T], body_column: int | None
-    ) -> tuple[list[T], bool]:
-        try:
-            self._db.query(select)
-            return _fetch_pieces(self._db.use_result().fetch_row, convert, body_column)
-        except self._error as error:
-            raise self._translate_error(error) from None
-
-    def _read_packets(
-        self, select: str, convert: Converter[T], column_count: int
-    ) -> tuple[list[T], bool]:
+        if self._encrypted or not bounded:
+            return super().read_pieces(
+                select,
+                convert,
+                column_count=column_count,
+                body_column=body_column,
+                bounded=bounded,
+            )
         pieces: list[T] = []
         try:
             self._db.send_query(select.encode())
@@ -196,6 +179,18 @@ class MySqlNode(Node):
         except (ServerError, self._error) as error:
             raise self._translate_error(error) from None
         return pieces, True
+
+    def _transpose(self, rows: Rows) -> list[Values]:
+        return [pa.array(values, pa.binary()) for values in zip(*rows, strict=True)]
+
+    def _fetch(
+        self, select: str, convert: Callable[[Rows], T], body_column: int | None
+    ) -> tuple[list[T], bool]:
+        try:
+            self._db.query(select)
+            return _fetch_pieces(self._db.use_result().fetch_row, convert, body_column)
+        except self._error as error:
+            raise self._translate_error(error) from None
 
     def literal(self, text: str) -> str:
         return str(self._db.string_literal(text.encode()).decode())
@@ -241,14 +236,12 @@ class SqliteNode(Node):
 
     def literal(self, text: str) -> str:
         # SQLite ends a statement at a NUL, so such a text is written in hex.
-        return f"CAST(x'{text.encode().hex()}' AS TEXT)" if "\0" in text else _quote(text)
+        if "\0" in text:
+            return f"CAST(x'{text.encode().hex()}' AS TEXT)"
+        return "'" + text.replace("'", "''") + "'"
 
     def close(self) -> None:
         self._db.close()
-
-
-def _quote(text: str) -> str:
-    return "'" + text.replace("'", "''") + "'"
 
 
 def _fetch_pieces(

@@ -76,8 +76,19 @@ class ResultSet:
         """
         finished = self._skip_names()
         while not finished:
-            offsets, finished = self._read_rows()
-            if len(offsets) > 1:
+            # Make room: move bytes not parsed yet to the beginning of the buffer.
+            rest = self._buffer[self._parsed : self._filled]
+            self._buffer[: len(rest)] = rest
+            self._parsed, self._filled = 0, len(rest)
+            starts: list[int] = []
+            while not (finished := self._collect_packets(starts)):
+                # A full buffer of complete rows is a piece. A row that is larger than the
+                # buffer makes it grow instead.
+                if starts and self._filled == len(self._buffer):
+                    break
+                self._receive()
+            if starts:
+                offsets = [*starts, self._parsed]
                 yield parse_columns(self._buffer, offsets, columns=self._columns)
 
     def _skip_names(self) -> bool:
@@ -99,26 +110,12 @@ class ResultSet:
 
     def _next_packet(self) -> tuple[int, int]:
         """Wait for the next packet. Return where its content starts, and its size."""
-        while not self._is_complete(self._parsed):
-            self._receive()
-        size = self._packet_size(self._parsed)
         start = self._parsed + HEADER_BYTES
+        while self._filled < start or self._filled < start + self._packet_size():
+            self._receive()
+        size = self._packet_size()
         self._parsed = start + size
         return start, size
-
-    def _read_rows(self) -> tuple[list[int], bool]:
-        """Read rows until the buffer is full or the result ends.
-
-        Return the offsets where their packets start and the last one ends, and True at the
-        end.
-        """
-        self._compact()
-        starts: list[int] = []
-        while not (finished := self._collect_packets(starts)):
-            if starts and self._filled == len(self._buffer):
-                break
-            self._receive()
-        return [*starts, self._parsed], finished
 
     def _collect_packets(self, starts: list[int]) -> bool:
         """Append the starts of packets that have arrived completely.
@@ -167,23 +164,11 @@ class ResultSet:
         self._filled += count
         self.received += count
 
-    def _compact(self) -> None:
-        """Move bytes not parsed yet to the beginning of the buffer, to make room."""
-        rest = self._buffer[self._parsed : self._filled]
-        self._buffer[: len(rest)] = rest
-        self._parsed, self._filled = 0, len(rest)
-
-    def _packet_size(self, at: int) -> int:
-        size = int(_read_header(self._buffer, at)[0]) & MAX_PACKET_BYTES
+    def _packet_size(self) -> int:
+        size = int(_read_header(self._buffer, self._parsed)[0]) & MAX_PACKET_BYTES
         if size == MAX_PACKET_BYTES:
             raise PacketTooLarge
         return size
-
-    def _is_complete(self, at: int) -> bool:
-        return (
-            self._filled >= at + HEADER_BYTES
-            and self._filled >= at + HEADER_BYTES + self._packet_size(at)
-        )
 
     def _parse_error(self, start: int, size: int) -> ServerError:
         """Parse an error packet: number in bytes 1 and 2, SQL state in 3 to 8, then the

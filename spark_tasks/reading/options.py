@@ -57,28 +57,25 @@ class Options:
 
 def parse_options(options: Mapping[str, str]) -> Options:
     """Return Spark's options, checked. Raises OptionError, which names the option."""
-    values = {
-        _canonical_name(name): text
-        for name, text in options.items()
-        if name.lower() not in IGNORED
-    }
+    values = {}
+    for name, text in options.items():
+        lower = name.lower()
+        if lower in IGNORED:
+            continue
+        if lower not in _CANONICAL_NAMES:
+            matches = difflib.get_close_matches(lower, _CANONICAL_NAMES, n=1)
+            hint = (
+                f"did you mean {_CANONICAL_NAMES[matches[0]]}?"
+                if matches
+                else f"there are {', '.join(KNOWN)}"
+            )
+            raise OptionError(f"{name} is not an option of catmq; {hint}")
+        values[_CANONICAL_NAMES[lower]] = text
     if not values.get("topic"):
         raise OptionError('option topic is missing: .option("topic", "orders")')
     return Options(
         **{KNOWN[name][0]: KNOWN[name][1](name, text) for name, text in values.items()}
     )
-
-
-def _canonical_name(name: str) -> str:
-    if name.lower() in _CANONICAL_NAMES:
-        return _CANONICAL_NAMES[name.lower()]
-    matches = difflib.get_close_matches(name.lower(), _CANONICAL_NAMES, n=1)
-    hint = (
-        f"did you mean {_CANONICAL_NAMES[matches[0]]}?"
-        if matches
-        else f"there are {', '.join(KNOWN)}"
-    )
-    raise OptionError(f"{name} is not an option of catmq; {hint}")
 
 
 def _keep_text(name: str, text: str) -> str:
@@ -119,15 +116,13 @@ def _parse_offsets(name: str, text: str, *, keywords: tuple[str, ...]) -> Offset
         offsets = json.loads(text)
     except ValueError:
         raise OptionError(expected) from None
-    if not isinstance(offsets, dict) or not all(map(_is_offset, offsets.values())):
-        raise OptionError(expected)
-    if not all(queue.isdecimal() for queue in offsets):
+    if not isinstance(offsets, dict) or not all(
+        # JSON's true is an int in Python, so compare the type itself.
+        queue.isdecimal() and type(offset) is int and offset >= 0
+        for queue, offset in offsets.items()
+    ):
         raise OptionError(expected)
     return {int(queue): offset for queue, offset in offsets.items()}
-
-
-def _is_offset(value: object) -> bool:
-    return type(value) is int and value >= 0
 
 
 # Name of an option → its field, and the function that parses it. Spark does not distinguish

@@ -18,7 +18,22 @@ def plan_ranges(plan: Plan, options: Options) -> dict[int, Span]:
     for offsets in (options.start, options.end):
         for queue in offsets if isinstance(offsets, dict) else ():
             plan.queue(queue)
-    return {planned.queue: _plan_range(planned, options) for planned in selected}
+    spans = {}
+    for planned in selected:
+        first = resolve_offset(planned, options.start)
+        end = resolve_offset(planned, options.end)
+        if first < planned.low:
+            raise cleaned_error(planned, Span(first, min(end, planned.low)), options)
+        if max(first, end) > planned.head:
+            raise RangeError(
+                f"queue {planned.queue} of topic {options.topic}: offset "
+                f"{max(first, end):,} is not stored yet; its log end offset is "
+                f"{planned.head:,}"
+            )
+        since_us, before_us = _to_us(options.start_ms), _to_us(options.end_ms)
+        span = Span(first, max(first, end))
+        spans[planned.queue] = narrow_by_time(planned, span, since_us, before_us)
+    return spans
 
 
 def select_queues(plan: Plan, options: Options) -> list[PlannedQueue]:
@@ -28,20 +43,6 @@ def select_queues(plan: Plan, options: Options) -> list[PlannedQueue]:
         if options.queues
         else list(plan.queues)
     )
-
-
-def _plan_range(queue: PlannedQueue, options: Options) -> Span:
-    first, end = resolve_offset(queue, options.start), resolve_offset(queue, options.end)
-    if first < queue.low:
-        raise cleaned_error(queue, Span(first, min(end, queue.low)), options)
-    if max(first, end) > queue.head:
-        raise RangeError(
-            f"queue {queue.queue} of topic {options.topic}: offset {max(first, end):,} is "
-            "not stored yet; "
-            f"its log end offset is {queue.head:,}"
-        )
-    span = Span(first, max(first, end))
-    return narrow_by_time(queue, span, _to_us(options.start_ms), _to_us(options.end_ms))
 
 
 def resolve_offset(queue: PlannedQueue, offsets: OffsetOption) -> int:

@@ -16,7 +16,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
 from spark_tasks.errors import HoleError, NodeError, RangeError
-from spark_tasks.nodes.columns import Column, Values, build_batch, select_expressions
+from spark_tasks.nodes.columns import Column, build_batch, select_expressions
 from spark_tasks.nodes.connection import ConnectionLost, Node, connect, read_gaps, read_low
 from spark_tasks.nodes.plans import Address, PlannedQueue, Span
 from spark_tasks.reading.options import Options
@@ -122,10 +122,11 @@ class SliceReader:
 
         After an error, batches yielded before must be discarded.
         """
-        position, chunk_rows = (
-            self._slice.first,
-            min(self._max_rows, 1_000 if self._body_column is not None else self._max_rows),
+        # Rows with bodies may be large, so the first chunk has few; later ones double.
+        chunk_rows = (
+            self._max_rows if self._body_column is None else min(self._max_rows, 1_000)
         )
+        position = self._slice.first
         started = time.monotonic()
         try:
             while position < self._slice.end:
@@ -139,14 +140,12 @@ class SliceReader:
                     continue
                 yield from batches
                 position, chunk_rows = end, min(self._max_rows, chunk_rows * 2)
-                self._pace(position, started)
+                if self._rows_per_second:
+                    rows = position - self._slice.first
+                    due = started + rows / self._rows_per_second
+                    time.sleep(max(0.0, due - time.monotonic()))
         finally:
             self._close()
-
-    def _pace(self, position: int, begun: float) -> None:
-        if self._rows_per_second:
-            due = begun + (position - self._slice.first) / self._rows_per_second
-            time.sleep(max(0.0, due - time.monotonic()))
 
     def _read_with_retries(self, first: int, end: int) -> tuple[list[pa.RecordBatch], bool]:
         """Read a chunk. Connects again a few times if the connection is lost."""
@@ -172,16 +171,12 @@ class SliceReader:
         Raises HoleError, RangeError.
         """
         table, queue = self._slice.table, self._slice.queue
-
-        def convert(values: Sequence[Values], rows: int) -> pa.RecordBatch:
-            return build_batch(self._columns, values, queue=queue, rows=rows)
-
         where = f"msg_offset >= {first} AND msg_offset < {end}"
         conditions = " AND ".join([where, *(match.sql(node) for match in self._matches)])
         select = f"SELECT {', '.join(self._expressions)} FROM {table}"  # noqa: S608
         batches, within_limit = node.read_pieces(
             f"{select} WHERE {conditions} ORDER BY msg_offset",
-            convert,
+            lambda values, rows: build_batch(self._columns, values, queue=queue, rows=rows),
             column_count=len(self._expressions),
             body_column=self._body_column,
             bounded=end - first > MIN_CHUNK_ROWS,
@@ -189,12 +184,10 @@ class SliceReader:
         if not within_limit:
             return batches, False
         # Offsets are the primary key: as many rows as offsets means that none is missing.
+        count = sum(batch.num_rows for batch in batches)
         if self._matches:
             count = int(node.read_row(f"SELECT COUNT(*) FROM {table} WHERE {where}")[0])  # noqa: S608
-            is_dense = count == end - first
-        else:
-            is_dense = sum(batch.num_rows for batch in batches) == end - first
-        if not is_dense:
+        if count != end - first:
             self._check_missing(node, first, end)
         return batches, True
 
@@ -241,7 +234,10 @@ def read_slice(
     """
     if not isinstance(partition, Slice):
         return iter(())
-    chunk_rows, rows_per_second = options.chunk_rows, options.max_rows_per_second
     return SliceReader(
-        partition, columns, matches, chunk_rows=chunk_rows, rows_per_second=rows_per_second
+        partition,
+        columns,
+        matches,
+        chunk_rows=options.chunk_rows,
+        rows_per_second=options.max_rows_per_second,
     ).batches()

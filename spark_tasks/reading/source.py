@@ -47,6 +47,7 @@ from spark_tasks.reading.writing import CatmqStreamWriter, CatmqWriter
 
 PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 _MAX_OFFSET = 2**63 - 1
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MAX_VALUES = 1_000  # in one SQL IN
 
 
@@ -101,43 +102,31 @@ class PushedFilters:
     def push(self, filters: Iterable[Filter]) -> Iterator[Filter]:
         """Apply filters, and yield those that Spark must apply as well."""
         for condition in filters:
-            if not self._apply(condition):
-                yield condition
+            column = getattr(condition, "attribute", ("",))
+            value = getattr(condition, "value", None)
+            values: tuple[Any, ...] = ()
+            if isinstance(condition, (EqualTo, In)):
+                values = tuple(condition.value) if isinstance(condition, In) else (value,)
+            compared_span = _SPANS_OF_COMPARISONS.get(type(condition))
+            # Offsets and queues are exact, so Spark need not apply these filters again.
+            if column == ("offset",) and compared_span is not None and type(value) is int:
+                first, end = compared_span(value)
+                self.first, self.end = max(self.first, first), min(self.end, end)
+                continue
+            if column == ("queue",) and isinstance(condition, (EqualTo, In)):
+                queues = frozenset(values)
+                self.queues = queues if self.queues is None else self.queues & queues
+                continue
+            if column == ("stored_at",) and isinstance(value, datetime):
+                self._narrow_times(condition, value)
+            is_text = bool(values) and all(isinstance(text, str) for text in values)
+            if column in (("key",), ("tag",)) and is_text and len(values) <= MAX_VALUES:
+                self.matches.append(Match(column[0], values))
+            yield condition
 
-    def _apply(self, condition: Filter) -> bool:
-        """Apply a filter. Return True if Spark need not apply it."""
-        column = getattr(condition, "attribute", ("",))
-        if column == ("offset",):
-            return self._narrow_offsets(condition)
-        if column == ("queue",):
-            return self._narrow_queues(condition)
-        if column == ("stored_at",):
-            self._narrow_times(condition)
-        if column in (("key",), ("tag",)):
-            self._add_match(column[0], condition)
-        return False
-
-    def _narrow_offsets(self, condition: Filter) -> bool:
-        span = _compared_span(condition)
-        if span is None:
-            return False
-        self.first, self.end = max(self.first, span[0]), min(self.end, span[1])
-        return True
-
-    def _narrow_queues(self, condition: Filter) -> bool:
-        if isinstance(condition, EqualTo):
-            queues = frozenset([condition.value])
-        elif isinstance(condition, In):
-            queues = frozenset(condition.value)
-        else:
-            return False
-        self.queues = queues if self.queues is None else self.queues & queues
-        return True
-
-    def _narrow_times(self, condition: Filter) -> None:
-        if not isinstance(getattr(condition, "value", None), datetime):
-            return
-        time_us = _to_us(condition.value)  # type: ignore[attr-defined]
+    def _narrow_times(self, condition: Filter, time: datetime) -> None:
+        aware_time = time if time.tzinfo is not None else time.replace(tzinfo=UTC)
+        time_us = (aware_time - EPOCH) // timedelta(microseconds=1)
         if isinstance(condition, (GreaterThan, GreaterThanOrEqual, EqualTo)):
             self.since_us = (
                 time_us if self.since_us is None else max(self.since_us, time_us)
@@ -148,20 +137,8 @@ class PushedFilters:
                 end_us if self.before_us is None else min(self.before_us, end_us)
             )
 
-    def _add_match(self, column: str, condition: Filter) -> None:
-        values: tuple[Any, ...] = ()
-        if isinstance(condition, EqualTo):
-            values = (condition.value,)
-        elif isinstance(condition, In):
-            values = tuple(condition.value)
-        if (
-            values
-            and len(values) <= MAX_VALUES
-            and all(isinstance(value, str) for value in values)
-        ):
-            self.matches.append(Match(column, values))
 
-
+# Comparison → its value → the offsets first … end - 1 that it leaves.
 _SPANS_OF_COMPARISONS: dict[type[Filter], Callable[[int], tuple[int, int]]] = {
     EqualTo: lambda value: (value, value + 1),
     GreaterThan: lambda value: (value + 1, _MAX_OFFSET),
@@ -169,20 +146,6 @@ _SPANS_OF_COMPARISONS: dict[type[Filter], Callable[[int], tuple[int, int]]] = {
     LessThan: lambda value: (0, value),
     LessThanOrEqual: lambda value: (0, value + 1),
 }
-
-
-def _compared_span(condition: Filter) -> tuple[int, int] | None:
-    """Return the offsets first … end - 1 that a comparison leaves; None for another filter."""
-    value, span = (
-        getattr(condition, "value", None),
-        _SPANS_OF_COMPARISONS.get(type(condition)),
-    )
-    return span(value) if span is not None and type(value) is int else None
-
-
-def _to_us(time: datetime) -> int:
-    aware_time = time if time.tzinfo is not None else time.replace(tzinfo=UTC)
-    return (aware_time - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
 
 
 class CatmqReader(DataSourceReader):

@@ -71,8 +71,10 @@ class CatmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         target = (
             self._read_heads(start) if self._target is None else {**start, **self._target}
         )
+        # A queue that is new to the stream begins at its log start offset.
+        plan = self._plan or self._fetch_plan()
         begins = {
-            queue: start[queue] if queue in start else self._start_of_new_queue(queue)
+            queue: start[queue] if queue in start else plan.queue(int(queue)).low
             for queue in target
         }
         max_offsets = limit.max_rows if isinstance(limit, ReadMaxRows) else None
@@ -123,10 +125,6 @@ class CatmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         queues = select_queues(self._fetch_plan(), self._options)
         return {**start, **{str(queue.queue): queue.head for queue in queues}}
 
-    def _start_of_new_queue(self, queue: str) -> int:
-        """Return the log start offset of a queue that is new to the stream."""
-        return (self._plan or self._fetch_plan()).queue(int(queue)).low
-
 
 def share_limit(
     start: Mapping[str, int], target: Mapping[str, int], max_offsets: int | None
@@ -149,9 +147,8 @@ def share_limit(
         for queue, count in backlogs.items()
     }
     # Rounding down left a few offsets: the queues with the largest backlogs get one each.
+    # They have room for it, because the limit is below the total.
     rest = max_offsets - sum(ends[queue] - start[queue] for queue in ends)
-    for queue in sorted(ends, key=lambda queue_id: -backlogs[queue_id]):
-        room = min(rest, start[queue] + backlogs[queue] - ends[queue])
-        ends[queue] += min(room, 1)
-        rest -= min(room, 1)
+    for queue in sorted(ends, key=lambda queue_id: -backlogs[queue_id])[:rest]:
+        ends[queue] += 1
     return ends

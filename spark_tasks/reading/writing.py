@@ -19,6 +19,7 @@ import time
 import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -34,8 +35,7 @@ from catmq_client import HttpTransport
 from catmq_client.errors import CatmqError
 from catmq_client.http.transport import api_path, repeat_call, request_until
 from catmq_client.sending.ids import uuid7
-from catmq_client.sending.receipts import Outcome
-from catmq_client.sending.routing import Kind, Layout, layout_from, slot_of
+from catmq_client.sending.routing import Kind, layout_from, slot_of
 from catmq_client.sending.send_request import NextStep, after_failure, send
 from spark_tasks.errors import JobError, OptionError
 from spark_tasks.nodes import plans
@@ -84,7 +84,14 @@ class _Sender:
         self._started = time.monotonic()
 
     def add(self, message: dict[str, Any]) -> None:
-        queue = self._choose_queue(message)
+        layout = self._writer.layout
+        if message.get("queue") is not None:
+            queue = int(message["queue"])
+        elif message.get("key") is not None:
+            queue = layout.slots[slot_of(message["key"])]
+        else:
+            # Without a key any queue will do; a repeated task must choose the same.
+            queue = layout.writable[self._task % len(layout.writable)]
         message["queue"] = queue
         pending, size = self._pending.setdefault(queue, []), len(message["body_bytes"])
         is_full = len(pending) >= self._writer.options.chunk_messages
@@ -101,15 +108,6 @@ class _Sender:
         self._brokers.close()
         return self._sent
 
-    def _choose_queue(self, message: Mapping[str, Any]) -> int:
-        layout = self._writer.layout
-        queue = message.get("queue")
-        if queue is not None:
-            return int(queue)
-        if message.get("key") is not None:
-            return layout.slots[slot_of(message["key"])]
-        return layout.writable[self._task % len(layout.writable)]
-
     def _send(self, queue: int) -> None:
         messages = self._pending.pop(queue)
         self._bytes[queue] = 0
@@ -117,16 +115,14 @@ class _Sender:
         self._requests[queue] = number + 1
         request_id = batch_id(self._run, self._epoch, (self._task, queue, number))
         topic = self._writer.options.topic
-
-        def send_request() -> list[Outcome]:
-            return send(
-                self._brokers,
-                topic=topic,
-                messages=messages,
-                batch_id=request_id,
-                timeout_s=REQUEST_TIMEOUT_S,
-            )
-
+        send_request = partial(
+            send,
+            self._brokers,
+            topic=topic,
+            messages=messages,
+            batch_id=request_id,
+            timeout_s=REQUEST_TIMEOUT_S,
+        )
         try:
             outcomes = repeat_call(
                 send_request, within_s=DELIVERY_TIMEOUT_S, should_repeat=_should_repeat
@@ -137,9 +133,6 @@ class _Sender:
             if isinstance(outcome, CatmqError):
                 raise JobError(f"queue {queue}: a message was refused: {outcome.detail}")
         self._sent += len(messages)
-        self._pace()
-
-    def _pace(self) -> None:
         rate = self._writer.options.messages_per_second
         if rate:
             time.sleep(max(0.0, self._started + self._sent / rate - time.monotonic()))
@@ -160,10 +153,36 @@ class _Writer:
     def __init__(self, options: Options, schema: StructType, *, overwrite: bool) -> None:
         if overwrite:
             raise OptionError('a topic cannot be overwritten: use .mode("append")')
-        _check_schema(schema)
+        names = schema.fieldNames()
+        unknown = [name for name in names if name not in SENDABLE_COLUMNS]
+        if unknown or "body" not in names:
+            problem = (
+                f"column {unknown[0]} cannot be sent"
+                if unknown
+                else "column body is missing"
+            )
+            raise OptionError(
+                f"{problem}; a write takes {', '.join(SENDABLE_COLUMNS)}: .select() them"
+            )
+        if not isinstance(schema["body"].dataType, (BinaryType, StringType)):
+            raise OptionError("column body must be binary or string")
         self.options = options
         self.run = options.run_id or uuid7()
-        self.layout, self.urls, self.api_key = _fetch_route(options)
+        brokers = plans.open_transport(options.url)
+        # Executors do not have the driver's environment.
+        self.api_key = os.environ["CATMQ_API_KEY"]
+        try:
+            path = api_path("topics", options.topic)
+            answer = request_until(brokers, "GET", path, within_s=plans.PATIENCE_S)
+            self.layout, self.urls = layout_from(answer), brokers.urls
+        except CatmqError as error:
+            raise JobError(
+                f"topic {options.topic} cannot be written to: {error.detail}"
+            ) from None
+        finally:
+            brokers.close()
+        if not self.layout.writable:
+            raise JobError(f"topic {options.topic} has no queue that takes messages")
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> SentMessages:
         """Send the rows of a task, or of its share of a micro-batch. Raises JobError."""
@@ -184,38 +203,6 @@ class _Writer:
         return f"writes to topic {self.options.topic}"
 
 
-def _check_schema(schema: StructType) -> None:
-    names = schema.fieldNames()
-    unknown = [name for name in names if name not in SENDABLE_COLUMNS]
-    if unknown or "body" not in names:
-        problem = (
-            f"column {unknown[0]} cannot be sent" if unknown else "column body is missing"
-        )
-        raise OptionError(
-            f"{problem}; a write takes {', '.join(SENDABLE_COLUMNS)}: .select() them"
-        )
-    if not isinstance(schema["body"].dataType, (BinaryType, StringType)):
-        raise OptionError("column body must be binary or string")
-
-
-def _fetch_route(options: Options) -> tuple[Layout, tuple[str, ...], str]:
-    """Return layout, broker URLs and API key for all tasks. Raises JobError."""
-    brokers = plans.open_transport(options.url)
-    try:
-        path = api_path("topics", options.topic)
-        layout = layout_from(request_until(brokers, "GET", path, within_s=plans.PATIENCE_S))
-        urls = brokers.urls
-    except CatmqError as error:
-        raise JobError(
-            f"topic {options.topic} cannot be written to: {error.detail}"
-        ) from None
-    finally:
-        brokers.close()
-    if not layout.writable:
-        raise JobError(f"topic {options.topic} has no queue that takes messages")
-    return layout, urls, os.environ["CATMQ_API_KEY"]
-
-
 def _build_message(row: Mapping[str, Any]) -> dict[str, Any]:
     body = row["body"]
     if body is None:
@@ -223,14 +210,11 @@ def _build_message(row: Mapping[str, Any]) -> dict[str, Any]:
     message: dict[str, Any] = {
         "body_bytes": body.encode() if isinstance(body, str) else bytes(body)
     }
-    for name in ("key", "tag", "trace_id", "queue"):
-        if row.get(name) is not None:
-            message[name] = row[name]
-    headers = row.get("headers")
-    if headers:
-        message["headers"] = (
-            json.loads(headers) if isinstance(headers, str) else dict(headers)
-        )
+    names = ("key", "tag", "trace_id", "queue")
+    message |= {name: row[name] for name in names if row.get(name) is not None}
+    if headers := row.get("headers"):
+        is_json = isinstance(headers, str)
+        message["headers"] = json.loads(headers) if is_json else dict(headers)
     return message
 
 
