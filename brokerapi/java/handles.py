@@ -1,22 +1,22 @@
-"""Ids of queues as Java clients get them: the member that may read the queue, and the
-queue.
+"""Queue ids as Java clients get them: the member that may read the queue, and the queue.
 
 These clients name no consumer when they pull, commit or report a failure. They only repeat
-the id of a queue that they were told. Since it holds the member, what a former owner asks
-for is told from what the owner does.
+the id of a queue that they were given. Since the id contains the member, a request of a
+former owner can be told from one of the owner.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
+from brokerapi.java.bounded import BoundedDict
 from metadata.db.consumer_ids import ConsumerId
 from metadata.membership import java_members
 
 QUEUE_BITS = 31  # ids of queues and of members stay below 2^31, so both fit a Java long
 MOST_KNOWN = 20_000
 
-_known: dict[int, ConsumerId] = {}  # by member
+_consumers = BoundedDict[int, ConsumerId](MOST_KNOWN)  # by member id
 
 
 def encode(member_id: int, queue: int) -> int:
@@ -38,24 +38,21 @@ def decode(queue_id: int) -> tuple[int, int]:
 
 
 def remember(consumer: ConsumerId) -> None:
-    """Remember the consumer id of a member."""
-    if len(_known) >= MOST_KNOWN:
-        _known.clear()
-    _known[consumer.member_id] = consumer
+    _consumers[consumer.member_id] = consumer
 
 
 def find_consumer(member_id: int) -> ConsumerId | None:
     """Return the consumer id of a Java client's membership, None if it has ended.
 
-    It is remembered: one that has ended meanwhile owns nothing on the nodes. Raises
+    Consumer ids are cached: one that has ended owns nothing on the nodes. Raises
     MetadataUnavailable.
     """
-    if member_id not in _known and member_id > 0:
-        found = java_members.find_consumer(member_id)
-        if found is None:
+    if member_id not in _consumers and member_id > 0:
+        consumer = java_members.find_consumer(member_id)
+        if consumer is None:
             return None
-        remember(found)
-    return _known.get(member_id)
+        remember(consumer)
+    return _consumers.get(member_id)
 
 
 def find_consumers(member_ids: Iterable[int]) -> dict[int, ConsumerId]:
@@ -64,12 +61,12 @@ def find_consumers(member_ids: Iterable[int]) -> dict[int, ConsumerId]:
     """
     ids = {member for member in member_ids if member > 0}
     for consumer in java_members.find_consumers(
-        [member for member in ids if member not in _known]
+        [member for member in ids if member not in _consumers]
     ):
         remember(consumer)
-    return {member: _known[member] for member in ids if member in _known}
+    return {member: _consumers[member] for member in ids if member in _consumers}
 
 
 def forget(member_id: int) -> None:
-    """Look a member up again next time: it may have another consumer id."""
-    _known.pop(member_id, None)
+    # Its client may have registered again, with another consumer id.
+    _consumers.pop(member_id, None)

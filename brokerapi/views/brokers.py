@@ -1,4 +1,4 @@
-"""Brokers: which there are, and whether they take work."""
+"""Brokers: list them, drain them, enable them."""
 
 from __future__ import annotations
 
@@ -15,14 +15,8 @@ class Brokers(Endpoint):
     @operation("listBrokers", tag="brokers", answer=list_of("brokers", BrokerAnswer))
     def get(self, call: Call) -> HttpResponse:
         """All brokers, at most a second old. Use those with `alive` true and state `in`."""
-        return call.answer(
-            {
-                "brokers": [
-                    BrokerAnswer.from_view(one)
-                    for one in discovery.list_brokers(actor=call.actor)
-                ]
-            }
-        )
+        brokers = discovery.list_brokers(actor=call.actor)
+        return call.answer(BrokerAnswer.listed("brokers", brokers))
 
 
 class Broker(Endpoint):

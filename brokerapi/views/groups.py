@@ -1,4 +1,4 @@
-"""Consumer groups and how far they are: create, list, show, change, delete; lag and resets."""
+"""Consumer groups: create, list, show, change, delete; their lag and offset resets."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ class Groups(Endpoint):
     )
     def post(self, call: Call) -> HttpResponse:
         """Creates a group."""
-        asked = call.read_fields(GroupCreate, manages=("group", ""))
-        name, mode = asked.pop("name"), asked.pop("mode")
-        made = groups.create(name=name, mode=mode, settings=asked, actor=call.actor)
-        return call.created(GroupAnswer.from_view(made), "groups", name)
+        fields = call.read_fields(GroupCreate, manages=("group", ""))
+        name, mode = fields.pop("name"), fields.pop("mode")
+        group_view = groups.create(name=name, mode=mode, settings=fields, actor=call.actor)
+        return call.created(GroupAnswer.from_view(group_view), "groups", name)
 
 
 class Group(Endpoint):
@@ -87,14 +87,14 @@ class Offsets(Endpoint):
         """Resets the offsets of a group, also while it is running. `dry_run` changes
         nothing.
         """
-        asked = call.read_fields(OffsetsReset, manages=("group", group))
-        dry_run = asked.pop("dry_run")
-        chosen = {name: asked.pop(name, None) for name in ("topic", "queues", "instance")}
-        target = offset_reset.Target(**asked)
-        made = offset_reset.reset(
-            group=group, target=target, dry_run=dry_run, actor=call.actor, **chosen
+        fields = call.read_fields(OffsetsReset, manages=("group", group))
+        dry_run = fields.pop("dry_run")
+        scope = {name: fields.pop(name, None) for name in ("topic", "queues", "instance")}
+        target = offset_reset.Target(**fields)
+        moves = offset_reset.reset(
+            group=group, target=target, dry_run=dry_run, actor=call.actor, **scope
         )
-        return call.answer(offset_shapes.moves_answer(made, dry_run=dry_run))
+        return call.answer(offset_shapes.moves_answer(moves, dry_run=dry_run))
 
 
 class OffsetMoves(Endpoint):
@@ -116,9 +116,9 @@ class UndoOffsets(Endpoint):
     @operation("undoOffsets", tag="groups", request=OffsetsUndo, answer=OffsetsMoved)
     def post(self, call: Call, group: str) -> HttpResponse:
         """Undoes an offset reset."""
-        asked = call.read_fields(OffsetsUndo, manages=("group", group))
-        dry_run, reset = asked["dry_run"], asked.get("reset")
-        made = offset_reset.undo(
+        fields = call.read_fields(OffsetsUndo, manages=("group", group))
+        dry_run, reset = fields["dry_run"], fields.get("reset")
+        moves = offset_reset.undo(
             group=group, reset=reset, dry_run=dry_run, actor=call.actor
         )
-        return call.answer(offset_shapes.moves_answer(made, dry_run=dry_run))
+        return call.answer(offset_shapes.moves_answer(moves, dry_run=dry_run))

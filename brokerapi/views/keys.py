@@ -1,4 +1,4 @@
-"""API keys: who may do what."""
+"""API keys and their rights."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ class Keys(Endpoint):
     @operation("createKey", tag="keys", request=KeyCreate, answer=NewKeyAnswer, status=201)
     def post(self, call: Call) -> HttpResponse:
         """Creates an API key. Only this answer has the key itself."""
-        asked = call.read_fields(KeyCreate)
-        name, rights = asked.pop("name"), asked.pop("rights")
+        fields = call.read_fields(KeyCreate)
+        name, rights = fields.pop("name"), fields.pop("rights")
         view, plaintext = api_keys.create(
-            name=name, rights=rights, settings=asked, actor=call.actor
+            name=name, rights=rights, settings=fields, actor=call.actor
         )
         return call.created(NewKeyAnswer.from_view(view, api_key=plaintext), "keys", name)
 

@@ -37,9 +37,8 @@ class Nodes(Endpoint):
     )
     def post(self, call: Call) -> HttpResponse:
         """Tests a database and registers it as a node."""
-        asked = call.read_fields(NodeCreate)
-        made = registry.register(**asked, actor=call.actor)
-        return call.created(NodeAnswer.from_view(made), "nodes", made.name)
+        node_view = registry.register(**call.read_fields(NodeCreate), actor=call.actor)
+        return call.created(NodeAnswer.from_view(node_view), "nodes", node_view.name)
 
 
 class Node(Endpoint):
@@ -73,9 +72,9 @@ class Examine(Endpoint):
         """Tests a database as a node of this name, and returns the findings. Changes
         nothing.
         """
-        asked = call.read_fields(NodeExamine)
-        found = preflight.examine(name=node, actor=call.actor, **asked)
-        return call.answer(ExaminationAnswer.from_view(found))
+        fields = call.read_fields(NodeExamine)
+        examination = preflight.examine(name=node, actor=call.actor, **fields)
+        return call.answer(ExaminationAnswer.from_view(examination))
 
 
 class Account(Endpoint):
@@ -106,17 +105,19 @@ class Promote(Endpoint):
         """Promotes the replica of a node, which may take a minute. `dry_run` changes
         nothing.
         """
-        asked = call.read_fields(NodePromote)
-        to = {
-            name: asked[name] for name in ("host", "port", "tls", "tls_ca") if name in asked
+        fields = call.read_fields(NodePromote)
+        target = {
+            name: fields[name]
+            for name in ("host", "port", "tls", "tls_ca")
+            if name in fields
         }
-        if asked["dry_run"]:
-            plan = promotion_plans.promote(name=node, actor=call.actor, **to)
+        if fields["dry_run"]:
+            plan = promotion_plans.promote(name=node, actor=call.actor, **target)
             return call.answer(node_shapes.plan_answer(plan))
-        done = promotion.promote(
-            name=node, known_dead=asked["known_dead"], actor=call.actor, **to
+        outcome = promotion.promote(
+            name=node, known_dead=fields["known_dead"], actor=call.actor, **target
         )
-        return call.answer(node_shapes.move_answer(done))
+        return call.answer(node_shapes.move_answer(outcome))
 
 
 class Adopt(Endpoint):

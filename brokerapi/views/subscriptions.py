@@ -1,4 +1,4 @@
-"""Subscriptions: which topics a group reads."""
+"""Subscriptions: the topics a group reads."""
 
 from __future__ import annotations
 
@@ -26,13 +26,9 @@ class Subscriptions(Endpoint):
     )
     def get(self, call: Call, group: str) -> HttpResponse:
         """The topics a group reads."""
-        view = groups.describe(name=group, actor=call.actor)
+        group_view = groups.describe(name=group, actor=call.actor)
         return call.answer(
-            {
-                "subscriptions": [
-                    SubscriptionAnswer.from_view(one) for one in view.subscriptions
-                ]
-            }
+            SubscriptionAnswer.listed("subscriptions", group_view.subscriptions)
         )
 
     @operation(
@@ -46,14 +42,14 @@ class Subscriptions(Endpoint):
         """Subscribes a group to a topic, from its earliest or its latest message, or from a
         time.
         """
-        asked = call.read_fields(SubscriptionCreate, manages=("group", group))
-        made = subscriptions.create(group=group, actor=call.actor, **asked)
+        fields = call.read_fields(SubscriptionCreate, manages=("group", group))
+        subscription = subscriptions.create(group=group, actor=call.actor, **fields)
         return call.created(
-            SubscriptionAnswer.from_view(made),
+            SubscriptionAnswer.from_view(subscription),
             "groups",
             group,
             "subscriptions",
-            asked["topic"],
+            fields["topic"],
         )
 
 
@@ -61,10 +57,10 @@ class Subscription(Endpoint):
     @operation("showSubscription", tag="groups", answer=SubscriptionAnswer)
     def get(self, call: Call, group: str, topic: str) -> HttpResponse:
         """One subscription."""
-        view = subscription_rows.find_subscription(
+        subscription = subscription_rows.find_subscription(
             group=group, topic=topic, actor=call.actor
         )
-        return call.answer(SubscriptionAnswer.from_view(view))
+        return call.answer(SubscriptionAnswer.from_view(subscription))
 
     @operation(
         "changeSubscription",
@@ -75,10 +71,10 @@ class Subscription(Endpoint):
     def patch(self, call: Call, group: str, topic: str) -> HttpResponse:
         """Pauses or resumes a subscription, or changes its settings."""
         settings = call.read_fields(SubscriptionChange, manages=("group", group))
-        changed = subscription_rows.update(
+        subscription = subscription_rows.update(
             group=group, topic=topic, settings=settings, actor=call.actor
         )
-        return call.answer(SubscriptionAnswer.from_view(changed))
+        return call.answer(SubscriptionAnswer.from_view(subscription))
 
     @operation("unsubscribe", tag="groups", status=204)
     def delete(self, call: Call, group: str, topic: str) -> HttpResponse:

@@ -1,4 +1,4 @@
-"""Topics: create, list, show, change, delete."""
+"""Topics: create, list, show, change, delete; their send tokens, producers and read plans."""
 
 from __future__ import annotations
 
@@ -43,10 +43,14 @@ class Topics(Endpoint):
     )
     def post(self, call: Call) -> HttpResponse:
         """Creates a topic with its queues."""
-        asked = call.read_fields(TopicCreate, manages=("topic", ""))
-        name, queues, node = asked.pop("name"), asked.pop("queues"), asked.pop("node", None)
+        fields = call.read_fields(TopicCreate, manages=("topic", ""))
+        name, queues, node = (
+            fields.pop("name"),
+            fields.pop("queues"),
+            fields.pop("node", None),
+        )
         topic = topics.create(
-            name=name, queues=queues, node=node, settings=asked, actor=call.actor
+            name=name, queues=queues, node=node, settings=fields, actor=call.actor
         )
         return call.created(topic_shapes.topic_answer(topic), "topics", name)
 
@@ -63,8 +67,8 @@ class Topic(Endpoint):
     def patch(self, call: Call, topic: str) -> HttpResponse:
         """Changes settings of a topic."""
         settings = call.read_fields(TopicChange, manages=("topic", topic))
-        changed = topic_rows.update(name=topic, settings=settings, actor=call.actor)
-        return call.answer(TopicSummary.from_view(changed))
+        topic_view = topic_rows.update(name=topic, settings=settings, actor=call.actor)
+        return call.answer(TopicSummary.from_view(topic_view))
 
     @operation("deleteTopic", tag="topics", query=ConfirmQuery, status=204)
     def delete(self, call: Call, topic: str) -> HttpResponse:
@@ -79,8 +83,8 @@ class SendTokens(Endpoint):
         """The send tokens of a topic. Java clients must name one of them; without any, none
         is needed.
         """
-        found = send_tokens.list_tokens(topic=topic, actor=call.actor)
-        return call.answer({"tokens": [SendTokenAnswer.from_view(one) for one in found]})
+        tokens = send_tokens.list_tokens(topic=topic, actor=call.actor)
+        return call.answer(SendTokenAnswer.listed("tokens", tokens))
 
     @operation("createSendToken", tag="topics", answer=NewSendTokenAnswer, status=201)
     def post(self, call: Call, topic: str) -> HttpResponse:
@@ -109,8 +113,8 @@ class Producers(Endpoint):
         """The producers that sent to a topic in the last seven days, the last one first; at
         most 200.
         """
-        found = producers.list_producers(topic=topic, actor=call.actor)
-        return call.answer({"producers": [ProducerAnswer.from_view(one) for one in found]})
+        topic_producers = producers.list_producers(topic=topic, actor=call.actor)
+        return call.answer(ProducerAnswer.listed("producers", topic_producers))
 
 
 class ReadPlan(Endpoint):
@@ -120,9 +124,9 @@ class ReadPlan(Endpoint):
         on `*` also get the reader accounts of the nodes, which can read every topic
         there."""
         queues = call.query(PlanQuery).queues
-        wanted = [int(one) for one in queues.split(",")] if queues else None
+        queue_ids = [int(queue_id) for queue_id in queues.split(",")] if queues else None
         response = call.answer(
-            read_plans.read_plan(topic=topic, queues=wanted, actor=call.actor)
+            read_plans.read_plan(topic=topic, queues=queue_ids, actor=call.actor)
         )
         response["Cache-Control"] = "no-store"  # it holds passwords
         return response

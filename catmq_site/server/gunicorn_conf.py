@@ -78,7 +78,7 @@ def on_starting(server: Any) -> None:
     stop_arbiter = server.stop
 
     def stop(graceful: bool = True) -> None:
-        broker_memory.stop()
+        broker_memory.mark_stopping()
         stop_arbiter(graceful)
 
     server.stop = stop
@@ -163,7 +163,7 @@ def handle_sigterm(worker: Any, number: int, frame: FrameType | None) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     from brokerapi.http import draining
 
-    if broker_memory.stopping():
+    if broker_memory.is_stopping():
         draining.stop()
     else:
         draining.stop_worker()
@@ -183,12 +183,12 @@ def worker_exit(server: Any, worker: Any) -> None:
     log.info(
         "Worker %d ends: %s",
         worker.pid,
-        "the broker stops" if broker_memory.stopping() else "it alone",
+        "the broker stops" if broker_memory.is_stopping() else "it alone",
     )
     from brokerapi.http import draining
     from messagestore.pool import node_pools
 
-    if broker_memory.stopping():
+    if broker_memory.is_stopping():
         draining.stop()
     draining.stop_worker()
     _loops.stop()

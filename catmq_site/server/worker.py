@@ -164,7 +164,7 @@ class Worker(ThreadWorker):  # type: ignore[misc]
         self.set_accept_enabled(False)
         for listener in self.sockets:
             # Accept the backlog, unless other workers will.
-            while broker_memory.stopping() and self.accept(listener):
+            while broker_memory.is_stopping() and self.accept(listener):
                 pass
             listener.close()
 

@@ -28,9 +28,9 @@ def all_groups(actor: Actor) -> Iterator[GroupView]:
 def _all(page: Callable[[Window], Page[V]]) -> Iterator[V]:
     after: str | None = ""
     while after is not None:
-        one_page = page(Window(limit=MAX_LIMIT, after=after))
-        yield from one_page.items
-        after = one_page.next
+        next_page = page(Window(limit=MAX_LIMIT, after=after))
+        yield from next_page.items
+        after = next_page.next
 
 
 def open_queues(topic: TopicView) -> int:

@@ -7,10 +7,7 @@ from typing import Any
 from metadata.actors import Actor
 from metadata.db.access import EVERYTHING, matches
 from metadata.definitions.existing import all_groups, all_topics, open_queues
-from metadata.groups.groups import GroupView
-from metadata.groups.subscription_rows import SubscriptionView
 from metadata.rules.definitions import PARTS, VERSION, write_settings
-from metadata.topics.topic_rows import TopicView
 
 
 def export(*, actor: Actor, topic: str = EVERYTHING) -> dict[str, Any]:
@@ -27,54 +24,52 @@ def export(*, actor: Actor, topic: str = EVERYTHING) -> dict[str, Any]:
         if view.state == "ready" and matches(view.name, pattern)
     ]
     names = {view.name for view in topics}
+    # (group, its subscriptions to these topics).
     candidates = [
-        (view, _subscriptions_to(view, names))
-        for view in all_groups(actor)
-        if not view.casual
+        (
+            group,
+            [s for s in group.subscriptions if s.state == "ready" and s.topic in names],
+        )
+        for group in all_groups(actor)
+        if not group.casual
     ]
     groups = [
-        (view, subscriptions)
-        for view, subscriptions in candidates
+        (group, subscriptions)
+        for group, subscriptions in candidates
         if subscriptions or pattern == EVERYTHING
     ]
     return {
         "version": VERSION,
-        "topics": [_topic(view) for view in topics],
-        "groups": [_group(view) for view, _ in groups],
+        "topics": [
+            {
+                "name": view.name,
+                "queues": open_queues(view),
+                **write_settings(PARTS["topics"].settings, view),
+            }
+            for view in topics
+        ],
+        "groups": [
+            {
+                "name": group.name,
+                "mode": group.mode,
+                **write_settings(PARTS["groups"].settings, group),
+            }
+            for group, _ in groups
+        ],
         "subscriptions": [
-            _subscription(subscription)
+            {
+                "group": subscription.group,
+                "topic": subscription.topic,
+                "start": subscription.start,
+                # Only a subscription that starts at a time has this field.
+                **(
+                    {}
+                    if subscription.start_at_ms is None
+                    else {"start_at_ms": subscription.start_at_ms}
+                ),
+                **write_settings(PARTS["subscriptions"].settings, subscription.delivery),
+            }
             for _, subscriptions in groups
             for subscription in subscriptions
         ],
-    }
-
-
-def _subscriptions_to(group: GroupView, topics: set[str]) -> list[SubscriptionView]:
-    return [
-        subscription
-        for subscription in group.subscriptions
-        if subscription.state == "ready" and subscription.topic in topics
-    ]
-
-
-def _topic(view: TopicView) -> dict[str, Any]:
-    settings = write_settings(PARTS["topics"].settings, view)
-    return {"name": view.name, "queues": open_queues(view), **settings}
-
-
-def _group(view: GroupView) -> dict[str, Any]:
-    return {
-        "name": view.name,
-        "mode": view.mode,
-        **write_settings(PARTS["groups"].settings, view),
-    }
-
-
-def _subscription(view: SubscriptionView) -> dict[str, Any]:
-    names = {"group": view.group, "topic": view.topic, "start": view.start}
-    start_at = {} if view.start_at_ms is None else {"start_at_ms": view.start_at_ms}
-    return {
-        **names,
-        **start_at,
-        **write_settings(PARTS["subscriptions"].settings, view.delivery),
     }

@@ -15,7 +15,6 @@ from metadata.definitions.existing import all_groups, all_topics, open_queues
 from metadata.errors import CatmqError, Code, Conflict, FieldError, Invalid, Unavailable
 from metadata.groups import groups, subscription_rows
 from metadata.groups.groups import GroupView
-from metadata.groups.subscription_rows import SubscriptionView
 from metadata.monitoring.mail_domains import check_domains
 from metadata.rules.definitions import (
     PARTS,
@@ -32,7 +31,7 @@ Existing = Literal["refuse", "keep", "change"]
 Outcome = Literal["create", "same", "keep", "change", "conflict", "unfinished"]
 EXISTING: tuple[Existing, ...] = ("refuse", "keep", "change")
 FIXED = ("queues", "mode")  # an import never changes these of existing objects
-SETTINGS = {part.kind: part.settings for part in PARTS.values()}
+SETTINGS = {definition.kind: definition.settings for definition in PARTS.values()}
 UNFINISHED = (
     "is being made or removed, or an import was cut off here: repeat this in a minute"
 )
@@ -49,7 +48,7 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """An entry and its outcome. `problem` is the reason of a conflict, '' without one."""
+    """An entry and its outcome. `problem` is the reason of a conflict, else ''."""
 
     entry: Entry
     outcome: Outcome
@@ -127,7 +126,8 @@ def plan_import(*, document: Any, actor: Actor, existing: str = "refuse") -> Pla
     if existing not in EXISTING:
         raise Invalid.field("existing", f"must be one of {', '.join(EXISTING)}")
     entries = parse_document(document)
-    _check(entries, actor)
+    # Before existing objects are read, so that a conflict cannot hide a missing right.
+    _check_entries(entries, actor)
     objects = _Objects(
         {comparison_key(topic.name): topic for topic in all_topics(actor)},
         {comparison_key(group.name): group for group in all_groups(actor)},
@@ -136,14 +136,7 @@ def plan_import(*, document: Any, actor: Actor, existing: str = "refuse") -> Pla
     errors: list[FieldError] = []
     for entry in entries:
         try:
-            match entry.kind:
-                case "topic":
-                    step = _topic(entry, objects)
-                case "group":
-                    step = _group(entry, objects)
-                case _:
-                    step = _subscription(entry, objects)
-            steps.append(_apply_rule(step, existing))
+            steps.append(_plan_entry(entry, objects, existing))
         except Invalid as error:
             errors += _field_errors(entry, error)
     if errors:
@@ -151,12 +144,19 @@ def plan_import(*, document: Any, actor: Actor, existing: str = "refuse") -> Pla
     return Plan(tuple(steps))
 
 
-def _check(entries: list[Entry], actor: Actor) -> None:
+def _check_entries(entries: list[Entry], actor: Actor) -> None:
     """Raise Forbidden or Invalid for errors that do not depend on existing objects."""
     errors: list[FieldError] = []
     for entry in entries:
         try:
-            _check_rights(entry, actor)
+            if entry.kind == "subscription":
+                subscription_rows.require_may_subscribe(
+                    actor, group=entry.words["group"], topic=entry.words["topic"]
+                )
+            else:
+                access.require(actor, "manage", entry.name, what=entry.kind)
+                if entry.settings.get("owners"):
+                    access.require_ownership(actor, entry.name, what=entry.kind)
             check_domains(dict(entry.settings))
             queues = entry.words.get("queues", 1)
             if queues > config.max_topic_queues:
@@ -165,22 +165,12 @@ def _check(entries: list[Entry], actor: Actor) -> None:
                     "queues", f"is {queues}; at most {limit} are allowed here"
                 )
         except Invalid as error:
+            # Without a field it has no place in the document.
             if not error.errors:
                 raise
             errors += _field_errors(entry, error)
     if errors:
         raise invalid_document(errors)
-
-
-def _check_rights(entry: Entry, actor: Actor) -> None:
-    if entry.kind == "subscription":
-        return subscription_rows.require_may_subscribe(
-            actor, group=entry.words["group"], topic=entry.words["topic"]
-        )
-    access.require(actor, "manage", entry.name, what=entry.kind)
-    if entry.settings.get("owners"):
-        access.require_ownership(actor, entry.name, what=entry.kind)
-    return None
 
 
 def _field_errors(entry: Entry, error: CatmqError) -> Iterator[FieldError]:
@@ -191,97 +181,95 @@ def _field_errors(entry: Entry, error: CatmqError) -> Iterator[FieldError]:
         )
 
 
-def _topic(entry: Entry, objects: _Objects) -> Step:
-    key = comparison_key(entry.name)
-    existing = objects.topics.get(key)
-    objects.names["topic", key] = entry.name
-    if existing is None:
-        return Step(entry, "create")
-    if existing.name == entry.name and existing.state != "ready":
-        return Step(entry, "unfinished", problem=UNFINISHED)
-    return _compare(entry, existing.name, {"queues": open_queues(existing)}, existing)
+def _plan_entry(entry: Entry, objects: _Objects, rule: str) -> Step:
+    """Return the step for an entry. A topic or group counts as existing for later entries.
 
-
-def _group(entry: Entry, objects: _Objects) -> Step:
-    key = comparison_key(entry.name)
-    existing = objects.groups.get(key)
-    mode = str(entry.words["mode"] if existing is None else existing.mode)
-    groups.check_fits(mode, entry.settings)
-    objects.modes.setdefault(key, mode)
-    objects.names["group", key] = entry.name
-    if existing is None:
-        return Step(entry, "create")
-    return _compare(entry, existing.name, {"mode": existing.mode}, existing)
-
-
-def _subscription(entry: Entry, objects: _Objects) -> Step:
-    group, topic = entry.words["group"], entry.words["topic"]
-    objects.require("group", group)
-    objects.require("topic", topic)
+    `rule` decides about existing objects (see plan_import). Raises Invalid.
+    """
+    match entry.kind:
+        case "topic":
+            key = comparison_key(entry.name)
+            topic = objects.topics.get(key)
+            objects.names["topic", key] = entry.name
+            if topic is None:
+                return Step(entry, "create")
+            if topic.name == entry.name and topic.state != "ready":
+                return Step(entry, "unfinished", problem=UNFINISHED)
+            return _compare(
+                entry, topic.name, {"queues": open_queues(topic)}, topic, rule=rule
+            )
+        case "group":
+            key = comparison_key(entry.name)
+            group = objects.groups.get(key)
+            # The mode of an existing group stays, so the settings must fit that mode.
+            mode = str(entry.words["mode"] if group is None else group.mode)
+            groups.check_fits(mode, entry.settings)
+            objects.modes.setdefault(key, mode)
+            objects.names["group", key] = entry.name
+            if group is None:
+                return Step(entry, "create")
+            return _compare(entry, group.name, {"mode": group.mode}, group, rule=rule)
+    group_name, topic_name = entry.words["group"], entry.words["topic"]
+    objects.require("group", group_name)
+    objects.require("topic", topic_name)
     subscription_rows.check_start(
         start=entry.words["start"], at_ms=entry.words["start_at_ms"]
     )
-    subscription_rows.check_fits(
-        group, objects.modes[comparison_key(group)], entry.settings
-    )
-    existing = _find_subscription(
-        objects.groups.get(comparison_key(group)), comparison_key(topic)
-    )
-    if existing is None:
-        problem = subscription_rows.explain_taken_retry_name(group=group, topic=topic)
-        return Step(entry, "conflict" if problem else "create", problem=problem)
-    if existing.state != "ready":
-        return Step(entry, "unfinished", problem=UNFINISHED)
-    return _compare(entry, f"{existing.group}/{existing.topic}", {}, existing.delivery)
-
-
-def _find_subscription(group: GroupView | None, topic: str) -> SubscriptionView | None:
-    subscriptions = group.subscriptions if group is not None else ()
-    return next(
+    key = comparison_key(group_name)
+    subscription_rows.check_fits(group_name, objects.modes[key], entry.settings)
+    group = objects.groups.get(key)
+    subscription = next(
         (
             subscription
-            for subscription in subscriptions
-            if comparison_key(subscription.topic) == topic
+            for subscription in (group.subscriptions if group is not None else ())
+            if comparison_key(subscription.topic) == comparison_key(topic_name)
         ),
         None,
     )
+    if subscription is None:
+        problem = subscription_rows.explain_taken_retry_name(
+            group=group_name, topic=topic_name
+        )
+        return Step(entry, "conflict" if problem else "create", problem=problem)
+    if subscription.state != "ready":
+        return Step(entry, "unfinished", problem=UNFINISHED)
+    name = f"{subscription.group}/{subscription.topic}"
+    return _compare(entry, name, {}, subscription.delivery, rule=rule)
 
 
-def _compare(entry: Entry, name: str, words: Mapping[str, Any], row: object) -> Step:
-    """Return the step for an existing object: `change` if it differs, else `same`."""
+def _compare(
+    entry: Entry, name: str, words: Mapping[str, Any], row: object, *, rule: str
+) -> Step:
+    """Return the step for an existing object: `same`, or what `rule` makes of differences."""
     if name != entry.name:
         problem = f"is spelled {name} here, and databases take both for one name"
         return Step(entry, "conflict", problem=problem)
     settings = SETTINGS[entry.kind]
     # A word that the document leaves out has a default, which must not count as a difference.
-    here = {word: value for word, value in words.items() if word not in entry.defaulted}
-    here |= write_settings({name: settings[name] for name in entry.settings}, row)
+    present = {word: value for word, value in words.items() if word not in entry.defaulted}
+    present |= write_settings({name: settings[name] for name in entry.settings}, row)
     document = {**entry.words, **entry.settings}
     differences = tuple(
         Difference(name, value, document[name])
-        for name, value in here.items()
+        for name, value in present.items()
         if not is_same_value(settings.get(name), value, document[name])
     )
-    return Step(entry, "change" if differences else "same", differences)
-
-
-def _apply_rule(step: Step, existing: str) -> Step:
-    """Return a step after the rule `existing` for existing objects (see plan_import)."""
-    if step.outcome != "change" or existing == "keep":
-        return (
-            Step(step.entry, "keep", step.differences) if step.outcome == "change" else step
-        )
-    fixed = [difference for difference in step.differences if difference.field in FIXED]
-    if existing == "change" and not fixed:
-        return step
+    if not differences:
+        return Step(entry, "same")
+    if rule == "keep":
+        return Step(entry, "keep", differences)
+    fixed = [difference for difference in differences if difference.field in FIXED]
+    if rule == "change" and not fixed:
+        return Step(entry, "change", differences)
+    # Fixed fields are named alone, because no other rule would help either.
     texts = ", ".join(
         f"{difference.field} {_shorten(difference.here)}, not {_shorten(difference.there)}"
-        for difference in fixed or step.differences
+        for difference in fixed or differences
     )
     remedy = "import with existing keep or change"
-    if existing == "change":
+    if rule == "change":
         remedy = "an import changes settings only"
-    return Step(step.entry, "conflict", step.differences, f"exists with {texts}: {remedy}")
+    return Step(entry, "conflict", differences, f"exists with {texts}: {remedy}")
 
 
 def _shorten(value: Any) -> str:

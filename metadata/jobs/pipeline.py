@@ -92,6 +92,7 @@ def request_run(*, name: str, settings: Settings, actor: Actor) -> int:
     access.require(actor, "admin", "*", what="job")
     if _runner.start is None:
         raise Conflict("No process here runs jobs of the data pipeline.")
+    # The checks above need no database, so they come before the transaction.
     return _request_run(name, dict(settings), actor, _runner.start)
 
 
@@ -118,6 +119,7 @@ def claim_run(*, id: int) -> tuple[Run, Settings] | None:
     """Claim a run for this process. Return it with its settings, None if another process
     has claimed it, or it was cancelled.
     """
+    # A single UPDATE decides, so that no two processes claim the same run.
     with reachable():
         rows = JobRun.objects.filter(
             pk=id, state=JobRun.State.RUNNING, seen_at__isnull=True

@@ -18,6 +18,7 @@ def columns_of(rows: Sequence[Row]) -> list[str]:
 
 
 def can_parquet() -> bool:
+    # Looked up without an import, which is slow.
     return importlib.util.find_spec("pyarrow") is not None
 
 
@@ -27,6 +28,7 @@ def write_parquet(rows: Sequence[Row], *, to: Path | IO[bytes]) -> None:
         raise Conflict(
             "Parquet needs pyarrow: run script/setup --with-spark, or choose CSV."
         )
+    # Imported here, because most installations have no pyarrow.
     import pyarrow as pa
     import pyarrow.parquet
 

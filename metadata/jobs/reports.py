@@ -16,7 +16,7 @@ from metadata.jobs.report_files import columns_of
 from metadata.models import Report, ReportRow
 
 KEPT_DAYS = 400
-BATCH = 1_000  # rows in one statement
+BATCH = 1_000  # rows per statement
 Row = Mapping[str, Any]
 
 

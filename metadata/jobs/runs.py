@@ -1,4 +1,4 @@
-"""Runs of jobs: one row for each run, kept for a month, with its progress while it lasts."""
+"""Runs of jobs: a row for each run, kept for a month, with its progress while it lasts."""
 
 from __future__ import annotations
 
@@ -54,6 +54,7 @@ class Run:
         )
 
     def _write(self, **values: Any) -> None:
+        # Only these columns, so that a concurrent cancel() is not overwritten.
         with reachable():
             JobRun.objects.filter(pk=self.id).update(**values)
 
@@ -87,7 +88,7 @@ class RunFacts:
 
 @dataclass(frozen=True, slots=True)
 class ScheduledJob:
-    """A job of the schedule: a description of what it does, and its interval."""
+    """A job of the schedule: its description, and its interval."""
 
     text: str
     every_minutes: int
@@ -111,7 +112,7 @@ class BrokerLoop:
 
 @dataclass(slots=True)
 class _Schedule:
-    """The jobs of this installation, and the function that runs one now."""
+    """The jobs of this installation, and the function that runs a job now."""
 
     jobs: Mapping[str, ScheduledJob]
     ask: Callable[[str], None] | None = None
@@ -124,7 +125,7 @@ _schedule = _Schedule({})
 def set_scheduled_jobs(
     jobs: Mapping[str, ScheduledJob], run_now: Callable[[str], None]
 ) -> None:
-    """Set the scheduled jobs, and the function that runs one now. Called once, by the
+    """Set the scheduled jobs, and the function that runs a job now. Called once, by the
     composition root.
     """
     _schedule.jobs, _schedule.ask = jobs, run_now
@@ -150,13 +151,9 @@ def run_now(*, name: str, actor: Actor) -> None:
     access.require_everything(actor, name, what="job")
     if name not in _schedule.jobs or _schedule.ask is None:
         raise NotFound(f"There is no job {name}.")
-    _audit_run(name, actor)
+    # Before the run, so that no run lacks its audit entry.
+    transactional(audit.record)(actor=actor, verb="run", kind="job", name=name)
     _schedule.ask(name)
-
-
-@transactional
-def _audit_run(name: str, actor: Actor) -> None:
-    audit.record(actor=actor, verb="run", kind="job", name=name)
 
 
 @contextmanager
@@ -164,6 +161,7 @@ def record_run(name: str, *, directory: str = "") -> Iterator[Run]:
     """Record a run of a block: running, then done, failed or cancelled. An error is stored
     in its row and raised again.
     """
+    # The row exists before the block begins, so a run whose process is killed is visible.
     with reachable():
         row = JobRun.objects.create(
             name=name, started_at=database_now(), directory=directory
@@ -182,6 +180,7 @@ def record_end(run: Run) -> Iterator[Run]:
     except Cancelled as cancellation:
         run.end(JobRun.State.CANCELLED, str(cancellation))
         raise
+    # Also KeyboardInterrupt and SystemExit: else a stopped run would look like a live one.
     except BaseException as error:
         run.end(JobRun.State.FAILED, f"{type(error).__name__}: {error}")
         raise
@@ -196,12 +195,22 @@ def cancel(*, id: int, actor: Actor) -> None:
     Needs `admin`. Raises NotFound, Conflict if it has ended.
     """
     access.require_everything(actor, str(id), what="run")
+    # Locked, so that no process claims the run meanwhile.
     row = JobRun.objects.select_for_update().filter(pk=id).first()
     if row is None:
         raise NotFound(f"There is no run {id} of a job.")
     if row.state != JobRun.State.RUNNING:
         raise Conflict(f"Run {id} of job {row.name} is already {row.state}.")
-    JobRun.objects.filter(pk=id).update(cancel_asked=True, **_end_without_process(row))
+    # A live process sees the mark and ends its run. Without one the run ends here.
+    now, detail = database_now(), ""
+    if is_waiting(row):
+        detail = "It was cancelled before it began."
+    elif is_silent(row, ms(now)):
+        detail = "Its process stopped reporting."
+    end: dict[str, Any] = {}
+    if detail:
+        end = {"state": JobRun.State.CANCELLED, "detail": detail, "finished_at": now}
+    JobRun.objects.filter(pk=id).update(cancel_asked=True, **end)
     audit.record(actor=actor, verb="cancel", kind="job", name=row.name, after={"run": id})
 
 
@@ -212,22 +221,9 @@ def is_waiting(row: JobRun) -> bool:
 
 def is_silent(row: JobRun, now_ms: int) -> bool:
     """Return True if a run has not ended and its process counts as dead."""
+    # Runs of scheduled jobs never report, so they are never silent.
     running = row.state == JobRun.State.RUNNING
     return running and row.seen_at is not None and now_ms - ms(row.seen_at) > SILENT_MS
-
-
-def _end_without_process(row: JobRun) -> dict[str, Any]:
-    """Return the values that end a run that no process has claimed, or whose process is
-    dead. {} if a live process will end it.
-    """
-    now = database_now()
-    if is_waiting(row):
-        detail = "It was cancelled before it began."
-    elif is_silent(row, ms(now)):
-        detail = "Its process stopped reporting."
-    else:
-        return {}
-    return {"state": JobRun.State.CANCELLED, "detail": detail, "finished_at": now}
 
 
 prune = PruneRule(JobRun.objects.all(), at="started_at", days=KEPT_DAYS)

@@ -44,13 +44,45 @@ def list_marks(*, for_s: int, actor: Actor, group: str = "", topic: str = "") ->
     check_look(actor)
     with reachable():
         since = before(database_now(), seconds=for_s)
-        marks = [*_alarms(since, group, topic), *_resets(since, group, topic)]
+        marks = _list_alarm_marks(since, group, topic)
+        moves: QuerySet[OffsetMove] = OffsetMove.objects.filter(at__gte=since)
         if group:
-            marks += _rebalances(since, group)
+            moves = moves.filter(group__name=group, group__deleted_at__isnull=True)
+        else:
+            # Moves have no index on their time alone, so the search is bounded by their ids.
+            newest = OffsetMove.objects.aggregate(id=Max("id"))["id"] or 0
+            moves = moves.filter(pk__gt=newest - MAX_SEARCHED_MOVES)
+        if topic:
+            moves = moves.filter(queue__topic__name=topic)
+        # A reset has a move for each queue.
+        resets = (
+            moves.order_by()
+            .values("reset", "actor_name", "undoes")
+            .annotate(
+                first=Min("at"),
+                topics=Count("queue__topic", distinct=True),
+                topic=Min("queue__topic__name"),
+            )
+        )
+        marks += [
+            Mark(
+                ms(reset["first"]),
+                "undo" if reset["undoes"] else "reset",
+                reset["actor_name"],
+                reset["topic"] if reset["topics"] == 1 else "",
+            )
+            for reset in resets.order_by("-first")[:MAX_EVENTS]
+        ]
+        if group:
+            rebalances = Rebalance.objects.filter(
+                group__name=group, group__deleted_at__isnull=True, at__gte=since
+            )
+            columns = rebalances.order_by("-id").values_list("at", "cause")[:MAX_EVENTS]
+            marks += [Mark(ms(at), "rebalance", cause) for at, cause in columns]
     return sorted(marks, key=lambda mark: mark.at_ms)
 
 
-def _alarms(since: datetime, group: str, topic: str) -> list[Mark]:
+def _list_alarm_marks(since: datetime, group: str, topic: str) -> list[Mark]:
     rows = Alarm.objects.filter(
         Q(since_at__gte=since) | Q(since_at__isnull=False, ended_at__gte=since)
     )
@@ -60,6 +92,7 @@ def _alarms(since: datetime, group: str, topic: str) -> list[Mark]:
         rows = rows.filter(Q(name__startswith=f"{topic}/") | Q(name__endswith=f"/{topic}"))
     marks = []
     for row in rows.order_by("-since_at")[:MAX_EVENTS]:
+        # `group/topic` and `topic/queue` look alike, so the alarm's kind decides.
         about = parse_subject(row.kind, row.name)
         if (group and about.group != group) or (topic and about.topic != topic):
             continue
@@ -68,38 +101,3 @@ def _alarms(since: datetime, group: str, topic: str) -> list[Mark]:
         if row.ended_at is not None:
             marks.append(Mark(ms(row.ended_at), "resolved", row.kind, row.name))
     return marks
-
-
-def _resets(since: datetime, group: str, topic: str) -> list[Mark]:
-    rows: QuerySet[OffsetMove] = OffsetMove.objects.filter(at__gte=since)
-    if group:
-        rows = rows.filter(group__name=group, group__deleted_at__isnull=True)
-    else:
-        newest = OffsetMove.objects.aggregate(id=Max("id"))["id"] or 0
-        rows = rows.filter(pk__gt=newest - MAX_SEARCHED_MOVES)
-    if topic:
-        rows = rows.filter(queue__topic__name=topic)
-    # A reset has a move for each queue.
-    by_reset = rows.order_by().values("reset", "actor_name", "undoes")
-    resets = by_reset.annotate(
-        first=Min("at"),
-        topics=Count("queue__topic", distinct=True),
-        topic=Min("queue__topic__name"),
-    )
-    return [
-        Mark(
-            ms(reset["first"]),
-            "undo" if reset["undoes"] else "reset",
-            reset["actor_name"],
-            reset["topic"] if reset["topics"] == 1 else "",
-        )
-        for reset in resets.order_by("-first")[:MAX_EVENTS]
-    ]
-
-
-def _rebalances(since: datetime, group: str) -> list[Mark]:
-    rows = Rebalance.objects.filter(
-        group__name=group, group__deleted_at__isnull=True, at__gte=since
-    )
-    columns = rows.order_by("-id").values_list("at", "cause")[:MAX_EVENTS]
-    return [Mark(ms(at), "rebalance", cause) for at, cause in columns]

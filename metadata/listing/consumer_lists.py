@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime
-from typing import Any
 
 from django.db.models import Count, Max
 
@@ -54,7 +52,7 @@ class ConsumerRow:
 @dataclass(frozen=True, slots=True)
 class RebalanceRow:
     """A rebalance in a list. `moved` is the number of queues that changed hands, `pause_ms`
-    the longest pause of one, None if none was acquired yet.
+    the longest pause of a queue, None if no queue was acquired yet.
     """
 
     group: str
@@ -71,24 +69,24 @@ def consumers(*, query: ListQuery, actor: Actor) -> ListPage[ConsumerRow]:
     page = select_page(rows, query=query, layout=CONSUMERS)
     with reachable():
         now = database_now()
-    return page.map(lambda row: _consumer_row(row, now))
-
-
-def _consumer_row(row: Any, now: datetime) -> ConsumerRow:
-    heartbeat = getattr(row, "heartbeat", None)
-    return make_view(
-        ConsumerRow,
-        row,
-        name=row.identity,
-        address=row.process.address,
-        sdk=row.process.sdk,
-        silent_ms=age_ms(heartbeat.last_seen, now) if heartbeat else None,
-        timeout_ms=row.group.session_timeout_ms,
+    return page.map(
+        lambda row: make_view(
+            ConsumerRow,
+            row,
+            name=row.identity,
+            address=row.process.address,
+            sdk=row.process.sdk,
+            silent_ms=age_ms(row.heartbeat.last_seen, now)
+            if hasattr(row, "heartbeat")
+            else None,
+            timeout_ms=row.group.session_timeout_ms,
+        )
     )
 
 
 def rebalances(*, query: ListQuery, actor: Actor) -> ListPage[RebalanceRow]:
     check_look(actor)
+    # An assignment names every queue of a group, and the list does not show it.
     rows = Rebalance.objects.select_related("group").defer("assignment")
     page = select_page(rows, query=query, layout=REBALANCES)
     return page.map(lambda row: make_view(RebalanceRow, row))

@@ -119,10 +119,12 @@ def audit(
     if until is not None:
         rows = rows.filter(at__lt=datetime.combine(until, time(), UTC) + timedelta(days=1))
     if name:
+        # Subscriptions are named group/topic, queues topic/number.
         rows = rows.filter(
             Q(name=name) | Q(name__startswith=f"{name}/") | Q(name__endswith=f"/{name}")
         )
-    return select_page(rows, query=query, layout=AUDIT).map(
+    page = select_page(rows, query=query, layout=AUDIT)
+    return page.map(
         lambda row: make_view(
             AuditRow, row, actor=row.actor_name, address=row.address if sees_all else ""
         )
@@ -132,7 +134,7 @@ def audit(
 def _managed(actor: Actor) -> Q:
     """Return the condition for entries about topics and groups that an actor may manage.
 
-    Entries of a deleted object are included if a present one has its name.
+    Entries of a deleted object are included if an existing object has its name.
     """
     with reachable():
         topics = list(Topic.objects.exclude(state="deleted").values_list("name", flat=True))
@@ -146,7 +148,7 @@ def _managed(actor: Actor) -> Q:
     condition = Q(kind="topic", name__in=topics) | Q(
         kind__in=("group", "dead"), name__in=groups
     )
-    # Their names are topic/queue and group/topic.
+    # SQL has no IN for prefixes, so each name is a LIKE of its own.
     for kind, names in (("queue", topics), ("subscription", groups)):
         for name in names[:MAX_MANAGED]:
             condition |= Q(kind=kind, name__startswith=f"{name}/")

@@ -70,10 +70,20 @@ class Overview:
 
 def overview(*, actor: Actor) -> Overview:
     check_look(actor)
+    ready_lags = ConsumerGroupTopic.objects.filter(state="ready", lag__gt=0)
+    with reachable():
+        # Read apart, because sorting all groups by lag would also read those without any.
+        candidates = [
+            group
+            for group, _ in ready_lags.order_by()
+            .values_list("group")
+            .annotate(all=Sum("lag"))
+            .order_by("-all")[:CANDIDATES]
+        ]
+    # The sparklines of 50 groups cost more than the rest of the page, so only the MOST that
+    # are shown get them, below.
     largest_lag = ListQuery(sort="-lag", rows=CANDIDATES)
-    behind = groups(
-        query=largest_lag, actor=actor, lines=False, among=_find_candidates()
-    ).items
+    behind = groups(query=largest_lag, actor=actor, lines=False, among=candidates).items
     lasting = alarms(
         query=ListQuery(rows=MOST), actor=actor, lasting=True, unacknowledged=True
     )
@@ -85,20 +95,44 @@ def overview(*, actor: Actor) -> Overview:
             for kind, name in lasting_alarms
             if kind in LAG_ALARMS
         }
+        # Alarmed groups are dropped after reading, so that many more are read.
         limit = MOST + len(alarmed_groups)
         alarmed_jobs = [name for kind, name in lasting_alarms if kind == "job_failed"]
         failed = JobRun.objects.filter(state="failed", started_at__gte=day_ago).exclude(
             name__in=alarmed_jobs
         )
-        lags = ConsumerGroupTopic.objects.filter(state="ready", lag__gt=0)
+        # Running groups with unread messages in a queue without an owner.
+        unread = QueueOffset.objects.filter(
+            Q(group__mode="clustering")
+            | Q(group__mode="share", group__members__isnull=True),
+            owner__isnull=True,
+            group__stopped=False,
+            group__deleted_at__isnull=True,
+            queue__head_seen__gt=F("committed"),
+            group__subscriptions__lag__gte=config.alarm_min_unread,
+            group__subscriptions__topic=F("queue__topic"),
+        ).order_by("group__name")
+        existing_groups = ConsumerGroup.objects.filter(deleted_at__isnull=True)
+        stopped_groups = existing_groups.filter(stopped=True)
+        stopped = Q(stopped=True) | Q(
+            group__in=list(stopped_groups.values_list("pk", flat=True))
+        )
+        stopped_behind = existing_groups.filter(
+            pk__in=ready_lags.filter(stopped).values("group")
+        ).order_by("name")
         return Overview(
             topics=Topic.objects.filter(kind="normal").exclude(state="deleted").count(),
-            groups=ConsumerGroup.objects.filter(deleted_at__isnull=True).count(),
+            groups=existing_groups.count(),
             members=ConsumerGroupConsumer.objects.count(),
-            lag=lags.aggregate(all=Sum("lag"))["all"] or 0,
+            lag=ready_lags.aggregate(all=Sum("lag"))["all"] or 0,
             behind=with_minutes(sorted(behind, key=_growth, reverse=True)[:MOST]),
-            unread=_first(_unread()[:limit], alarmed_groups),
-            stopped_behind=_first(_stopped_behind()[:limit], alarmed_groups),
+            unread=_first(
+                unread.values_list("group__name", flat=True).distinct()[:limit],
+                alarmed_groups,
+            ),
+            stopped_behind=_first(
+                stopped_behind.values_list("name", flat=True)[:limit], alarmed_groups
+            ),
             stalled=_first(
                 (
                     row.name
@@ -116,18 +150,6 @@ def overview(*, actor: Actor) -> Overview:
         )
 
 
-def _find_candidates() -> list[int]:
-    """Return the ids of the groups with the largest lag, without reading groups that have
-    none.
-    """
-    rows = ConsumerGroupTopic.objects.filter(state="ready", lag__gt=0)
-    with reachable():
-        lags = (
-            rows.order_by().values_list("group").annotate(all=Sum("lag")).order_by("-all")
-        )
-        return [group for group, _ in lags[:CANDIDATES]]
-
-
 def _growth(row: GroupRow) -> tuple[float, int]:
     """Return the sort key of a group: growth of its lag in messages a second (0 if it does
     not grow), then its lag.
@@ -143,33 +165,3 @@ def _first(names: Iterable[str], excluded: Collection[str]) -> tuple[str, ...]:
 
 def _lasting() -> QuerySet[Alarm]:
     return Alarm.objects.filter(since_at__isnull=False, ended_at__isnull=True)
-
-
-def _stopped_behind() -> QuerySet[ConsumerGroup, str]:
-    """Return the names of groups that are stopped, or stopped in a topic, and have unread
-    messages there.
-    """
-    groups = ConsumerGroup.objects.filter(deleted_at__isnull=True)
-    stopped = Q(stopped=True) | Q(
-        group__in=list(groups.filter(stopped=True).values_list("pk", flat=True))
-    )
-    rows = ConsumerGroupTopic.objects.filter(stopped, state="ready", lag__gt=0)
-    return (
-        groups.filter(pk__in=rows.values("group"))
-        .order_by("name")
-        .values_list("name", flat=True)
-    )
-
-
-def _unread() -> QuerySet[QueueOffset, str]:
-    """Return the names of running groups with unread messages in a queue without an owner."""
-    rows = QueueOffset.objects.filter(
-        Q(group__mode="clustering") | Q(group__mode="share", group__members__isnull=True),
-        owner__isnull=True,
-        group__stopped=False,
-        group__deleted_at__isnull=True,
-        queue__head_seen__gt=F("committed"),
-        group__subscriptions__lag__gte=config.alarm_min_unread,
-        group__subscriptions__topic=F("queue__topic"),
-    )
-    return rows.order_by("group__name").values_list("group__name", flat=True).distinct()

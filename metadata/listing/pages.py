@@ -66,17 +66,35 @@ class ListLayout:
 def select_page(rows: QuerySet[M], *, query: ListQuery, layout: ListLayout) -> ListPage[M]:
     """Return a page of rows, with three queries.
 
-    Only ids are sorted, because rows can be long, and each aggregate over other tables
-    costs time for every row.
+    An unknown sort key is replaced by the default. Rows without a value come last.
     """
-    if query.search:
-        rows = _search(rows, query.search[:MAX_SEARCH_CHARS], layout)
+    if text := query.search[:MAX_SEARCH_CHARS]:
+        # Names have a binary collation on MySQL, so `icontains` alone would not ignore case.
+        lowered = {
+            f"lower_{number}": Lower(field) for number, field in enumerate(layout.search_in)
+        }
+        matches = [Q(**{f"{alias}__contains": text.lower()}) for alias in lowered]
+        matches += [Q(**{f"{field}__icontains": text}) for field in layout.search_in]
+        rows = rows.alias(**lowered).filter(reduce(or_, matches))
+    key = query.sort if query.sort.removeprefix("-") in layout.sorts else layout.default
+    column = layout.sorts[key.removeprefix("-")]
+    # Only ids are sorted, because rows can be long, and each aggregate over other tables
+    # costs time for every row.
+    ordered: QuerySet[M] = rows
+    if column in layout.figures:
+        ordered = rows.annotate(**{column: layout.figures[column]})
+    # By default both engines put rows without a value first in ascending order.
+    order: OrderBy = (
+        F(column).desc() if key.startswith("-") else F(column).asc(nulls_last=True)
+    )
+    # Equal values are sorted by id, so that pages do not overlap.
+    sorted_ids = ordered.order_by(order, "pk").values_list("pk", flat=True)
     with reachable():
         total = rows.count()
         pages = max(1, -(-total // query.rows))
         page = min(max(1, query.page), pages)
         first = (page - 1) * query.rows
-        ids = list(_sorted_ids(rows, query.sort, layout)[first : first + query.rows])
+        ids = list(sorted_ids[first : first + query.rows])
         by_id = rows.annotate(**layout.figures).in_bulk(ids)
     # A row may have been deleted between the two queries.
     return ListPage(tuple(by_id[id] for id in ids if id in by_id), total, page, pages)
@@ -94,31 +112,3 @@ def page_of(items: Sequence[V], *, query: ListQuery) -> ListPage[V]:
     page = min(max(1, query.page), pages)
     first = (page - 1) * query.rows
     return ListPage(tuple(items[first : first + query.rows]), len(items), page, pages)
-
-
-def _search(rows: QuerySet[M], text: str, layout: ListLayout) -> QuerySet[M]:
-    """Return the rows in which a field contains the text, ignoring case.
-
-    Names have a binary collation on MySQL, so `icontains` alone would not ignore case.
-    """
-    lowered = {
-        f"lower_{number}": Lower(field) for number, field in enumerate(layout.search_in)
-    }
-    matches = [Q(**{f"{alias}__contains": text.lower()}) for alias in lowered]
-    matches += [Q(**{f"{field}__icontains": text}) for field in layout.search_in]
-    matching: QuerySet[M] = rows.alias(**lowered).filter(reduce(or_, matches))
-    return matching
-
-
-def _sorted_ids(rows: QuerySet[M], sort: str, layout: ListLayout) -> Any:
-    """Return the ids in order of `sort`, or of the default if the key is unknown.
-
-    Rows without a value come last in both directions; by default both engines put them
-    first in ascending order. Equal values are sorted by id, so that pages do not overlap.
-    """
-    key = sort if sort.removeprefix("-") in layout.sorts else layout.default
-    name = layout.sorts[key.removeprefix("-")]
-    if name in layout.figures:
-        rows = rows.annotate(**{name: layout.figures[name]})
-    order: OrderBy = F(name).desc() if key.startswith("-") else F(name).asc(nulls_last=True)
-    return rows.order_by(order, "pk").values_list("pk", flat=True)

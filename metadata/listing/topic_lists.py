@@ -131,13 +131,14 @@ def check_look(actor: Actor) -> None:
 
 
 def topics(*, query: ListQuery, actor: Actor, kind: str = "normal") -> ListPage[TopicRow]:
-    """Return topics of one kind: normal, internal (see `_is_internal`) or failure (retry
+    """Return topics of a kind: normal, internal (see `_is_internal`) or failure (retry
     topics).
 
-    A search among the normal ones finds those of all kinds: a user who knows a name need
+    A search among the normal topics finds topics of all kinds: a user who knows a name need
     not know the kind.
     """
     check_look(actor)
+    # The two long columns are not shown in the list.
     rows = Topic.objects.exclude(state="deleted").defer("layout", "description")
     with reachable():
         if kind == "failure":
@@ -148,6 +149,7 @@ def topics(*, query: ListQuery, actor: Actor, kind: str = "normal") -> ListPage[
             rows = rows.filter(~_is_internal(), kind="normal")
     page = select_page(rows, query=query, layout=TOPICS)
     ids = [row.pk for row in page.items]
+    # Three queries, because a query with all three joins would multiply the rows.
     with reachable():
         queues = _counts(
             Queue.objects.filter(topic__in=ids).exclude(state="retired"), "topic_id"
@@ -175,7 +177,7 @@ def topics(*, query: ListQuery, actor: Actor, kind: str = "normal") -> ListPage[
 
 
 def count_by_kind(*, actor: Actor) -> dict[str, int]:
-    """Return the number of topics that the list of normal ones leaves out: internal,
+    """Return the number of topics that the list of normal topics leaves out: internal,
     failure.
     """
     check_look(actor)
@@ -212,6 +214,7 @@ def _is_internal(path: str = "") -> Q:
     existing = set(
         names.filter(name__in=set(bases.values())).values_list("name", flat=True)
     )
+    # A name with such a suffix alone may belong to an application.
     lanes = [name for name, base in bases.items() if base in existing]
     return Q(**{f"{path}name__contains": INTERNAL_MARK}) | Q(**{f"{path}name__in": lanes})
 

@@ -117,8 +117,10 @@ def create(
         raise Invalid.field(
             "name", "a user name has 1 to 150 characters from A-Z a-z 0-9 @ . + _ -"
         )
+    # Outside the transaction of _create, see _hashed.
     hashed = _hashed(password, name, dry_run=dry_run)
     values = _checked(rights)
+    # Django's own admin asks for is_staff, its permission checks for is_superuser.
     flags = {"is_staff": administrator, "is_superuser": administrator}
     row = _users().model(
         username=name, email=_users().normalize_email(email), password=hashed, **flags
@@ -134,10 +136,12 @@ def _create(
     if _users().filter(username=name).exists():
         raise Conflict(f"User {name} exists already.", code=Code.ALREADY_EXISTS)
     row.pk = None  # set by an earlier try of this transaction that was rolled back
+    # A concurrent call may pass the check above, too; then the unique index refuses it.
     try:
         row.save(force_insert=True)
     except IntegrityError:
         raise Conflict(f"User {name} exists already.", code=Code.ALREADY_EXISTS) from None
+    # Rights may be left from an account that was deleted without delete().
     UserRights.objects.update_or_create(name=name, defaults={"rights": rights})
     after = {"administrator": _is_admin(row), "email": row.email, "rights": rights}
     audit.record(actor=actor, verb="create", kind="user", name=name, after=after)
@@ -155,7 +159,7 @@ def update(
     password: str = "",
     dry_run: bool = False,
 ) -> UserView:
-    """Change role, rights and state of an account, and its password if one is given. Needs
+    """Change role, rights and state of an account, and its password unless that is ''. Needs
     `admin`.
 
     With `dry_run` nothing is changed. Raises Invalid, NotFound, and Conflict(in_use) if no
@@ -194,6 +198,7 @@ def _update(
     for column, value in columns.items():
         setattr(row, column, value)
     row.save(update_fields=tuple(columns))
+    # After the change, so that the query counts this account as it will be.
     _require_administrator(before, name)
     UserRights.objects.update_or_create(name=name, defaults={"rights": rights})
     after = {"administrator": _is_admin(row), "active": row.is_active, "rights": rights}
@@ -215,6 +220,7 @@ def change_own_password(*, password: str, actor: Actor, dry_run: bool = False) -
     if actor.kind != "user":
         raise Forbidden(f"{actor.kind} {actor.name} has no password.")
     hashed = _hashed(password, actor.name, dry_run=dry_run)
+    # Accounts of LDAP or single sign-on have no usable password here.
     if not _account(actor.name).has_usable_password():
         raise Conflict(
             f"The password of {actor.name} is kept by the service that checks it: change it there."
@@ -238,7 +244,7 @@ def _hashed(password: str, name: str, *, dry_run: bool) -> str:
     """Return the hash of a password, '' for a dry run. Raises Invalid if it is too easy.
 
     Must not be called in a transaction: it takes up to a second on a busy machine, and the
-    database ends transactions that are idle for so long, because of their locks.
+    database ends transactions that are idle for seconds, because of their locks.
     """
     try:
         password_validation.validate_password(password, get_user_model()(username=name))
@@ -267,6 +273,7 @@ def delete(*, name: str, confirm: str | None, actor: Actor, dry_run: bool = Fals
         "rights": old_rights,
     }
     row.delete()
+    # A later account with this name must not inherit rights and filters.
     rights.delete()
     SavedFilter.objects.filter(user=name).delete()
     _require_administrator(before, name)

@@ -64,7 +64,17 @@ def create(
         {right: list(patterns) for right, patterns in rights.items()}
     )
     access.require_grantable(actor, values)
-    _require_unlimited(actor)
+    # A key with a send rate limit may not create keys, because they would have none.
+    if actor.key_id is not None and not access.may_everything(actor):
+        creator = ApiKey.objects.filter(pk=actor.key_id).first()
+        if (
+            creator is None
+            or creator.max_messages_per_s is not None
+            or creator.max_bytes_per_s is not None
+        ):
+            raise Forbidden(
+                f"Key {actor.name} is limited in what it may send, so it may not make keys."
+            )
     limits = check_settings(KEY, settings or {})
     plaintext = PREFIX + secrets.token_urlsafe(32)
     after = {"rights": values, **limits}
@@ -77,6 +87,7 @@ def create(
         **after,
     )
     audit.record(actor=actor, verb="create", kind="key", name=name, after=after)
+    # Brokers check keys against their snapshot, so they must learn of the new key.
     record_change("key", row.pk)
     transaction.set_rollback(dry_run)
     return _view(row), "" if dry_run else plaintext
@@ -139,19 +150,6 @@ def list_keys(*, actor: Actor, window: Window) -> Page[KeyView]:
     return Page(
         tuple(_view(row) for row in keys if access.may_grant(actor, row.rights)), following
     )
-
-
-def _require_unlimited(actor: Actor) -> None:
-    """Raise Forbidden for a key with a send rate limit, because keys that it creates would
-    have none.
-    """
-    if access.may_everything(actor) or actor.key_id is None:
-        return
-    row = ApiKey.objects.filter(pk=actor.key_id).first()
-    if row is None or row.max_messages_per_s is not None or row.max_bytes_per_s is not None:
-        raise Forbidden(
-            f"Key {actor.name} is limited in what it may send, so it may not make keys."
-        )
 
 
 def _no_key(name: str) -> NotFound:

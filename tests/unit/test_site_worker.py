@@ -291,7 +291,7 @@ def test_a_worker_that_ends_stops_listening_and_finishes_what_it_has(
     serve: Callable[..., Serving], monkeypatch: pytest.MonkeyPatch, *, stopping: bool
 ) -> None:
     """If its broker stops, whoever has connected is served; else the other workers do that."""
-    monkeypatch.setattr(worker.broker_memory, "stopping", lambda: stopping)
+    monkeypatch.setattr(worker.broker_memory, "is_stopping", lambda: stopping)
     goes_on = threading.Event()
 
     def slow(environ: Any, start_response: Any) -> list[bytes]:
@@ -314,7 +314,7 @@ def test_a_worker_that_ends_stops_listening_and_finishes_what_it_has(
 def test_whoever_has_connected_when_the_broker_stops_is_accepted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(worker.broker_memory, "stopping", lambda: True)
+    monkeypatch.setattr(worker.broker_memory, "is_stopping", lambda: True)
     serving = Serving(echo)
     clients = [serving.client(WHOLE % number) for number in range(3)]
     serving.worker.alive = False
@@ -483,7 +483,7 @@ def drain():
     said.append("drained")
     os.kill(os.getpid(), signal.SIGTERM)  # while the handler of the first one runs
 draining.stop = drain
-broker_memory.stop()
+broker_memory.mark_stopping()
 worker = SimpleNamespace(handle_exit=lambda number, frame: said.append("left"))
 signal.signal(
     signal.SIGTERM,
@@ -551,7 +551,7 @@ from brokerapi.http import group_metrics
 from messagestore.heads import durability
 for _ in range(4):
     if not os.fork():
-        print(durability._own_row(), group_metrics.board._own, flush=True)
+        print(durability._own_row(), group_metrics.board._totals_file, flush=True)
         os._exit(0)
     os.wait()
 """
