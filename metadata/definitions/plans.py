@@ -132,6 +132,7 @@ def plan_import(*, document: Any, actor: Actor, existing: str = "refuse") -> Pla
         {comparison_key(topic.name): topic for topic in all_topics(actor)},
         {comparison_key(group.name): group for group in all_groups(actor)},
     )
+    # All errors are collected, so that a user can mend the document in a single pass.
     steps: list[Step] = []
     errors: list[FieldError] = []
     for entry in entries:
@@ -190,6 +191,7 @@ def _plan_entry(entry: Entry, objects: _Objects, rule: str) -> Step:
         case "topic":
             key = comparison_key(entry.name)
             topic = objects.topics.get(key)
+            # Even if it is a conflict: its subscriptions need no second error.
             objects.names["topic", key] = entry.name
             if topic is None:
                 return Step(entry, "create")
