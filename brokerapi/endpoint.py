@@ -32,7 +32,7 @@ from metadata.db.paging import Window
 from metadata.errors import Code, Invalid
 
 T = TypeVar("T")
-# of a body that is checked by a serializer: none of them needs a tenth of it
+# Bytes of a body that a serializer checks. None needs a tenth of it.
 MOST_BYTES = 256 << 10
 MOST_NAME_CHARS = 256
 METHODS = ("get", "post", "patch", "delete")
@@ -50,7 +50,7 @@ class Call:
         self.request = request
         self.actor = actor
         self.kind = formats.answer_format(request)
-        # under which the same request gets the same answer again
+        # Set by a view whose answer stays right until something changes (repeats.py).
         self.repeat: Repeat | None = None
 
     def read(self, body: Body[T]) -> T:
@@ -136,7 +136,7 @@ class Call:
     def created(self, value: Any, *path: str) -> HttpResponse:
         """Return 201 with the new resource. `path` are the parts of its URL after /api/v1."""
         response = renderers.render(self.request, value, self.kind, HTTPStatus.CREATED)
-        # SCRIPT_NAME is the path prefix
+        # SCRIPT_NAME is the path prefix of the installation.
         root = f"{self.request.META['SCRIPT_NAME']}/api/v1/"
         response["Location"] = root + "/".join(quote(part, safe="") for part in path)
         return response

@@ -45,7 +45,7 @@ NAMES = {
 }
 # Python types of JSON types, to check that a sample fits.
 TYPES: dict[str, type] = {"integer": int, "string": str, "object": dict, "array": list}
-USUAL = ("host", "username", "password", "to")  # shown although they may be left out
+USUAL = ("host", "username", "password", "to")  # in examples although optional
 SECTION = """<section id="{}"><h3><code>{} {}</code></h3><p>{}</p>{}{}{}{}</section>"""
 TABLE = "<h4>{}</h4><table><tr><th>name</th><th>type</th><th>meaning</th></tr>{}</table>"
 ROW = "<tr><td><code>{}</code>{}</td><td>{}</td><td>{}</td></tr>"
@@ -139,7 +139,9 @@ class Operations:
                 self.curl(method, path, operation, request),
             ),
             format_html(
-                "{}{}", table("Answer", list(self.fields(answer))), self.shown(answer)
+                "{}{}",
+                table("Answer", list(self.fields(answer))),
+                self.example_answer(answer),
             )
             if answer
             else "",
@@ -161,7 +163,7 @@ class Operations:
             example["name"] = NAMES[path.rpartition("/")[2]]
         return example
 
-    def shown(self, answer: Json) -> SafeString:
+    def example_answer(self, answer: Json) -> SafeString:
         return format_html(
             "<details><summary>Example of an answer</summary><pre>{}</pre></details>",
             json.dumps(self.example(answer), indent=2, ensure_ascii=False),

@@ -52,7 +52,7 @@ log = logging.getLogger(__name__)
 DOCS = f"{config.path_prefix}/api/v1/docs"
 MOST_NAMED = 20  # wrong fields in an answer
 MOST_CHARS = 500  # of the message about a wrong field
-# A code, or a class for all its codes that are not named; the first that fits counts.
+# By code, or by class for all its other codes. The first entry that matches counts.
 STATUS: tuple[tuple[Code | type[CatmqError], HTTPStatus], ...] = (
     (Code.METHOD_NOT_ALLOWED, HTTPStatus.METHOD_NOT_ALLOWED),
     (Code.UNSUPPORTED_MEDIA_TYPE, HTTPStatus.UNSUPPORTED_MEDIA_TYPE),
@@ -60,7 +60,7 @@ STATUS: tuple[tuple[Code | type[CatmqError], HTTPStatus], ...] = (
     (Code.INTERNAL, HTTPStatus.INTERNAL_SERVER_ERROR),
     (Code.RATE_LIMITED, HTTPStatus.TOO_MANY_REQUESTS),
     (Code.REQUEST_TIMEOUT, HTTPStatus.REQUEST_TIMEOUT),
-    # 503 means "nothing was done"; here it is not known
+    # 503 would mean that nothing was done, which is unknown here.
     (Code.OUTCOME_UNKNOWN, HTTPStatus.GATEWAY_TIMEOUT),
     (TooLarge, HTTPStatus.REQUEST_ENTITY_TOO_LARGE),
     (Unauthenticated, HTTPStatus.UNAUTHORIZED),

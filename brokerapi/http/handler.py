@@ -48,7 +48,7 @@ class ApiHandler:
             f"{response.status_code} {response.reason_phrase}", [*response.items(), *SAFE]
         )
         if isinstance(response, HttpResponse):
-            # its close() would send signals, and nothing is open in it
+            # Not the response itself: its close() would send signals, and nothing is open in it.
             return (response.content,)
         return response
 

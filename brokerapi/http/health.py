@@ -14,7 +14,7 @@ from metadata.cache import snapshot
 from metadata.errors import MetadataUnavailable
 
 MOST_NAMED = 10  # corrupt queues in the answer; the metrics count all
-# a snapshot is renewed every 0.2 s; older than this, metadata does not answer
+# A snapshot is renewed every 0.2 s. If it is older than this, metadata does not answer.
 STALE_S = 5.0
 
 

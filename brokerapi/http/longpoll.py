@@ -9,7 +9,7 @@ spin.
 
 Waiting threads are limited (`max_waiters`) below the number of threads of the worker. Above
 the limit a pull is answered at once, empty, so that sends and commits always find a thread;
-`retry_after_ms` tells the client when to ask again. The same happens if one consumer waits
+`retry_after_ms` is the pause of the client. The same happens if one consumer waits
 in too many pulls at once, or if the pulls of one API key or one address have three quarters
 of the places.
 """
@@ -203,7 +203,7 @@ class _LongPoll(ExitStack):
         self._until = float("-inf")  # monotonic
         self._wait_offsets: dict[int, int] = {}  # by queue: the wait ends above it
         self._has_place = False
-        # messages that were left out: by the last read, and by all
+        # Messages that a filter left out: in the last read, and in all reads.
         self._moved = self._passed = 0
 
     def queues_to_read(self) -> list[PullQueue]:

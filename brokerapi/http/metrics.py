@@ -49,7 +49,7 @@ from metadata.topics import producers
 disable_created_metrics()  # type: ignore[no-untyped-call]
 
 log = logging.getLogger(__name__)
-# others count as "other"
+# Other methods, which clients may invent, count as "other".
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 
 REQUESTS = Counter("catmq_requests", "Requests answered.", ["method", "route", "status"])

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from messagestore.heads.heads import Flag
 
-REPEAT = "catmq.repeat"  # in the environ, by the view: a Repeat
-# in the environ, by the server: time.monotonic() since when the request has waited
+# In the environ, by the view: a Repeat.
+REPEAT = "catmq.repeat"
+# In the environ, by the server: the time.monotonic() when the request arrived.
 CAME_AT = "catmq.came_at"
 
 

@@ -126,10 +126,6 @@ def _news(
     return MemberNews(member, answer.generation, group)
 
 
-def must_restart(before: JavaMember, after: JavaMember) -> bool:
-    return after.last_answer.rb_version > before.last_answer.rb_version
-
-
 def _content_digest(queues: Sequence[Settings]) -> str:
     """Return a digest of everything about queues except the offsets, which change all the
     time.

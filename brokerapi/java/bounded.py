@@ -20,6 +20,6 @@ class BoundedDict(dict[K, V]):
 
     def __setitem__(self, key: K, value: V) -> None:
         # Emptied, not trimmed: an order of use would cost more than the look-ups.
-        if len(self) >= self._limit:
+        if len(self) >= self._limit and key not in self:
             self.clear()
         super().__setitem__(key, value)

@@ -253,7 +253,7 @@ class JavaEndpoint(PublicEndpoint):
     `answer_to` takes (call, request) and returns the fields of the answer.
     """
 
-    # False: never refused for its rate, because the client would not ask again
+    # False: never refused for its rate, because the client would not repeat the call.
     limited = True
     body: Body
 

@@ -254,7 +254,7 @@ def _must_register(call: Call, java_id: int) -> bool:
     # Not an outage: the client must know that it was refused.
     except Forbidden:
         raise
-    # Not an error for the client: it would register anew, while its membership is alive.
+    # Not an error for the client: it would register again, although its membership is alive.
     except CatmqError as error:
         log.info(
             "The heartbeat of Java client %d was not recorded: %s", java_id, error.detail

@@ -105,7 +105,14 @@ class Poll(JavaEndpoint):
             return _require_registration(call, java_id, members)
         for member in members:
             check_right(call, member.consumer.group_id)
-        deleted_news = _deleted_group_news(deleted, versions)
+        # A client gets the news of a deleted group once, as their version is the time of the
+        # deletion. Versions of a membership start at the time of its registration, so those of
+        # a deleted group are lower, and those of a new group of the same name are higher.
+        deleted_news = {
+            name: assignment.deleted_group(name, at_ms)
+            for name, at_ms in deleted.items()
+            if versions[name] < at_ms
+        }
         try:
             if _is_full_refresh(members, versions):
                 return _answer(_full_assignment(java_id, members, versions) | deleted_news)
@@ -254,22 +261,6 @@ def _read_assignments(members: Iterable[JavaMember]) -> dict[str, Any]:
     return {name: group for name, group in assignments if group is not None}
 
 
-def _deleted_group_news(
-    deleted: Mapping[str, int], versions: Mapping[str, int]
-) -> dict[str, Any]:
-    """Return the news of deleted groups. A client gets them once, as their version is the
-    time of deletion.
-
-    Versions of a membership start at the time of its registration. So those of a deleted
-    group are lower, and those of a new group of the same name are higher.
-    """
-    return {
-        name: assignment.deleted_group(name, at_ms)
-        for name, at_ms in deleted.items()
-        if versions[name] < at_ms
-    }
-
-
 def _wait_for_news(
     call: Call,
     members: Sequence[JavaMember],
@@ -303,8 +294,16 @@ def _wait_for_news(
             holds.wait(known_generations, now + min(tick_s - now % tick_s, max_wait_s))
         metadata = snapshot.current().version
         news, generations = _record_heartbeats(java_id, members, versions)
-        if is_quiet and not news:
-            _note_quiet(java_id, members, generations, metadata)
+        # Not with a short session timeout: its polls must not be recorded a second late.
+        if (
+            is_quiet
+            and not news
+            and all(member.session_timeout_ms >= SETTLED_FROM_MS for member in members)
+        ):
+            java_beats.note_present(member.consumer.member_id for member in members)
+            _quiet_clients[java_id] = _QuietClient(
+                time.monotonic() + SETTLED_S, tuple(members), generations, metadata
+            )
         if not news and not deleted_news and not draining.must_not_wait():
             holds.wait(
                 generations,
@@ -338,20 +337,6 @@ def _find_quiet_client(java_id: int, versions: Mapping[str, int]) -> _QuietClien
     if not has_versions:
         return None
     return None if holds.has_changed(client.generations) else client
-
-
-def _note_quiet(
-    java_id: int,
-    members: Sequence[JavaMember],
-    generations: Mapping[int, int],
-    metadata: tuple[Any, ...],
-) -> None:
-    if any(member.session_timeout_ms < SETTLED_FROM_MS for member in members):
-        return
-    java_beats.note_present(member.consumer.member_id for member in members)
-    _quiet_clients[java_id] = _QuietClient(
-        time.monotonic() + SETTLED_S, tuple(members), generations, metadata
-    )
 
 
 def _record_quiet_poll(quiet_client: _QuietClient) -> None:
@@ -401,9 +386,10 @@ def _record_heartbeats(
         generations[member.consumer.group_id] = member_news.generation
         if member_news.group is not None:
             news[member.group] = member_news.group
+            # A higher `rbVersion` makes the client stop and start.
             # The versions also differ after a full refresh, or an answer that got lost.
             if (
-                assignment.must_restart(member, member_news.member)
+                member_news.member.last_answer.rb_version > member.last_answer.rb_version
                 or versions[member.group] != member.version
             ):
                 _starting[java_id, member.group] = START_ANSWERS
@@ -428,4 +414,4 @@ def _max_hold_s(members: Iterable[JavaMember]) -> float:
     """Return the longest time to hold a poll: the next one must come within each session
     timeout.
     """
-    return min(HOLD_S, *(one.session_timeout_ms / 2000 for one in members))
+    return min(HOLD_S, *(member.session_timeout_ms / 2000 for member in members))

@@ -58,7 +58,7 @@ class Consumers(Endpoint):
     def post(self, call: Call, group: str) -> HttpResponse:
         """Joins a group. All further calls use the consumer id of the answer. Idempotent."""
         request = call.read(REGISTER)
-        # A draining broker takes no new members; those it has go on.
+        # A draining broker accepts no new members. Its present members are still served.
         draining.check()
         settings = structs.asdict(request) | {"incarnation": str(request.incarnation)}
         registration = membership.join(

@@ -79,7 +79,8 @@ def _send_due(ends_at: float) -> int:
         for address, notices in notices_of_address.items():
             if time.monotonic() > ends_at:
                 break
-            for mail_notices in _split_notices(notices):
+            is_combined = len(notices) > MAX_SINGLE_MAILS
+            for mail_notices in [notices] if is_combined else [[n] for n in notices]:
                 sent_count += _send_mail(backend, address, mail_notices)
     except (OSError, smtplib.SMTPException) as error:
         notice_ids = [
@@ -96,12 +97,6 @@ def _send_due(ends_at: float) -> int:
     return sent_count
 
 
-def _split_notices(notices: Sequence[AlarmNotice]) -> list[Sequence[AlarmNotice]]:
-    return (
-        [[notice] for notice in notices] if len(notices) <= MAX_SINGLE_MAILS else [notices]
-    )
-
-
 def _send_mail(
     backend: BaseEmailBackend, address: str, notices: Sequence[AlarmNotice]
 ) -> bool:
@@ -109,6 +104,12 @@ def _send_mail(
     if the server cannot be used.
     """
     ids = [notice.id for notice in notices]
+    # Every process computes the same Message-ID. A new metadata database may give the same
+    # ids again, but not with the same times.
+    rows = ",".join(f"{notice.id}:{notice.made_at_ms}" for notice in notices)
+    digest = hashlib.sha256(rows.encode()).hexdigest()[:32]
+    domain = config.mail_from.rpartition("@")[2]
+    message_id = f"<alarm-{notices[0].id}-{digest}@{domain}>"
     subject, body = compose_mail(notices)
     try:
         EmailMessage(
@@ -117,7 +118,7 @@ def _send_mail(
             config.mail_from,
             [address],
             connection=backend,
-            headers={"Message-ID": _message_id(notices)},
+            headers={"Message-ID": message_id},
         ).send()
     except smtplib.SMTPRecipientsRefused as error:
         code, reason = next(iter(error.recipients.values()))
@@ -136,42 +137,21 @@ def _send_mail(
     return True
 
 
-def _message_id(notices: Sequence[AlarmNotice]) -> str:
-    """Return the Message-ID of a mail about some notices. Every process computes the same
-    one.
-
-    A new metadata database may give the same ids again, but not with the same times.
-    """
-    rows = ",".join(f"{notice.id}:{notice.made_at_ms}" for notice in notices)
-    digest = hashlib.sha256(rows.encode()).hexdigest()[:32]
-    return f"<alarm-{notices[0].id}-{digest}@{config.mail_from.rpartition('@')[2]}>"
-
-
 def compose_mail(notices: Sequence[AlarmNotice]) -> tuple[str, str]:
     """Return subject and text of a mail, in the language of the installation."""
     with override(config.language):
-        return _compose(notices)
-
-
-def _compose(notices: Sequence[AlarmNotice]) -> tuple[str, str]:
-    if len(notices) == 1:
-        return (
-            f"[CatMQ] {_headline(notices[0])}",
-            f"{_paragraph(notices[0])}\n\n{_footer()}",
-        )
-    began_count = sum(notice.ended_at_ms is None for notice in notices)
-    counts = {"began": began_count, "ended": len(notices) - began_count}
-    subject = "[CatMQ] " + _("%(began)d alarms began, %(ended)d ended") % counts
-    entries = "\n\n".join(
-        f"{_headline(notice)}\n{_paragraph(notice)}"
-        for notice in notices[:MAX_LISTED_ALARMS]
-    )
-    more = (
-        "\n\n" + _("and %d more.") % (len(notices) - MAX_LISTED_ALARMS)
-        if len(notices) > MAX_LISTED_ALARMS
-        else ""
-    )
-    return subject, f"{entries}{more}\n\n{_footer()}"
+        if len(notices) == 1:
+            return (
+                f"[CatMQ] {_headline(notices[0])}",
+                f"{_paragraph(notices[0])}\n\n{_footer()}",
+            )
+        began_count = sum(notice.ended_at_ms is None for notice in notices)
+        counts = {"began": began_count, "ended": len(notices) - began_count}
+        subject = "[CatMQ] " + _("%(began)d alarms began, %(ended)d ended") % counts
+        entries = [f"{_headline(n)}\n{_paragraph(n)}" for n in notices[:MAX_LISTED_ALARMS]]
+        if len(notices) > MAX_LISTED_ALARMS:
+            entries.append(_("and %d more.") % (len(notices) - MAX_LISTED_ALARMS))
+        return subject, "\n\n".join([*entries, _footer()])
 
 
 def _headline(notice: AlarmNotice) -> str:
@@ -198,26 +178,15 @@ def _format_time(at_ms: int) -> str:
 
 
 def _footer() -> str:
-    return (
-        _("All alarms: %s") % f"{url_with_prefix(_portal_url(), config.path_prefix)}/alarms"
-    )
-
-
-def _portal_url() -> str:
-    """Return the URL at which people reach the portal.
-
-    A command does not know the port of its server, so it uses the URL of a live broker.
-    """
-    if config.process != "command":
-        return config.broker_url
-    with suppress(MetadataUnavailable):
-        urls = [
-            broker.url
-            for broker in discovery.list_brokers(actor=command("mails"))
-            if broker.alive
-        ]
-        return config.broker_url if config.broker_url in urls or not urls else urls[0]
-    return config.broker_url
+    url = config.broker_url
+    # A command does not know the port of its server, so it uses the URL of a live broker.
+    if config.process == "command":
+        with suppress(MetadataUnavailable):
+            brokers = discovery.list_brokers(actor=command("mails"))
+            live_urls = [broker.url for broker in brokers if broker.alive]
+            if live_urls and url not in live_urls:
+                url = live_urls[0]
+    return _("All alarms: %s") % f"{url_with_prefix(url, config.path_prefix)}/alarms"
 
 
 def send_test_mail(address: str) -> None:

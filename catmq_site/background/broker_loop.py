@@ -41,35 +41,26 @@ class BrokerLoop:
             registration_state = registration.heartbeat(
                 identity=self.identity, held=broker_memory.is_registered()
             )
-            self._acknowledge_change()
+            # Record up to which change this worker uses nothing older: moving a node waits
+            # for that.
+            change = snapshot.current().version[1]
+            if node_pools.is_current():
+                registry.report_heads()
+                self.ack.acknowledge(identity=self.identity, change=change)
         except MetadataUnavailable as error:
             if not self.is_unreachable:
                 log.warning("Broker registration failed, will retry: %s", error.detail)
+            # The next pass is the retry; log only the first failure.
             self.is_unreachable = True
             return
         self.is_unreachable = False
-        self._apply_state(registration_state)
-
-    def _acknowledge_change(self) -> None:
-        """Record up to which change this worker uses nothing older. Moving a node waits for
-        that.
-        """
-        change = snapshot.current().version[1]
-        if node_pools.is_current():
-            registry.report_heads()
-            self.ack.acknowledge(identity=self.identity, change=change)
-
-    def _apply_state(self, registration_state: registration.Registration) -> None:
         if registration_state.registered:
             broker_memory.mark_registered()
         if registration_state.state == "out":
             draining.disable()
         else:
             draining.enable()
-        self._log_complaint(registration_state.complaint)
-
-    def _log_complaint(self, complaint: str) -> None:
-        now = time.monotonic()
+        complaint, now = registration_state.complaint, time.monotonic()
         if complaint and (
             complaint != self.last_complaint or now - self.complained_at > COMPLAIN_EVERY_S
         ):

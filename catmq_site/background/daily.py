@@ -37,6 +37,7 @@ def make_reports() -> int:
 def _archive_topic(topic: str) -> None:
     archive = Path(config.archive_dir)
     spark.run_job("archive", settings={"topic": topic, "archive": str(archive)})
+    # Only after a verified archive: retention.purge() checks each file again.
     if config.archive_purges:
         actor = actors.job("archive_topics")
         cleaned_queues = retention.purge(
@@ -66,6 +67,7 @@ def _run_for_each(names: Iterable[str], job: Callable[[str], None]) -> int:
         try:
             job(name)
             count += 1
+        # One topic that fails must not keep the others from their turn.
         except (CatmqError, Cancelled) as error:
             failures.append(f"{name}: {error}")
     if failures:

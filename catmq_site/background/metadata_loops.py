@@ -28,12 +28,13 @@ def check_metadata() -> None:
     members may have expired; and the number of the last change shows whether the snapshot
     is current.
     """
-    bulkhead.check_database(_observe_database)
 
+    def observe_database() -> None:
+        # The time before the query: the answer proves nothing about later changes.
+        asked_at = time.monotonic()
+        snapshot.confirm(expiry.observe_database(), at=asked_at)
 
-def _observe_database() -> None:
-    asked_at = time.monotonic()
-    snapshot.confirm(expiry.observe_database(), at=asked_at)
+    bulkhead.check_database(observe_database)
 
 
 @dataclass(slots=True)

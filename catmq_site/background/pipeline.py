@@ -43,12 +43,8 @@ def execute_run(id: int) -> bool:
         return False
     run, settings = claimed
     with runs.record_end(run):
-        _find_runner(run.name)(run, settings)
+        RUNNERS.get(run.name, _run_report)(run, settings)
     return True
-
-
-def _find_runner(name: str) -> Callable[[Run, Settings], None]:
-    return RUNNERS.get(name, _run_report)
 
 
 def _run_archive(run: Run, settings: Settings) -> None:
@@ -83,6 +79,7 @@ class _ProgressLog:
         self._run.report_progress(progress.what, progress.done, progress.total)
         if time.monotonic() - self._reported_at > spark.REPORT_EVERY_S:
             self.report_alive()
+        # After the report, so that the page shows how far the run came.
         if self._run.cancel_asked():
             raise runs.Cancelled(
                 f"{self._run.name} was cancelled: {progress.what} {progress.done:,}"
@@ -102,6 +99,7 @@ def _run_purge(run: Run, settings: Settings) -> None:
             actor=actors.job("purge"),
             progress=progress,
         )
+    # Also after a failure, so that the run shows the last lines.
     finally:
         progress.report_alive()
     run.count = sum(cleaned.plan.messages for cleaned in cleaned_queues if cleaned.raised)

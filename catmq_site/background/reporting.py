@@ -41,6 +41,7 @@ def make_report(
             "engine", f"{engine} is not an engine; choose from {', '.join(ENGINES)}"
         )
     report_settings = {"topic": topic, "days": days}
+    # Without Spark this is the report; with Spark it says which queues to scan.
     rows: Sequence[Row] = light_reports.make_report(
         name=name, topic=topic, days=days, actor=actor
     )
@@ -72,34 +73,22 @@ def prepare_spark_job(
     name: str, rows: Sequence[Row], *, topic: str | None, days: int, actor: Actor
 ) -> tuple[dict[str, Any], Sequence[Row]]:
     """Return (settings, inputs) of the Spark job that completes the rows of a report."""
+    unreadable_queues = light_reports.find_unreadable_queues(topic=topic, actor=actor)
+    if topic is None:
+        topics = topic_rows.list_ready()
+    else:
+        topics = [topic_rows.find_topic(name=topic, actor=actor)]
     settings = {
         "days": days,
-        "away": light_reports.find_unreadable_queues(topic=topic, actor=actor),
-        **_list_queues(topic, actor),
+        "away": unreadable_queues,
+        "topics": [t.name for t in topics],
+        "nodes": {str(queue.queue): queue.node for t in topics for queue in t.queues},
+        "queues": {t.name: [queue.queue for queue in t.queues] for t in topics},
+        "departments": {t.name: t.department for t in topics},
     }
-    return settings, [
-        add_commit_times(row, days, actor) for row in rows
-    ] if name == "latency" else rows
-
-
-def _list_queues(topic: str | None, actor: Actor) -> dict[str, Any]:
-    """Return the topics that a job scans, their queues and departments, and the node of
-    each queue.
-    """
-    topics = (
-        topic_rows.list_ready()
-        if topic is None
-        else [topic_rows.find_topic(name=topic, actor=actor)]
-    )
-    nodes = {
-        str(queue.queue): queue.node for topic_row in topics for queue in topic_row.queues
-    }
-    queues = {
-        topic_row.name: [queue.queue for queue in topic_row.queues] for topic_row in topics
-    }
-    departments = {topic_row.name: topic_row.department for topic_row in topics}
-    names = [topic_row.name for topic_row in topics]
-    return {"topics": names, "nodes": nodes, "queues": queues, "departments": departments}
+    if name == "latency":
+        return settings, [add_commit_times(row, days, actor) for row in rows]
+    return settings, rows
 
 
 def add_commit_times(row: Row, days: int, actor: Actor) -> dict[str, Any]:
@@ -119,7 +108,7 @@ def save_report_file(rows: Sequence[Row], path: Path) -> None:
     check_output_path(path)
     draft_path = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        WRITERS[path.suffix](rows, draft_path)
+        WRITERS[path.suffix](rows, to=draft_path)
         # Atomic, so a reader never sees a part of the file.
         os.replace(draft_path, path)
     except OSError as error:
@@ -141,15 +130,11 @@ def check_output_path(path: Path) -> None:
         raise Invalid.field("output", text)
 
 
-def _write_csv(rows: Sequence[Row], path: Path) -> None:
-    with path.open("w", newline="", encoding="utf-8") as file:
+def _write_csv(rows: Sequence[Row], *, to: Path) -> None:
+    with to.open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, report_files.columns_of(rows))
         writer.writeheader()
         writer.writerows(rows)
 
 
-def _write_parquet(rows: Sequence[Row], path: Path) -> None:
-    report_files.write_parquet(rows, to=path)
-
-
-WRITERS = {".csv": _write_csv, ".parquet": _write_parquet}
+WRITERS = {".csv": _write_csv, ".parquet": report_files.write_parquet}

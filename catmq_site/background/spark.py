@@ -18,8 +18,8 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -71,24 +71,21 @@ def run_job(
         **settings,
         "parent": os.getpid(),
     }
+    # `parent` lets the job end itself when this process dies.
     (directory / "settings.json").write_text(json.dumps(job_settings))
     if inputs is not None:
         (directory / "inputs.json").write_text(json.dumps(inputs))
-    with _attach_record(name, directory, parent_run) as run:
+    if parent_run is None:
+        recording: AbstractContextManager[Run] = runs.record_run(
+            f"spark_{name}", directory=str(directory)
+        )
+    else:
+        parent_run.set_directory(str(directory))
+        recording = nullcontext(parent_run)
+    with recording as run:
         _Process(name, directory, run, on_progress or (lambda text: None)).follow(environ)
         run.count = sum(len(rows) for rows in read_results(directory).values())
     return run.id, directory
-
-
-@contextmanager
-def _attach_record(name: str, directory: Path, parent_run: Run | None) -> Iterator[Run]:
-    """Yield the run that records the job: a new one, or the one that the job is a part of."""
-    if parent_run is None:
-        with runs.record_run(f"spark_{name}", directory=str(directory)) as run:
-            yield run
-    else:
-        parent_run.set_directory(str(directory))
-        yield parent_run
 
 
 def blocked_by() -> str:
@@ -107,6 +104,7 @@ def read_results(directory: Path) -> dict[str, list[dict[str, Any]]]:
     """Return the results of a finished job, by name. Raises JobFailed if a file was changed
     since.
     """
+    # The manifest is the job's last file, so its results are complete.
     manifest = json.loads((directory / "manifest.json").read_text())
     results = {}
     for result in manifest["results"]:
@@ -125,12 +123,13 @@ def _environ() -> dict[str, str]:
         raise Invalid(
             "Spark is not installed: run script/setup --with-spark. Or use --engine direct."
         )
-    environ = {**credentials.known(), **os.environ}
+    environ = {**credentials.read_credentials(), **os.environ}
     missing = [name for name in ("CATMQ_URL", "CATMQ_API_KEY") if not environ.get(name)]
     if missing:
         raise Invalid(
             f"Set {' and '.join(missing)}: a job asks a broker where the messages are."
         )
+    # The job imports spark_tasks and the client from this checkout.
     paths = [str(HOME), str(HOME / "client" / "src"), os.environ.get("PYTHONPATH", "")]
     credentials_environ = {name: environ[name] for name in ("CATMQ_URL", "CATMQ_API_KEY")}
     return {
@@ -144,12 +143,8 @@ class _Process:
     def __init__(
         self, name: str, directory: Path, run: Run, on_progress: OnProgress
     ) -> None:
-        self._name, self._directory, self._run, self._on_progress = (
-            name,
-            directory,
-            run,
-            on_progress,
-        )
+        self._name, self._directory = name, directory
+        self._run, self._on_progress = run, on_progress
         self._cancelled_at: float | None = None
         self._reported: tuple[str, int, int] | None = None
         self._is_waiting = False
@@ -170,11 +165,17 @@ class _Process:
                 start_new_session=True,
             )  # fmt: skip
         try:
-            while process.poll() is None and not self._ignores_cancel():
+            kill_at = float("inf")
+            while process.poll() is None and time.monotonic() <= kill_at:
                 self._check_files()
+                if self._cancelled_at is not None:
+                    kill_at = self._cancelled_at + CANCEL_GRACE_S
                 time.sleep(POLL_EVERY_S)
         finally:
-            _kill_group(process)
+            # Kill what is left: Java and the Python workers are in the job's process group.
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
         self._run.record_alive(log=_log_end(self._directory))
         if process.returncode == 0:
             return
@@ -188,18 +189,19 @@ class _Process:
             raise Cancelled(message)
         raise JobFailed(f"{message} (log: {self._directory / 'log'})")
 
-    def _ignores_cancel(self) -> bool:
-        return (
-            self._cancelled_at is not None
-            and time.monotonic() - self._cancelled_at > CANCEL_GRACE_S
-        )
-
     def _check_files(self) -> None:
         if time.monotonic() - self._reported_alive_at > REPORT_EVERY_S:
             self._reported_alive_at = time.monotonic()
             log_end = _log_end(self._directory)
             self._run.record_alive(log=log_end)
-            self._report_waiting(log_end)
+            # Without executors the job makes no progress; the log shows that until it
+            # continues.
+            is_waiting = waits_for_executors(log_end)
+            if is_waiting and not self._is_waiting:
+                self._reported = None  # reports the job's own progress again afterwards
+                self._run.report_progress(WAITING_STAGE, 0, 0)
+                self._on_progress(WAITING_STAGE)
+            self._is_waiting = is_waiting
         # The job may be writing the file at this moment; the next poll reads it.
         with suppress(OSError, ValueError, KeyError):
             progress = json.loads((self._directory / "progress.json").read_text())
@@ -212,15 +214,6 @@ class _Process:
             (self._directory / "cancel").touch()
             self._cancelled_at = time.monotonic()
 
-    def _report_waiting(self, log: str) -> None:
-        """Report that the job has no executors, until its log continues."""
-        is_waiting = waits_for_executors(log)
-        if is_waiting and not self._is_waiting:
-            self._reported = None  # reports the job's own progress again afterwards
-            self._run.report_progress(WAITING_STAGE, 0, 0)
-            self._on_progress(WAITING_STAGE)
-        self._is_waiting = is_waiting
-
 
 def waits_for_executors(log: str) -> bool:
     """Return True if Spark's last log line says that it gets no resources.
@@ -232,18 +225,12 @@ def waits_for_executors(log: str) -> bool:
     return bool(lines) and NO_RESOURCES in lines[-1]
 
 
-def _kill_group(process: subprocess.Popen[bytes]) -> None:
-    """Kill what is left of a job. Java and the Python workers are in its process group."""
-    with suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
-
-
 def _log_end(directory: Path) -> str:
     with (directory / "log").open("rb") as file:
         size = file.seek(0, os.SEEK_END)
         file.seek(max(0, size - LOG_BYTES))
         text = file.read().decode(errors="replace")
+    # The first line may be cut, so drop it.
     return text if size <= LOG_BYTES else text.partition("\n")[2]
 
 

@@ -1,4 +1,6 @@
-"""manage.py prepare: everything a server needs before it starts; harmless to repeat."""
+"""manage.py prepare: does everything that a server needs before it starts. Harmless to
+repeat.
+"""
 
 from __future__ import annotations
 
@@ -22,19 +24,20 @@ EMBEDDED_NODES = {"main": "normal", "failure": "failure"}
 class Command(CatmqCommand):
     help = (
         "Migrates the metadata database and creates what is missing: on the embedded "
-        "engine the nodes main "
-        "and failure; the fingerprints of the keys; an administrator and an API key, written to "
-        "credentials.env in CATMQ_DATA_DIR; and the schedules of django-q. Repeating it is "
-        "harmless."
+        "engine the nodes main and failure; the fingerprints of the keys; an "
+        "administrator and an API key, written to credentials.env in CATMQ_DATA_DIR; and "
+        "the schedules of django-q. Repeating it is harmless."
     )
 
-    checks_keys = False  # before the first migration there is no place for them
+    checks_keys = (
+        False  # before the first migration there is no table for their fingerprints
+    )
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("--url", default=config.broker_url, help="URL of the broker")
 
     def run(self, **options: Any) -> None:
-        """Every step asks first whether it was done."""
+        """Migrate, and create what is missing. Each step first checks whether it was done."""
         config.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         migration_state.check_can_migrate()
         call_command("migrate", interactive=False, verbosity=1)
@@ -43,17 +46,14 @@ class Command(CatmqCommand):
             call_command(
                 "migrate", "django_q", database="jobs", interactive=False, verbosity=0
             )
-            self._register_embedded()
+            for name, kind in EMBEDDED_NODES.items():
+                if snapshot.current().node(name) is None:
+                    registry.register(
+                        name=name,
+                        kind=kind,
+                        engine="sqlite",
+                        database=f"node-{name}.sqlite3",
+                        actor=self.actor,
+                    )
         credentials.ensure(url=options["url"], actor=self.actor)
         schedules.sync()
-
-    def _register_embedded(self) -> None:
-        for name, kind in EMBEDDED_NODES.items():
-            if snapshot.current().node(name) is None:
-                registry.register(
-                    name=name,
-                    kind=kind,
-                    engine="sqlite",
-                    database=f"node-{name}.sqlite3",
-                    actor=self.actor,
-                )

@@ -1,4 +1,4 @@
-"""manage.py replay: sends an archive's messages to a topic, by a Spark job."""
+"""manage.py replay: sends the messages of an archive to a topic, with a Spark job."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from catmq_site.management.base import CatmqCommand
 class Command(CatmqCommand):
     help = (
         "Checks every file of an archive and sends its messages to a topic, in the order "
-        "of each queue. If "
-        "a run is repeated within a day with the same --run-id, nothing is stored twice."
+        "of each queue. If a run is repeated within a day with the same --run-id, "
+        "nothing is stored twice."
     )
 
     def add_arguments(self, parser: ArgumentParser) -> None:
@@ -56,5 +56,5 @@ class Command(CatmqCommand):
         _, directory = spark.run_job(
             "replay", settings=settings, on_progress=self.stderr.write
         )
-        for one in spark.read_results(directory)["days"]:
-            self.stdout.write(f"{one['day']}: {one['messages']:,} messages sent")
+        for row in spark.read_results(directory)["days"]:
+            self.stdout.write(f"{row['day']}: {row['messages']:,} messages sent")

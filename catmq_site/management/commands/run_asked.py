@@ -1,4 +1,4 @@
-"""manage.py run_asked: takes up a run of the data pipeline that somebody asked for in the
+"""manage.py run_asked: executes a run of the data pipeline that a user requested in the
 portal.
 """
 
@@ -14,18 +14,17 @@ from catmq_site.management.base import CatmqCommand
 class Command(CatmqCommand):
     help = (
         "Runs a run of the data pipeline that was requested in the portal. A worker of "
-        "django-q calls this "
-        "command. Call it by hand where no worker runs."
+        "django-q calls this command. Call it by hand where no worker runs."
     )
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("run", type=int, help="id of the run")
 
     def run(self, **options: Any) -> None:
-        done = pipeline.execute_run(options["run"])
+        was_executed = pipeline.execute_run(options["run"])
         number = options["run"]
         self.stdout.write(
             f"Run {number} is done."
-            if done
+            if was_executed
             else f"Run {number} has already started or ended."
         )

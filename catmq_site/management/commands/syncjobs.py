@@ -1,4 +1,4 @@
-"""manage.py syncjobs: writes the schedules of schedules.py to django-q."""
+"""manage.py syncjobs: makes the schedules of django-q equal to the table of jobs."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ from catmq_site.management.base import CatmqCommand
 class Command(CatmqCommand):
     help = (
         "Synchronizes the schedules of django-q with catmq_site/jobs/schedules.py. Adds "
-        "new schedules and "
-        "removes others."
+        "new schedules and removes others."
     )
 
     def run(self, **options: Any) -> None:
-        there, removed = schedules.sync()
-        self.stdout.write(f"{there} schedules; {removed} old ones removed.")
+        job_count, removed = schedules.sync()
+        self.stdout.write(f"{job_count} schedules; {removed} old ones removed.")
