@@ -296,12 +296,12 @@ def _transactions(*, shared: bool) -> Iterator[None]:
     """Leases in shared transactions, or each in its own."""
     from messagestore.shares import taking
 
-    real = taking._together
-    taking._together = real if shared else lambda part, *, alone: real(part, alone=True)
+    real = taking._lease_together
+    taking._lease_together = real if shared else lambda part, *, alone: real(part, alone=True)
     try:
         yield
     finally:
-        taking._together = real
+        taking._lease_together = real
 
 
 def _members(name: str, threads: int) -> list[Once]:

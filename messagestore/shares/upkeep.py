@@ -24,12 +24,12 @@ from metadata.rules.groups import sharing
 
 log = logging.getLogger(__name__)
 EVERY_S = 0.5
-MOST_MISSING = 1_000  # runs of a queue that one pass checks for deleted messages
+MOST_MISSING = 1_000  # runs of a queue that a pass checks for deleted messages
 
 
 def run_once() -> None:
-    """Free runs of departed members, and commit what this process finished: one pass of a
-    loop.
+    """Free runs of departed members, and commit messages that this process finished: a pass
+    of a loop.
     """
     free_departed()
     commit_touched()
@@ -59,7 +59,7 @@ def commit_touched() -> int:
 
 def commit(node_id: int, pairs: Iterable[Pair]) -> None:
     """Raise the committed offset of each (group, queue) of a node to its lowest unfinished
-    one.
+    offset.
     """
     with node_pools.node(node_id).reading() as session:
         for group_id, queue in pairs:
@@ -77,8 +77,8 @@ def drop_missing(*, node_id: int, group_id: int, known: Known) -> int:
     messages.
 
     They are below the log start offset or in a declared gap. A member that leases such a
-    run would remove them as well, but without members the lag would count them for as long
-    as nobody asks. Runs whose lease lasts are left alone: their member has the messages,
+    run would remove them as well, but without members the lag would count them as long
+    as it is not leased. Runs whose lease lasts are left alone: their member has the messages,
     and may still report on them.
     """
     view = known.view
