@@ -20,8 +20,8 @@ from brokerapi.shapes.message_shapes import (
 from brokerapi.shares.waiting import Answered
 from messagestore.engine.messages import StoredRow
 from messagestore.shares.delivering import Leased
-from messagestore.shares.finishing import Done, Recorded
-from messagestore.shares.leasing import Wanted
+from messagestore.shares.finishing import GrantReport, ReportOutcome
+from messagestore.shares.leasing import MessageRequest
 from messagestore.shares.listing import LeasedRuns
 from metadata.cache import snapshot
 from metadata.config import config
@@ -61,9 +61,9 @@ class RunReport(HeldRun, kw_only=True):
     begun: bool | None = None
     delivery: Annotated[int, Meta(ge=0, lt=1 << 31)] = 0
 
-    def done(self) -> Done:
+    def done(self) -> GrantReport:
         """The report for the layer below."""
-        return Done(
+        return GrantReport(
             self.queue,
             self.first,
             self.grant,
@@ -104,10 +104,10 @@ class ShareRequest(Request, kw_only=True):
     holding: Annotated[tuple[HeldRun, ...], Meta(max_length=MOST_HELD)] = ()
     count_begun: bool = False
 
-    def wanted(self) -> Wanted:
+    def wanted(self) -> MessageRequest:
         """The request for the layer below."""
         held = frozenset(run.grant for run in self.holding) if self.recover else None
-        return Wanted(
+        return MessageRequest(
             self.topics, self.max_messages, self.max_bytes, held, self.count_begun
         )
 
@@ -256,7 +256,7 @@ def share_answer(
         done=report_answers(asked.done, answered.recorded),
         queues=[
             SharedQueue(queue=queue, state=state)
-            for queue, state in sorted(shared.states.items())
+            for queue, state in sorted(shared.queue_states.items())
         ],
         retry_after_ms=UNSET
         if answered.retry_after_ms is None
@@ -265,7 +265,7 @@ def share_answer(
 
 
 def report_answers(
-    asked: Sequence[RunReport], recorded: Sequence[Recorded]
+    asked: Sequence[RunReport], recorded: Sequence[ReportOutcome]
 ) -> list[ReportAnswer]:
     """The outcomes of some reports."""
     return [

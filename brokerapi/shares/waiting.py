@@ -18,8 +18,8 @@ from django.db import close_old_connections
 from brokerapi.http import draining, longpoll
 from messagestore.heads.heads import board
 from messagestore.shares import finishing, leasing
-from messagestore.shares.finishing import Done, Recorded
-from messagestore.shares.leasing import Shared, Wanted
+from messagestore.shares.finishing import GrantReport, ReportOutcome
+from messagestore.shares.leasing import LeaseResult, MessageRequest
 from metadata.cache.snapshot_types import GroupInfo
 from metadata.db.consumer_ids import ConsumerId
 from metadata.errors import Code, Conflict
@@ -30,16 +30,16 @@ class Answered(NamedTuple):
     """Runs, and what came of the reports. `retry_after_ms`: no place to wait was free."""
 
     group: GroupInfo
-    shared: Shared
-    recorded: list[Recorded]
+    shared: LeaseResult
+    recorded: list[ReportOutcome]
     retry_after_ms: int | None = None
 
 
 def share_or_wait(
     *,
     consumer: ConsumerId,
-    wanted: Wanted,
-    reports: Sequence[Done],
+    wanted: MessageRequest,
+    reports: Sequence[GrantReport],
     wait_ms: int,
     has_hung_up: Callable[[], bool],
     address: str,
@@ -57,15 +57,15 @@ def share_or_wait(
     asker = longpoll.asker(consumer.text, key_id=consumer.key_id, address=address)
     try:
         while not has_hung_up():
-            shared = leasing.lease(consumer=consumer, wanted=wanted)
+            shared = leasing.lease(consumer=consumer, request=wanted)
             if shared.runs or draining.hurries() or time.monotonic() >= until:
-                return Answered(leasing.group_of(consumer), shared, recorded)
+                return Answered(leasing.find_group(consumer), shared, recorded)
             has_place = has_place or longpoll.take_place(asker)
             if not has_place:
                 retry_ms = min(wait_ms, random.randint(*longpoll.TURNED_AWAY_MS))
                 return Answered(group, shared, recorded, retry_ms)
             _wait(consumer, shared, until)
-        return Answered(group, Shared([], {}, {}), recorded)
+        return Answered(group, LeaseResult([], {}, {}), recorded)
     finally:
         if has_place:
             longpoll.give_back_place(asker)
@@ -75,7 +75,7 @@ def share_group(consumer: ConsumerId) -> GroupInfo:
     """The group of a consumer. Raises NotFound, and Conflict (group_settings_differ) unless
     it shares.
     """
-    group = leasing.group_of(consumer)
+    group = leasing.find_group(consumer)
     if not group.is_share:
         raise Conflict(
             f"Group {group.name} is {group.mode}, not a share group: its members acquire "
@@ -85,13 +85,13 @@ def share_group(consumer: ConsumerId) -> GroupInfo:
     return group
 
 
-def _wait(consumer: ConsumerId, shared: Shared, until: float) -> None:
-    left_s = min(until - time.monotonic(), shared.again_s)
+def _wait(consumer: ConsumerId, shared: LeaseResult, until: float) -> None:
+    left_s = min(until - time.monotonic(), shared.retry_after_s)
     if left_s <= 0:
         return
     close_old_connections()
     with (
-        board.watch(consumer.group_id, shared.behind, shares=True) as waiter,
+        board.watch(consumer.group_id, shared.wake_offsets, shares=True) as waiter,
         limiter.aside(),
     ):
         waiter.wait(left_s)

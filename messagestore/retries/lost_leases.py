@@ -36,23 +36,23 @@ def sweep() -> int:
     """
     died = 0
     for group in [g for g in snapshot.current().groups.values() if g.is_share]:
-        for node_id, queues in upkeep.places(group).items():
+        for node_id, queues in upkeep.queues_by_node(group).items():
             with sweeping.log_failure(
                 f"Upkeep of share group {group.name} on node {node_id}"
             ):
-                states = known_queues.known(
+                entries = known_queues.read_entries(
                     group_id=group.id,
                     node=node_pools.node(node_id),
                     queues=[info.id for info in queues],
                 )
-                for queue, state in states.items():
-                    if state.view.runs:
-                        upkeep.drop_missing(node_id=node_id, group_id=group.id, known=state)
-                        died += _bury_exhausted(group, node_id, queue, state.view.epoch)
+                for queue, entry in entries.items():
+                    if entry.view.runs:
+                        upkeep.drop_missing(node_id=node_id, group_id=group.id, entry=entry)
+                        died += _bury_exhausted(group, node_id, queue, entry.view.epoch)
                 uncommitted = [
                     (group.id, queue)
-                    for queue, state in states.items()
-                    if state.view.committed < (state.view.next_offset or 0)
+                    for queue, entry in entries.items()
+                    if entry.view.committed < (entry.view.next_offset or 0)
                 ]
                 upkeep.commit(node_id, uncommitted)
     return died

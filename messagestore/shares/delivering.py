@@ -33,7 +33,7 @@ from metadata.rules.groups import sharing
 from metadata.rules.groups.sharing import Span
 
 # offset → (row, its origin if in a retry topic)
-Found = dict[int, tuple[StoredRow, str | None]]
+FoundRows = dict[int, tuple[StoredRow, str | None]]
 
 
 class Leased(NamedTuple):
@@ -57,7 +57,7 @@ class Leased(NamedTuple):
 class _Read(NamedTuple):
     """Rows of adjacent runs. Offsets from `upto` on were not read: the budget was used up."""
 
-    rows: Found
+    rows: FoundRows
     upto: int
 
 
@@ -74,7 +74,7 @@ class Delivery:
         self._budget, self._recovered = budget, recovered
         self.corrupt: set[int] = set()
 
-    def of(self, runs: Sequence[Run]) -> list[Leased]:
+    def read_runs(self, runs: Sequence[Run]) -> list[Leased]:
         """Read the messages of leased runs. Runs without a deliverable message are
         finished.
 

@@ -32,7 +32,7 @@ from metadata.rules.groups.sharing import Grant, Span
 TRIES = 8  # attempts to change a run that other reports change at the same time
 
 
-class Done(NamedTuple):
+class GrantReport(NamedTuple):
     """A report on a run.
 
     `whole`: all of it is finished. Otherwise `finished` and `release` have the offsets that
@@ -55,7 +55,7 @@ class Done(NamedTuple):
     begun: bool | None = None
 
 
-class Recorded(NamedTuple):
+class ReportOutcome(NamedTuple):
     """Outcome of a report: `ok`, `lost`, `gone`, `invalid` (`detail` has the reason)
     or `unavailable`.
 
@@ -78,7 +78,7 @@ class _Entry(NamedTuple):
     """
 
     report_index: int
-    done: Done
+    report: GrantReport
     grant: Grant
     finished: int
     released: int
@@ -86,7 +86,7 @@ class _Entry(NamedTuple):
 
     @property
     def key(self) -> Key:
-        return self.done.queue, self.grant.first, self.grant.end
+        return self.report.queue, self.grant.first, self.grant.end
 
     @property
     def has_leaving(self) -> bool:
@@ -95,18 +95,20 @@ class _Entry(NamedTuple):
 
 
 def record(
-    *, consumer: ConsumerId, group: GroupInfo, reports: Sequence[Done]
-) -> list[Recorded]:
+    *, consumer: ConsumerId, group: GroupInfo, reports: Sequence[GrantReport]
+) -> list[ReportOutcome]:
     """Record the reports of a share group member. Return the outcome of each, in order."""
     queue_infos, certain = snapshot.find_queues([report.queue for report in reports])
-    outcomes: dict[int, Recorded] = {}
+    outcomes: dict[int, ReportOutcome] = {}
     entries: list[tuple[int, _Entry]] = []
     for index, report in enumerate(reports):
         checked = _check_report(index, report)
         if isinstance(checked, str):
-            outcomes[index] = Recorded(report.queue, "invalid", checked)
+            outcomes[index] = ReportOutcome(report.queue, "invalid", checked)
         elif report.queue not in queue_infos:
-            outcomes[index] = Recorded(report.queue, "gone" if certain else "unavailable")
+            outcomes[index] = ReportOutcome(
+                report.queue, "gone" if certain else "unavailable"
+            )
         else:
             entries.append((queue_infos[report.queue].node_id, checked))
     for node_id, node_entries in grouped(entries).items():
@@ -115,7 +117,7 @@ def record(
     return [outcomes[index] for index in range(len(reports))]
 
 
-def _check_report(index: int, report: Done) -> _Entry | str:
+def _check_report(index: int, report: GrantReport) -> _Entry | str:
     """Return the entry of a valid report, or the reason why the report is invalid."""
     grant = Grant.parse(report.grant)
     if grant is None or grant.first != report.first:
@@ -145,29 +147,29 @@ class _Recorder:
 
     def __init__(self, node: Node, group: GroupInfo, owner: str) -> None:
         self._node, self._group, self._owner = node, group, owner
-        self._outcomes: dict[int, Recorded] = {}
+        self._outcomes: dict[int, ReportOutcome] = {}
 
-    def record(self, entries: Sequence[_Entry]) -> dict[int, Recorded]:
+    def record(self, entries: Sequence[_Entry]) -> dict[int, ReportOutcome]:
         """Record entries. Return their outcomes by index, `unavailable` if the node failed."""
         try:
             # Whole runs first: the usual case, and a single transaction for all of them.
-            self._finish([entry for entry in entries if entry.done.whole])
+            self._finish([entry for entry in entries if entry.report.whole])
             # Counts come before offsets leave, because the row of a run goes with its last
             # offset and cannot be counted then.
             self._count(
-                [e for e in entries if e.done.begun is not None and not e.done.whole]
+                [e for e in entries if e.report.begun is not None and not e.report.whole]
             )
             self._leave([e for e in entries if e.has_leaving and self._state(e) == ""])
             # Renewals come last, for runs whose other changes were recorded.
             self._renew(
-                [e for e in entries if e.done.renew and self._state(e) in ("", "ok")]
+                [e for e in entries if e.report.renew and self._state(e) in ("", "ok")]
             )
             self._answer_from_row([entry for entry in entries if self._state(entry) == ""])
         except NodeUnavailable:
             for entry in entries:
                 # Entries that were recorded before the failure keep their outcome.
                 self._outcomes.setdefault(
-                    entry.report_index, Recorded(entry.done.queue, "unavailable")
+                    entry.report_index, ReportOutcome(entry.report.queue, "unavailable")
                 )
         known_queues.touch(
             self._group.id,
@@ -183,14 +185,16 @@ class _Recorder:
         )
 
     def _answer(self, entry: _Entry, state: str, *, handled: int = 0) -> None:
-        self._outcomes[entry.report_index] = Recorded(entry.done.queue, state, "", handled)
+        self._outcomes[entry.report_index] = ReportOutcome(
+            entry.report.queue, state, "", handled
+        )
 
     def _finish(self, entries: Sequence[_Entry]) -> None:
         if not entries:
             return
         # Rows are locked in the order of their key, so that two calls do not deadlock.
         ordered = sorted(entries, key=lambda entry: entry.key)
-        grants = [(entry.done.queue, entry.grant) for entry in ordered]
+        grants = [(entry.report.queue, entry.grant) for entry in ordered]
         group_id = self._group.id
         finished = self._transact(
             lambda session: run_sql.finish_runs(session, group_id=group_id, grants=grants)
@@ -221,9 +225,9 @@ class _Recorder:
         ordered = sorted(entries, key=lambda entry: entry.key)
         counts = [
             (
-                entry.done.queue,
+                entry.report.queue,
                 entry.grant,
-                DeliveryReport(entry.done.delivery, bool(entry.done.begun)),
+                DeliveryReport(entry.report.delivery, bool(entry.report.begun)),
             )
             for entry in ordered
         ]
@@ -237,7 +241,7 @@ class _Recorder:
         for entry, is_counted in zip(ordered, counted, strict=True):
             if not is_counted:
                 failed.append(entry)
-            elif not (entry.has_leaving or entry.done.renew):
+            elif not (entry.has_leaving or entry.report.renew):
                 self._answer(entry, "ok")
         self._answer_from_row(failed)
         for entry in failed:
@@ -247,9 +251,11 @@ class _Recorder:
 
     def _refuse_delivery(self, entry: _Entry) -> None:
         detail = (
-            f"delivery: {entry.done.delivery} is not the number that came with this run"
+            f"delivery: {entry.report.delivery} is not the number that came with this run"
         )
-        self._outcomes[entry.report_index] = Recorded(entry.done.queue, "invalid", detail)
+        self._outcomes[entry.report_index] = ReportOutcome(
+            entry.report.queue, "invalid", detail
+        )
 
     def _answer_from_row(self, entries: Sequence[_Entry]) -> None:
         """Answer entries that changed nothing with the state of their grant."""
@@ -261,7 +267,7 @@ class _Recorder:
             self._answer(entry, _state_of_grant(entry, runs.get(entry.key)))
 
     def _runs(self, session: Session, entries: Iterable[_Entry]) -> dict[Key, Run]:
-        firsts = grouped((entry.done.queue, entry.grant.first) for entry in entries)
+        firsts = grouped((entry.report.queue, entry.grant.first) for entry in entries)
         return run_sql.read_runs(session, group_id=self._group.id, firsts=firsts)
 
     def _leave(self, entries: Sequence[_Entry]) -> None:
@@ -286,7 +292,7 @@ class _Recorder:
         if state != "ok" or run is None:
             self._answer(entry, state)
             return True
-        delivery = entry.done.delivery or run.deliveries
+        delivery = entry.report.delivery or run.deliveries
         # The row has the count with or without this lease. Another number never came with
         # this run.
         if not run.deliveries <= delivery <= run.deliveries + 1:
@@ -338,7 +344,7 @@ class _Recorder:
             )
             has_left = free_runs is not None
         if has_left:
-            known_queues.freed(group_id, run.queue, runs=bits.bit_count())
+            known_queues.note_freed(group_id, run.queue, runs=bits.bit_count())
         return has_left
 
     def _renew(self, entries: Sequence[_Entry]) -> None:
@@ -346,7 +352,7 @@ class _Recorder:
             return
         # In the order of their key, as in _finish().
         ordered = sorted(entries, key=lambda entry: entry.key)
-        grants = [(entry.done.queue, entry.grant) for entry in ordered]
+        grants = [(entry.report.queue, entry.grant) for entry in ordered]
         lease = Lease(self._owner, self._group.lease_ms)
         with self._node.reading() as session:
             renewed = run_sql.renew_leases(
@@ -355,7 +361,7 @@ class _Recorder:
         for entry, is_renewed in zip(ordered, renewed, strict=True):
             if is_renewed:
                 outcome = self._outcomes.get(
-                    entry.report_index, Recorded(entry.done.queue, "ok")
+                    entry.report_index, ReportOutcome(entry.report.queue, "ok")
                 )
                 self._outcomes[entry.report_index] = outcome._replace(
                     lease_ms=self._group.lease_ms

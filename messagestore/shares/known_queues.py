@@ -36,7 +36,7 @@ Pair = tuple[int, int]  # group, queue
 
 
 @dataclass(slots=True)
-class Known:
+class QueueEntry:
     """A queue of a group as read at `read_at` (time.monotonic), with the changes noted
     since.
 
@@ -81,7 +81,7 @@ class Known:
         self.due_at = due_at if self.due_at is None else min(self.due_at, due_at)
 
 
-_known: dict[Pair, Known] = {}
+_known: dict[Pair, QueueEntry] = {}
 # queues without a reader row → time.monotonic() of the read
 _missing: dict[Pair, float] = {}
 # queues in which messages were finished, so `committed` may rise
@@ -92,7 +92,9 @@ _guard = threading.Lock()
 _turns: dict[Pair, threading.Lock] = {}  # (group, node) → lock of the thread that reads
 
 
-def known(*, group_id: int, node: Node, queues: Collection[int]) -> Mapping[int, Known]:
+def read_entries(
+    *, group_id: int, node: Node, queues: Collection[int]
+) -> Mapping[int, QueueEntry]:
     """Return the entries of queues on a node, by queue id. Outdated entries are read
     again.
 
@@ -126,7 +128,7 @@ def forget(group_id: int, queue: int) -> None:
     _known.pop((group_id, queue), None)
 
 
-def freed(group_id: int, queue: int, *, runs: int) -> None:
+def note_freed(group_id: int, queue: int, *, runs: int) -> None:
     """Note that leases have ended, and wake members that wait for them."""
     entry = _known.get((group_id, queue))
     if entry is not None:
@@ -135,7 +137,7 @@ def freed(group_id: int, queue: int, *, runs: int) -> None:
     board.wake_some(group_id, queue, most=runs)
 
 
-def look_for_due(session: Session, *, group_id: int, entry: Known) -> None:
+def read_next_due(session: Session, *, group_id: int, entry: QueueEntry) -> None:
     """Read when the first lease of a queue ends, and note it."""
     queue = entry.view.queue
     views = position_sql.read_views(session, group_id=group_id, queues=[queue])
@@ -155,7 +157,7 @@ def touch(group_id: int, queues: Collection[int]) -> None:
         _touched.update((group_id, queue) for queue in queues)
 
 
-def taken_touched() -> set[Pair]:
+def take_touched() -> set[Pair]:
     """Return the (group, queue) pairs that were touched since the last call, and forget
     them.
     """
@@ -240,7 +242,7 @@ def _refresh(group_id: int, node: Node, queues: Sequence[int]) -> None:
         queue_gaps = gaps.get(queue, ())
         start = _skip_gaps(max(queue_view.next_offset or 0, queue_view.low), queue_gaps)
         due_at = None if queue_view.due_in_ms is None else now + queue_view.due_in_ms / 1000
-        _known[group_id, queue] = Known(
+        _known[group_id, queue] = QueueEntry(
             queue_view, queue_gaps, start, now, due_at, ripe[queue]
         )
 

@@ -129,7 +129,7 @@ def release(*, group: str, queue: int, first: int, actor: Actor) -> int:
     with node_pools.node(info.node_id).reading() as session:
         count = run_sql.end_leases(session, group_id=view.id, queue=queue, first=first)
     if count:
-        known_queues.freed(view.id, queue, runs=count)
+        known_queues.note_freed(view.id, queue, runs=count)
     return count
 
 

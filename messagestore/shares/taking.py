@@ -1,9 +1,9 @@
-"""Lease runs of a queue to a member: runs whose lease is over (due()), or new messages
-(new()).
+"""Lease runs of a queue to a member: runs whose lease is over, or new messages.
 
 Every lease of new messages locks the row of the group's position. So the calls of a worker
 for the same (group, queue) share a transaction, and workers wait for that row instead of
-members. If the outcome of a lease is unknown, its owner finds the runs again with held().
+members. If the outcome of a lease is unknown, its owner finds the runs again with
+renew_held().
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from messagestore.engine.mysql_session import READ_TIMEOUT_S
 from messagestore.heads.coalescer import NodeCoalescer
 from messagestore.pool.node import Node
 from messagestore.shares import known_queues
-from messagestore.shares.known_queues import Known, Pair
+from messagestore.shares.known_queues import Pair, QueueEntry
 from messagestore.tables.shares import run_sql
 from messagestore.tables.shares.run_sql import Lease, LeaseRequest, Run
 from metadata.cache import snapshot
@@ -30,7 +30,7 @@ from metadata.rules.groups import sharing
 REPEATS = 3  # further attempts after a rollback
 PUT_BACK_TRIES = 8  # attempts to put back a run that another call changes at the same time
 MOST_DUE = 20  # due runs that a call reads
-MOST_HELD = 1_000  # runs of a member that held() returns
+MOST_HELD = 1_000  # runs of a member that renew_held() returns
 # After these errors the calls that shared a transaction are repeated, each by itself.
 _SPOILED = (db_errors.RolledBack, db_errors.Final)
 
@@ -89,7 +89,9 @@ def limit_of(group: GroupInfo, queue: int) -> int:
     return group.max_deliveries if retry_topic is not None else 0
 
 
-def due(*, node: Node, queue: int, entry: Known, request: RunRequest) -> list[Run]:
+def lease_due(
+    *, node: Node, queue: int, entry: QueueEntry, request: RunRequest
+) -> list[Run]:
     """Take over runs whose lease is over, until they have the requested number of messages.
 
     A run is taken whole. From the third delivery on, only its first message is taken,
@@ -108,7 +110,7 @@ def due(*, node: Node, queue: int, entry: Known, request: RunRequest) -> list[Ru
         )
         # The lease that seemed to be over was renewed, or its run is finished.
         if not due_runs:
-            known_queues.look_for_due(session, group_id=group_id, entry=entry)
+            known_queues.read_next_due(session, group_id=group_id, entry=entry)
         taken_runs: list[Run] = []
         for run in due_runs:
             # A message that ends its workers must not take others along: they would become
@@ -149,7 +151,9 @@ def due(*, node: Node, queue: int, entry: Known, request: RunRequest) -> list[Ru
     return taken_runs
 
 
-def new(*, node: Node, queue: int, entry: Known, request: RunRequest) -> list[Run]:
+def lease_new(
+    *, node: Node, queue: int, entry: QueueEntry, request: RunRequest
+) -> list[Run]:
     """Lease the next new messages of a queue, in a transaction with other calls of this
     worker.
 
@@ -251,7 +255,7 @@ def _lease_calls(calls: Sequence[_Call]) -> list[list[Run]]:
     return [runs_by_call.get(id(call), []) for call in calls]
 
 
-def held(
+def renew_held(
     *,
     node: Node,
     group: GroupInfo,
@@ -308,7 +312,7 @@ def put_back(
                     )
                     has_left = free_runs is not None
             if has_left:
-                known_queues.freed(group_id, run.queue, runs=1)
+                known_queues.note_freed(group_id, run.queue, runs=1)
                 return run._replace(done=run.done | bits)
             # Another call of the same member may have cut the run since it was read: a
             # member that lost an answer calls again while the first call still runs.

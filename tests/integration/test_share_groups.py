@@ -102,7 +102,7 @@ def test_a_reset_between_the_look_and_the_lease_leases_nothing_old(
         monkeypatch.undo()
         offset_reset.reset(group="mails", target=Target("offset", offset=2), actor=ME)
         forget()
-        known_queues.known(
+        known_queues.read_entries(
             group_id=snapshot.find_group("mails").id,
             node=node_pools.node_of(queue),
             queues=[queue],
@@ -297,7 +297,7 @@ def test_a_hole_that_nobody_declared_delivers_nothing_and_is_reported(queue: int
     send(*TEN)
     remove(queue, 3)
     told = asked(one)
-    assert (told.runs, told.states) == ([], {queue: "corrupt"})
+    assert (told.runs, told.queue_states) == ([], {queue: "corrupt"})
     assert corruption.current() == [queue]
     declare_gap(queue, 3, 4)
     forget()
@@ -318,7 +318,7 @@ def test_runs_whose_messages_cannot_be_read_are_given_back(
 
     monkeypatch.setattr(message_sql, "select_rows", fail)
     told = asked(one)
-    assert (told.runs, told.states) == ([], {queue: "corrupt"})
+    assert (told.runs, told.queue_states) == ([], {queue: "corrupt"})
     monkeypatch.undo()
     forget()
     (found,) = lease(one)
@@ -416,7 +416,7 @@ def test_the_end_of_a_lease_is_seen_at_once_behind_one_that_was_finished(
     assert report(one, first, whole=True) == "ok"
     # that of the first one is over
     known_queues._known[snapshot.find_group("mails").id, queue].due_at = 0.0
-    assert 0 < asked(two).again_s <= 5.0
+    assert 0 < asked(two).retry_after_s <= 5.0
     with node_pools.node_of(queue).writing() as session:
         group_id = snapshot.find_group("mails").id
         run_sql.end_leases(session, group_id=group_id, queue=queue, first=dead.run.first)

@@ -12,8 +12,8 @@ from messagestore.pool import node_pools
 from messagestore.produce.publish import publish
 from messagestore.shares import finishing, known_queues, leasing, upkeep
 from messagestore.shares.delivering import Leased
-from messagestore.shares.finishing import Done, Recorded
-from messagestore.shares.leasing import Shared, Wanted
+from messagestore.shares.finishing import GrantReport, ReportOutcome
+from messagestore.shares.leasing import LeaseResult, MessageRequest
 from messagestore.tables import reader_sql
 from messagestore.tables.shares import run_sql
 from messagestore.tables.shares.run_sql import Run
@@ -54,10 +54,10 @@ def send(*bodies: str, **more: Any) -> None:
     publish(topic="orders", messages=messages, batch_id=None, actor=ME)
 
 
-def asked(who: ConsumerId, **wanted: Any) -> Shared:
+def asked(who: ConsumerId, **wanted: Any) -> LeaseResult:
     """The whole answer to a member that asks for runs."""
     given = {"topics": (), "max_messages": 100, "max_bytes": 1 << 20, **wanted}
-    return leasing.lease(consumer=who, wanted=Wanted(**given))
+    return leasing.lease(consumer=who, request=MessageRequest(**given))
 
 
 def lease(who: ConsumerId, **wanted: Any) -> list[Leased]:
@@ -72,14 +72,14 @@ def offsets(runs: list[Leased]) -> list[int]:
 
 def report(who: ConsumerId, one: Leased, **said: Any) -> str:
     """The state of a report on a run."""
-    done = Done(one.queue, one.run.first, one.run.grant.text, **said)
+    done = GrantReport(one.queue, one.run.first, one.run.grant.text, **said)
     (recorded,) = record(who, done)
     return recorded.state
 
 
-def record(who: ConsumerId, *reports: Done) -> list[Recorded]:
+def record(who: ConsumerId, *reports: GrantReport) -> list[ReportOutcome]:
     """What comes of some reports."""
-    return finishing.record(consumer=who, group=leasing.group_of(who), reports=reports)
+    return finishing.record(consumer=who, group=leasing.find_group(who), reports=reports)
 
 
 def end_leases(one: Leased) -> None:
