@@ -210,10 +210,10 @@ class _Walk:
         if batch not in records.places:
             trail.end = "unknown"
             return None
-        node_id, place = records.places[batch]
-        if place.queue == failure_sql.DEAD:
+        node_id, copy_place = records.places[batch]
+        if copy_place.queue == failure_sql.DEAD:
             # The redrive's id contains the time of death, which is known only within these ms.
-            died_at_ms = place.stored_at_ms
+            died_at_ms = copy_place.stored_at_ms
             ids = [
                 failure_rules.redrive_id(died_at_ms=at_ms, dead=batch, to="group")
                 for at_ms in range(died_at_ms, died_at_ms + DEAD_DELAY_MS)
@@ -225,20 +225,20 @@ class _Walk:
                 trail.end = "removed" if redrives.complete else "unknown"
                 return None
             # A copy that still waits has no place yet, so its time is not known exactly.
-            _, redriven = redrives.places.get(redriven_batch, (0, place))
+            _, redriven = redrives.places.get(redriven_batch, (0, copy_place))
             trail.redrives.append(Redriven(died_at_ms, redriven.stored_at_ms))
             trail.failed = 0
             return redriven_batch
-        if place.queue == 0:
+        if copy_place.queue == 0:
             # The copy was delayed. When due, it moved to the retry topic under a new id.
-            moved_batch = moved_id(node_id, place.first_offset)
+            moved_batch = moved_id(node_id, copy_place.first_offset)
             arrival = self._look_up_copies([moved_batch]).places.get(moved_batch)
             # Queue 0: it went to another node, or was recalled.
             if arrival is None or arrival[1].queue == 0:
                 trail.end = "unknown"
                 return None
-            place = arrival[1]
-        return self._check_retry_topic(place.queue, place.first_offset)
+            copy_place = arrival[1]
+        return self._check_retry_topic(copy_place.queue, copy_place.first_offset)
 
     def _check_retry_topic(self, queue: int, offset: int) -> _Place | None:
         """Return the place of a copy in the retry topic if the group has read it. Otherwise

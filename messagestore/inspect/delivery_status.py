@@ -186,6 +186,7 @@ def _add_failures(
     For a message without records, the group's dead letters and first waiting copies are
     searched.
     """
+    # The same right as for the list of the group's dead letters.
     if not access.may(actor, "manage", status.group, what="group"):
         return replace(status, partly=True)
     trail = copy_trail.follow_failures(

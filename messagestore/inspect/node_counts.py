@@ -126,6 +126,7 @@ class Reader:
         sweeping.query_nodes(
             sweeping.online_nodes(), read, subject="Lag", level=logging.INFO
         )
+        # The largest lag first, so that the limit leaves out the groups that matter least.
         groups_by_lag: list[tuple[int, int, dict[int, int]]] = []
         for group_id in current.groups:
             lags = _count_unread(current, nodes, group_id)
@@ -173,28 +174,28 @@ class Reader:
         self, current: Snapshot, nodes: _NodeAnswers, group_ids: Iterable[int]
     ) -> None:
         """Read from the nodes when the first unread messages of some groups were stored."""
-        places_by_node: dict[int, set[tuple[int, int]]] = defaultdict(set)
+        positions_by_node: dict[int, set[tuple[int, int]]] = defaultdict(set)
         for group_id in group_ids:
-            for place in _first_unread_places(current, nodes, group_id):
-                places_by_node[current.queues[place[0]].node_id].add(place)
-        # A place keeps its time while the group does not move. Other places are dropped, so
+            for position in _first_unread_positions(current, nodes, group_id):
+                positions_by_node[current.queues[position[0]].node_id].add(position)
+        # A position keeps its time while the group does not move. Others are dropped, so
         # that the cache stays as small as the list of groups.
-        wanted_places = set().union(*places_by_node.values())
+        wanted_positions = set().union(*positions_by_node.values())
         self._stored = {
-            place: stored_ms
-            for place, stored_ms in self._stored.items()
-            if stored_ms is not None and place in wanted_places
+            position: stored_ms
+            for position, stored_ms in self._stored.items()
+            if stored_ms is not None and position in wanted_positions
         }
 
-        def read(session: Session, places: set[tuple[int, int]]) -> None:
+        def read(session: Session, positions: set[tuple[int, int]]) -> None:
             self._stored |= dict(
                 node_sql.read_stored_times(
-                    session, places=sorted(places - self._stored.keys())
+                    session, places=sorted(positions - self._stored.keys())
                 )
             )
 
         sweeping.query_nodes(
-            places_by_node, read, subject="Age of unread messages", level=logging.INFO
+            positions_by_node, read, subject="Age of unread messages", level=logging.INFO
         )
 
     def _oldest_age_s(
@@ -202,7 +203,7 @@ class Reader:
     ) -> float | None:
         """Return the age of the oldest unread message, None if a queue did not answer."""
         oldest_ms = 0
-        for queue, offset in _first_unread_places(current, nodes, group_id, topic):
+        for queue, offset in _first_unread_positions(current, nodes, group_id, topic):
             if (queue, offset) not in self._stored:
                 return None
             stored_ms = self._stored[queue, offset]
@@ -251,7 +252,7 @@ def _count_unread(current: Snapshot, nodes: _NodeAnswers, group_id: int) -> dict
     return unread_by_topic
 
 
-def _first_unread_places(
+def _first_unread_positions(
     current: Snapshot, nodes: _NodeAnswers, group_id: int, topic: TopicInfo | None = None
 ) -> set[tuple[int, int]]:
     """Return (queue, first unread offset)s of a group, in a topic or in all, where messages

@@ -391,16 +391,29 @@ def drop(
     """
     selection = which(group=group, topic=topic, error=error, actor=actor)
     check_choice(ids=ids, topic=topic, error=error, everything=everything)
+    count = 0
     if ids is not None:
-        count = sum(
-            _drop_rows(delayed_store.prepared(node), selection.group_id, rows)
-            for node, rows in by_node(ids).items()
-        )
+        for node_id, rows in by_node(ids).items():
+            count += _drop_rows(node_id, selection.group_id, rows)
     else:
-        count = sum(
-            _drop_all(delayed_store.prepared(node), selection)
-            for node in sweeping.retry_nodes()
-        )
+        for node_id in sweeping.retry_nodes():
+            node = delayed_store.prepared(node_id)
+            # Dead letters that arrive after the request do not belong to it.
+            with node.reading() as session:
+                upto = dead_letter_sql.read_newest_dead_id(session)
+            for _ in range(MOST_CHUNKS):
+                with node.reading() as session:
+                    positions = dead_letter_sql.list_dead_positions(
+                        session,
+                        selection=selection,
+                        after=DeadPosition(0, 0),
+                        upto=upto,
+                        most=CHUNK,
+                    )
+                rows = [position.id for position in positions]
+                count += _drop_rows(node_id, selection.group_id, rows)
+                if len(rows) < CHUNK:
+                    break
     criteria = {"ids": ids, "topic": topic, "error": error}
     transactional(audit.record)(
         actor=actor,
@@ -413,29 +426,8 @@ def drop(
     return count
 
 
-def _drop_all(node: Node, selection: DeadFilter) -> int:
-    count = 0
-    # Dead letters that arrive after the request do not belong to it.
-    with node.reading() as session:
-        upto = dead_letter_sql.read_newest_dead_id(session)
-    for _ in range(MOST_CHUNKS):
-        with node.reading() as session:
-            positions = dead_letter_sql.list_dead_positions(
-                session,
-                selection=selection,
-                after=DeadPosition(0, 0),
-                upto=upto,
-                most=CHUNK,
-            )
-        rows = [position.id for position in positions]
-        count += _drop_rows(node, selection.group_id, rows)
-        if len(positions) < CHUNK:
-            break
-    return count
-
-
-def _drop_rows(node: Node, group_id: int, rows: Sequence[int]) -> int:
-    with node.writing() as session:
+def _drop_rows(node_id: int, group_id: int, rows: Sequence[int]) -> int:
+    with delayed_store.prepared(node_id).writing() as session:
         return dead_letter_sql.delete_dead(session, group_id=group_id, ids_wanted=rows)
 
 

@@ -248,7 +248,25 @@ class _Step:
                     break
                 self.position = position
             if dead_rows:
-                self._record_progress()
+                # The rows are recorded before they are deleted. If this process dies after
+                # the delete, the next step counts the rows that no longer exist as redriven.
+                if self._stored:
+                    redrive_rows.begin_deleting(
+                        self._redrive.id, node=self._node_id, rows=self._stored
+                    )
+                with node_pools.node(self._node_id).writing() as session:
+                    redriven = dead_letter_sql.delete_dead(
+                        session, group_id=self._redrive.group_id, ids_wanted=self._stored
+                    )
+                redrive_rows.advance(
+                    self._redrive.id,
+                    node=self._node_id,
+                    place=(self.position.died_at_ms, self.position.id),
+                    rows=self._stored,
+                    redriven=redriven,
+                    skipped=self._skipped,
+                    detail=self._detail,
+                )
         except CatmqError as error:
             log.warning("Redrive %d paused, will retry: %s", self._redrive.id, error.detail)
             return None
@@ -341,25 +359,3 @@ class _Step:
                 # the retry queue is closed for now
                 raise Unavailable(error.detail) from error
             raise
-
-    def _record_progress(self) -> None:
-        """Delete the redriven dead letters, and record the progress."""
-        # The rows are recorded before they are deleted. If this process dies after the
-        # delete, the next step counts the rows that no longer exist as redriven.
-        if self._stored:
-            redrive_rows.begin_deleting(
-                self._redrive.id, node=self._node_id, rows=self._stored
-            )
-        with node_pools.node(self._node_id).writing() as session:
-            deleted = dead_letter_sql.delete_dead(
-                session, group_id=self._redrive.group_id, ids_wanted=self._stored
-            )
-        redrive_rows.advance(
-            self._redrive.id,
-            node=self._node_id,
-            place=(self.position.died_at_ms, self.position.id),
-            rows=self._stored,
-            redriven=deleted,
-            skipped=self._skipped,
-            detail=self._detail,
-        )

@@ -79,7 +79,7 @@ def judge(
     judged += leases.judge(
         seen.shares, readers=seen.readers, head=seen.head.head, names=names
     )
-    # The state changed meanwhile, so nothing can be concluded.
+    # Only if the state did not change meanwhile. Otherwise nothing can be concluded.
     if (before.state, before.node_state, before.node_epoch) == (
         after.state,
         after.node_state,
@@ -121,6 +121,7 @@ def _check_state(head: Head, queue: ExpectedQueue) -> Judgements:
         detail = f"the queue has node epoch {head.node_epoch}, node {queue.node} {queue.node_epoch}"
         yield Finding("node_epoch_differs", "queue_head", detail)
     expected_state = HEAD_STATES[queue.state]
+    # A node that is not open closes its queues, whatever their own state is.
     closed = queue.node_state != "read_write" and expected_state == "rw"
     if head.state == ("ro" if closed else expected_state):
         if closed:
