@@ -24,7 +24,7 @@ from messagestore.produce.publish import publish
 from messagestore.retries import lost_leases
 from messagestore.shares import known_queues, taking
 from messagestore.shares.delivering import Leased
-from messagestore.shares.finishing import Done
+from messagestore.shares.finishing import GrantReport
 from messagestore.tables import message_sql
 from messagestore.tables.shares import position_sql, run_sql
 from messagestore.topology import queues, subscriptions, topics
@@ -230,7 +230,7 @@ def test_a_process_that_is_killed_while_it_records_can_be_asked_again(queue: int
     one = member()
     send(*TEN)
     (run,) = lease(one)
-    done = Done(queue, 0, run.run.grant.text, finished=[(0, 4)], release=[5, 7])
+    done = GrantReport(queue, 0, run.run.grant.text, finished=[(0, 4)], release=[5, 7])
     assert killed_step_by_step(lambda: record(one, done)) > 1
     assert record(one, done)[0].state == "ok"
     forget()
