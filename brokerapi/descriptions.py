@@ -1,7 +1,7 @@
-"""Descriptions of the schema's properties: one for a name, wherever it appears.
+"""Descriptions of the schema's properties: one text per name, wherever it appears.
 
-A shape may describe a property itself; that text wins. Settings are described where they
-are declared.
+A shape may describe a property itself; then its text is used. Settings are described where
+they are declared.
 """
 
 from __future__ import annotations
@@ -242,30 +242,40 @@ def described(name: str, kind: object = None) -> str:
     """
     if name in COUNTED and kind == "integer":
         return f"number of {name}"
-    for declared in (settings.SUBSCRIPTION, settings.TOPIC, settings.GROUP, settings.NODE):
-        found = declared.get(name)
-        if name not in TEXTS and isinstance(found, Setting):
-            return found.help or found.label
+    for declarations in (
+        settings.SUBSCRIPTION,
+        settings.TOPIC,
+        settings.GROUP,
+        settings.NODE,
+    ):
+        setting = declarations.get(name)
+        if name not in TEXTS and isinstance(setting, Setting):
+            return setting.help or setting.label
     return TEXTS.get(name, "")
 
 
-def _unwrapped(docstring: str) -> str:
-    """Put each paragraph of a docstring on one line: its breaks are those of the source code."""
-    return "\n\n".join(" ".join(paragraph.split()) for paragraph in docstring.split("\n\n"))
-
-
 def add_descriptions(result: dict[str, Any], **_: Any) -> dict[str, Any]:
-    """Hook of the schema's generator: describe what its shape does not describe."""
+    """Describe the properties and parameters that have no description. A postprocessing
+    hook of drf-spectacular.
+    """
     for component in result["components"]["schemas"].values():
         if text := component.get("description"):
-            component["description"] = _unwrapped(text)
-        for name, one in component.get("properties", {}).items():
-            if "description" not in one and (text := described(name, one.get("type"))):
-                one["description"] = text
+            # The line breaks of a docstring are those of the source code.
+            paragraphs = [" ".join(paragraph.split()) for paragraph in text.split("\n\n")]
+            component["description"] = "\n\n".join(paragraphs)
+        for name, property_schema in component.get("properties", {}).items():
+            if "description" not in property_schema and (
+                text := described(name, property_schema.get("type"))
+            ):
+                property_schema["description"] = text
     for path in result["paths"].values():
         for operation in path.values():
-            for one in operation.get("parameters", ()):
-                of_shape = one.get("schema", {}).get("description", "")
-                if text := one.get("description") or of_shape or described(one["name"]):
-                    one["description"] = text
+            for property_schema in operation.get("parameters", ()):
+                of_shape = property_schema.get("schema", {}).get("description", "")
+                if (
+                    text := property_schema.get("description")
+                    or of_shape
+                    or described(property_schema["name"])
+                ):
+                    property_schema["description"] = text
     return result

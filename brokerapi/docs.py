@@ -1,5 +1,5 @@
-"""The schema and the docs page: made once in a process, because nobody needs a key to ask
-for them.
+"""The schema and the docs page. Both are built once per process, because they need no key
+and are costly.
 
 The page shows operations (operations.py) and error codes. Its only script sends what the
 reader tries (try_it.py).
@@ -49,7 +49,7 @@ nav h3 { margin: .6rem 0 0; } nav > * { break-inside: avoid; }
 monospace; padding: .2rem .4rem; box-sizing: border-box; }
 textarea { display: block; width: 100%; } .try summary { cursor: pointer; margin-top: .8rem; }
 """
-# Without Django's middleware, so it is told here.
+# The API bypasses Django's middleware, so the page sets its own policy.
 POLICY = (
     "default-src 'none'; script-src 'self'; connect-src 'self'; base-uri 'none'; "
     "form-action 'none'; "
@@ -75,18 +75,19 @@ where it applies retry_after_ms, errors (field, message) and id (also in the bro
 </body></html>"""
 
 
-# with the remedy of each code
+CODE_ROW = '<tr id="{}"><td><code>{}</code></td><td>{}</td></tr>'
+# The table of error codes with their remedies.
 ERRORS = Path(settings.BASE_DIR) / "docs" / "reference" / "errors.md"
 MEANING = re.compile(r"^\| `(\w+)` \| (.+) \|$", re.MULTILINE)
 
-# to make it costs a third of a second: not in many threads at once
+# Building the schema takes a third of a second: not in many threads at once.
 _making = threading.Lock()
 
 
 @cache
 def _schema() -> dict[str, Any]:
-    made: dict[str, Any] = SchemaGenerator().get_schema(request=None, public=True)  # type: ignore[no-untyped-call]
-    return made
+    generated: dict[str, Any] = SchemaGenerator().get_schema(request=None, public=True)  # type: ignore[no-untyped-call]
+    return generated
 
 
 @cache
@@ -103,29 +104,25 @@ def schema(kind: str, *, packed: bool) -> bytes:
 
 
 def page() -> SafeString:
-    """The page; it cannot change while the process runs."""
+    # The page cannot change while the process runs, so it is built once.
     with _making:
         return _page()
 
 
 @cache
 def _page() -> SafeString:
-    shown = Operations(_schema())
+    operations = Operations(_schema())
+    # Without the documentation's files, as in an installed package, the code itself explains.
+    remedies = dict(MEANING.findall(ERRORS.read_text())) if ERRORS.exists() else {}
+    rows = [
+        (code.value, code.value, prose(remedies.get(code.value) or errors.code_title(code)))
+        for code in Code
+    ]
     return format_html(
         PAGE,
         SafeString(STYLE),
         SafeString(KEY),
-        shown.contents(),
-        shown.sections(),
-        _codes(),
+        operations.contents(),
+        operations.sections(),
+        format_html("<table>{}</table>", format_html_join("", CODE_ROW, rows)),
     )
-
-
-def _codes() -> SafeString:
-    row = '<tr id="{}"><td><code>{}</code></td><td>{}</td></tr>'
-    told = dict(MEANING.findall(ERRORS.read_text())) if ERRORS.exists() else {}
-    rows = [
-        (code.value, code.value, prose(told.get(code.value) or errors.title(code)))
-        for code in Code
-    ]
-    return format_html("<table>{}</table>", format_html_join("", row, rows))

@@ -1,10 +1,9 @@
-"""The base of all endpoints: the caller, the formats, the outcome.
+"""The base of all endpoints: authentication, formats, errors, metrics.
 
-An `Endpoint` is a DRF APIView for its URL, its schema and its freedom from CSRF; the rest
-of DRF's way through a request (its Request, negotiation, throttles) costs more than a send
-and is left out. A method gets a `Call` and the words of the URL, makes one call below and
-returns
-`call.answer(…)`.
+An `Endpoint` is a DRF APIView for its URL, its schema and its exemption from CSRF. The rest
+of DRF's request handling (its Request, negotiation, throttles) costs more than a send and
+is bypassed. A method gets a `Call` and the arguments of the URL, calls one function of the
+layers below and returns `call.answer(…)`.
 """
 
 from __future__ import annotations
@@ -33,13 +32,13 @@ from metadata.db.paging import Window
 from metadata.errors import Code, Invalid
 
 T = TypeVar("T")
-# of a body that is checked by a serializer: none of them needs a tenth of it
+# Bytes of a body that a serializer checks. None needs a tenth of it.
 MOST_BYTES = 256 << 10
 MOST_NAME_CHARS = 256
 METHODS = ("get", "post", "patch", "delete")
 MOST_KNOWN_HOSTS = 256
 _allowed_hosts: set[tuple[str | None, ...]] = set()
-NOBODY = Actor(kind="key", name="")  # has no rights; for endpoints that need none
+NOBODY = Actor(kind="key", name="")  # has no rights; for public endpoints
 
 
 class Call:
@@ -50,143 +49,133 @@ class Call:
     def __init__(self, request: HttpRequest, actor: Actor) -> None:
         self.request = request
         self.actor = actor
-        self.kind = formats.of_answer(request)
-        # under which the same request gets the same answer again
+        self.kind = formats.answer_format(request)
+        # Set by a view whose answer stays right until something changes (repeats.py).
         self.repeat: Repeat | None = None
 
     def read(self, body: Body[T]) -> T:
-        """The body as a typed struct. Raises Malformed, TooLarge or Invalid."""
+        """Return the body as a typed struct. Raises Malformed, TooLarge or Invalid."""
         return body.read(self.request)
 
-    def fields(
+    def read_fields(
         self,
         serializer: type[Serializer[Any]],
         *,
         manages: tuple[str, str] | None = None,
         most_bytes: int = MOST_BYTES,
     ) -> dict[str, Any]:
-        """The body's fields, checked by a serializer. Raises Malformed, TooLarge or
-        ValidationError.
+        """Return the fields of the body, checked by a serializer.
 
-        `manages` is ("topic" or "group", its name; "" if the body has it): who may not
-        manage that is told so before anything in the body is checked. Raises Forbidden.
+        `manages` is ("topic" or "group", its name; "" if the body has the name): the right
+        to manage it is checked before anything else in the body. Raises Malformed,
+        TooLarge, ValidationError, Forbidden.
         """
+        # A large request, such as an import, declares its own limit on values.
         most_values = max(value_limits.MAX_VALUES, getattr(serializer, "most_parts", 0))
+        # Untyped first: the serializer reports all wrong fields at once, msgspec only the
+        # first.
         data = ANY.read(self.request, most_bytes, most_values)
         if manages is not None:
-            what, name = manages
-            named = name or (data.get("name") if isinstance(data, dict) else None)
-            if isinstance(named, str):
-                access.require(self.actor, "manage", named[:MOST_NAME_CHARS], what=what)
-        checked = serializer(data=data)
-        checked.is_valid(raise_exception=True)
-        return dict(checked.validated_data)
+            kind, name = manages
+            checked_name = name or (data.get("name") if isinstance(data, dict) else None)
+            if isinstance(checked_name, str):
+                access.require(
+                    self.actor, "manage", checked_name[:MOST_NAME_CHARS], what=kind
+                )
+        validated = serializer(data=data)
+        validated.is_valid(raise_exception=True)
+        return dict(validated.validated_data)
 
     def query(self, struct: type[T]) -> T:
-        """The query parameters. Raises Invalid."""
+        """Return the query parameters. Raises Invalid."""
         return read_query(self.request, struct)
 
-    def named(self, struct: type[Struct]) -> dict[str, Any]:
-        """The query parameters by name, for a call below that knows them by these names.
-        Raises Invalid.
-        """
+    def query_fields(self, struct: type[Struct]) -> dict[str, Any]:
+        """Return the query parameters as keyword arguments. Raises Invalid."""
         return structs.asdict(self.query(struct))
 
     def window(self, struct: type[ListQuery] = ListQuery) -> Window:
-        """The part of a list that the query asks for. Raises Invalid."""
-        asked = self.query(struct)
-        return Window(search=asked.search, limit=asked.limit, after=asked.after)
+        """Return the part of a list that the query selects. Raises Invalid."""
+        query = self.query(struct)
+        return Window(search=query.search, limit=query.limit, after=query.after)
 
-    def confirm(self) -> str:
-        """The name given in `?confirm=`, '' if none. Raises Invalid."""
+    def confirmed_name(self) -> str:
+        """Return the name in `?confirm=`, "" if there is none. Raises Invalid."""
         return self.query(ConfirmQuery).confirm
 
-    def consumer(self, text: str) -> ConsumerId:
-        """The consumer id of the URL. Raises NotFound or Forbidden."""
-        return auth.consumer_of(text, self.actor)
+    def consumer_id(self, text: str) -> ConsumerId:
+        """Return the consumer id of the URL. Raises NotFound or Forbidden."""
+        return auth.check_consumer(text, self.actor)
 
     def check_key(self) -> None:
         """Raise Unauthenticated if the API key was deleted while the request waited."""
-        auth.check_exists(self.actor)
+        auth.check_key_exists(self.actor)
 
     def has_hung_up(self) -> bool:
-        """Return True if the client has closed its connection; False where the server
-        cannot tell.
+        """Return True if the client has closed its connection; False if the server cannot
+        know.
         """
+        # Only our gunicorn worker has `has_ended`; other servers cannot know.
         has_ended = getattr(self.request.META.get("gunicorn.socket"), "has_ended", None)
         return has_ended is not None and has_ended()
 
     def waited_s(self) -> float:
-        """Return how long the server has held the request back before this."""
+        """Return how long the server has held the request before the view was called, in s."""
         now = time.monotonic()
         return now - float(self.request.META.get(CAME_AT, now))
 
     def was_held(self) -> bool:
-        """Return True for a repeated request that the server has held back until something
+        """Return True if the server held the request, a repeated one, until something
         changed.
         """
         return CAME_AT in self.request.META
 
     def answer(self, value: Any) -> HttpResponse:
-        """200 with a value."""
         return renderers.render(self.request, value, self.kind)
 
     def created(self, value: Any, *path: str) -> HttpResponse:
-        """201 with the new resource; `path` are the words of its URL behind /api/v1."""
+        """Return 201 with the new resource. `path` are the parts of its URL after /api/v1."""
         response = renderers.render(self.request, value, self.kind, HTTPStatus.CREATED)
-        # SCRIPT_NAME is the path prefix
+        # SCRIPT_NAME is the path prefix of the installation.
         root = f"{self.request.META['SCRIPT_NAME']}/api/v1/"
         response["Location"] = root + "/".join(quote(part, safe="") for part in path)
         return response
 
-    def done(self) -> HttpResponse:
-        """204: nothing to say."""
+    def no_content(self) -> HttpResponse:
         return HttpResponse(status=HTTPStatus.NO_CONTENT)
 
 
-def _check_host(request: HttpRequest) -> None:
-    """Raises DisallowedHost. What was asked before is remembered: to take a name apart
-    costs more.
-    """
-    asked = (request.META.get("HTTP_HOST"), *settings.ALLOWED_HOSTS)
-    if asked not in _allowed_hosts or asked[0] is None:
-        request.get_host()
-        if len(_allowed_hosts) < MOST_KNOWN_HOSTS:
-            _allowed_hosts.add(asked)
-
-
 class ApiKey(BaseAuthentication):
-    """Names the API key in the schema; `auth.actor_of` does the work."""
+    """Names the API key in the schema. `auth.authenticate` does the work."""
 
     def authenticate(self, request: Request) -> None:
-        """Never asked: endpoints do not pass DRF's authentication."""
+        pass
 
 
 class Endpoint(APIView):
-    """Base of all endpoints; the methods `get`, `post`, `patch`, `delete` take (call,
-    *words of the URL).
+    """Base of all endpoints. The methods `get`, `post`, `patch`, `delete` take (call, *URL
+    arguments).
     """
 
     authentication_classes = (ApiKey,)
     permission_classes = ()
-    public = False  # True: answers without an API key
+    public = False
 
     def setup(self, request: Any, *args: Any, **kwargs: Any) -> None:
-        """Django's own would also make a method of the view an attribute of it: garbage in
-        a circle, which kept every request with its body until the garbage collector stopped
-        everything to find it."""
+        # Not Django's setup(): it makes a method of the view an attribute of it. This cycle
+        # kept every request with its body in memory until a full garbage collection, which
+        # stops all threads.
         self.request, self.args, self.kwargs = request, args, kwargs
 
     def get_authenticators(self) -> list[BaseAuthentication]:
-        """Return what the schema says about authentication."""
         return [] if self.public else super().get_authenticators()
 
     def dispatch(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
-        """The answer to a request, a problem if anything is raised; counted."""
         try:
             response = self._answer(request, kwargs)
         except Exception as error:  # noqa: BLE001 - the edge of the product: respond() logs what is a bug
             response = errors.respond(error)
+        # HEAD is answered like GET; only the body is left out.
         if request.method == "HEAD":
             response.content = b""
         metrics.count_request(request, response)
@@ -194,14 +183,19 @@ class Endpoint(APIView):
         response._has_been_logged = True  # type: ignore[attr-defined]
         return response
 
-    def _answer(self, request: HttpRequest, words: dict[str, Any]) -> HttpResponse:
+    def _answer(self, request: HttpRequest, url_arguments: dict[str, Any]) -> HttpResponse:
         method = (request.method or "").lower().replace("head", "get")
         handler = getattr(self, method, None) if method in METHODS else None
         if handler is None:
             return self._not_allowed(request)
-        _check_host(request)
-        actor = NOBODY if self.public else auth.actor_of(request)
-        answer: HttpResponse = handler(Call(request, actor), **words)
+        # Accepted hosts are cached: parsing a host costs more than looking it up.
+        host_and_setting = (request.META.get("HTTP_HOST"), *settings.ALLOWED_HOSTS)
+        if host_and_setting not in _allowed_hosts or host_and_setting[0] is None:
+            request.get_host()  # raises DisallowedHost
+            if len(_allowed_hosts) < MOST_KNOWN_HOSTS:
+                _allowed_hosts.add(host_and_setting)
+        actor = NOBODY if self.public else auth.authenticate(request)
+        answer: HttpResponse = handler(Call(request, actor), **url_arguments)
         return answer
 
     def _not_allowed(self, request: HttpRequest) -> HttpResponse:
@@ -210,3 +204,9 @@ class Endpoint(APIView):
         response = errors.respond(Invalid(detail, code=Code.METHOD_NOT_ALLOWED))
         response["Allow"] = allowed
         return response
+
+
+class PublicEndpoint(Endpoint):
+    """Base of endpoints that need no API key."""
+
+    public = True

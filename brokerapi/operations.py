@@ -1,4 +1,4 @@
-"""The operations of the docs page: fields, a request by curl, and its answer, all made from
+"""The operations of the docs page: fields, a curl command and an example answer, all from
 the schema.
 """
 
@@ -19,8 +19,7 @@ METHODS = ("get", "post", "patch", "delete")
 ROOT = "/api/v1"
 DEEPEST = 4  # of fields within fields
 MOST_WORDS = 12  # of a field that a table names; only error codes have more
-# What an example shows for a property or parameter of that name; the others show a value of
-# their type.
+# Example values of properties and parameters by name. The others show a value of their type.
 SAMPLES: Json = {
     "topic": "orders", "group": "billing", "consumer": "c-41", "consumer_id": "c-41",
     "node": "node1",
@@ -36,7 +35,7 @@ SAMPLES: Json = {
     "incarnation": "01932c07-8a5e-7000-8000-3f6b1c2d4e5f", "reset": "17", "to": "earliest",
     "rights": {"produce": ["orders"]}, "owners": "ada", "topics": ["orders"], "confirm": "orders",
 }  # fmt: skip
-# Names by collection, for requests that give one.
+# Example names by collection, for requests that create something.
 NAMES = {
     "topics": "orders",
     "groups": "billing",
@@ -44,7 +43,9 @@ NAMES = {
     "keys": "shop",
     "consumers": "worker-1",
 }
-USUAL = ("host", "username", "password", "to")  # shown although they may be left out
+# Python types of JSON types, to check that a sample fits.
+TYPES: dict[str, type] = {"integer": int, "string": str, "object": dict, "array": list}
+USUAL = ("host", "username", "password", "to")  # in examples although optional
 SECTION = """<section id="{}"><h3><code>{} {}</code></h3><p>{}</p>{}{}{}{}</section>"""
 TABLE = "<h4>{}</h4><table><tr><th>name</th><th>type</th><th>meaning</th></tr>{}</table>"
 ROW = "<tr><td><code>{}</code>{}</td><td>{}</td><td>{}</td></tr>"
@@ -67,199 +68,235 @@ class Operations:
         self.components: Json = schema["components"]["schemas"]
 
     def listed(self) -> list[tuple[str, str, Json]]:
-        """Return (method, path, operation) of each, by tag."""
-        found = [
+        """Return (method, path, operation) of each operation, sorted by tag."""
+        operations = [
             (method, path, item[method])
             for path, item in self.paths.items()
             for method in METHODS
             if method in item
         ]
-        return sorted(found, key=lambda one: one[2]["tags"][0])
+        return sorted(operations, key=lambda entry: entry[2]["tags"][0])
 
     def contents(self) -> SafeString:
-        """Return the list of links at the top of the page."""
         row = '<li><a href="#{}"><code>{} {}</code></a></li>'
-        parts = [
+        sections = [
             (
                 tag,
                 format_html_join(
                     "",
                     row,
                     (
-                        (one["operationId"], m.upper(), path.removeprefix(ROOT) or "/")
-                        for m, path, one in some
+                        (
+                            operation["operationId"],
+                            m.upper(),
+                            path.removeprefix(ROOT) or "/",
+                        )
+                        for m, path, operation in group
                     ),
                 ),
             )
-            for tag, some in groupby(self.listed(), key=lambda one: one[2]["tags"][0])
+            for tag, group in groupby(
+                self.listed(), key=lambda operation: operation[2]["tags"][0]
+            )
         ]
-        return format_html_join("", "<h3>{}</h3><ul>{}</ul>", parts)
+        return format_html_join("", "<h3>{}</h3><ul>{}</ul>", sections)
 
     def sections(self) -> SafeString:
-        """Return all operations, one after the other."""
-        return format_html_join("", "{}", ((self.section(*one),) for one in self.listed()))
+        return format_html_join(
+            "", "{}", ((self.section(*operation),) for operation in self.listed())
+        )
 
-    def section(self, method: str, path: str, one: Json) -> SafeString:
+    def section(self, method: str, path: str, operation: Json) -> SafeString:
         parameters = [
             Line(
-                each["name"],
-                each.get("required", False),
-                self.type_of(each["schema"]),
-                each.get("description", ""),
+                parameter["name"],
+                parameter.get("required", False),
+                self.type_of(parameter["schema"]),
+                parameter.get("description", ""),
             )
-            for each in sorted(
-                one.get("parameters", ()), key=lambda each: each["in"] != "path"
+            for parameter in sorted(
+                operation.get("parameters", ()),
+                key=lambda parameter: parameter["in"] != "path",
             )
         ]
-        request, answer = _body(one.get("requestBody", {})), _answer(one)
+        request = _body(operation.get("requestBody", {}))
+        successes = (
+            _body(response)
+            for status, response in operation["responses"].items()
+            if status.startswith("2")
+        )
+        answer = next(successes, None)
         return format_html(
             SECTION,
-            one["operationId"],
+            operation["operationId"],
             method.upper(),
             path,
-            prose(one.get("description", "")),
+            prose(operation.get("description", "")),
             table("Parameters", parameters),
             format_html(
                 "{}<h4>Example</h4><pre>{}</pre>",
                 table("Request", list(self.fields(request)) if request else []),
-                self.curl(method, path, one, request),
+                self.curl(method, path, operation, request),
             ),
             format_html(
-                "{}{}", table("Answer", list(self.fields(answer))), self.shown(answer)
+                "{}{}",
+                table("Answer", list(self.fields(answer))),
+                self.example_answer(answer),
             )
             if answer
             else "",
-            try_it.form(method, path, one, samples=SAMPLES, body=self.asked(path, request)),
+            try_it.form(
+                method,
+                path,
+                operation,
+                samples=SAMPLES,
+                body=self.example_body(path, request),
+            ),
         )
 
-    def asked(self, path: str, request: Json | None) -> Any:
+    def example_body(self, path: str, request: Json | None) -> Any:
         """Return the body of a request as examples have it, None without one."""
         if not request:
             return None
-        given = self.example(request, required=True)
-        if "name" in given:
-            given["name"] = NAMES[path.rpartition("/")[2]]
-        return given
+        example = self.example(request, required=True)
+        if "name" in example:
+            example["name"] = NAMES[path.rpartition("/")[2]]
+        return example
 
-    def shown(self, answer: Json) -> SafeString:
-        """Return an answer as an example shows it."""
-        text = json.dumps(self.example(answer), indent=2, ensure_ascii=False)
+    def example_answer(self, answer: Json) -> SafeString:
         return format_html(
-            "<details><summary>Example of an answer</summary><pre>{}</pre></details>", text
+            "<details><summary>Example of an answer</summary><pre>{}</pre></details>",
+            json.dumps(self.example(answer), indent=2, ensure_ascii=False),
         )
 
-    def curl(self, method: str, path: str, one: Json, request: Json | None) -> str:
+    def curl(self, method: str, path: str, operation: Json, request: Json | None) -> str:
         """Return the command that makes a request, with values in place of names in the
         path.
         """
-        asked = []
-        for each in one.get("parameters", ()):
-            value = SAMPLES.get(each["name"], 17)
-            if each["in"] == "path":
-                path = path.replace(f"{{{each['name']}}}", str(value))
-            elif each.get("required"):
-                asked.append(f"{each['name']}={value}")
+        query = []
+        for parameter in operation.get("parameters", ()):
+            value = SAMPLES.get(parameter["name"], 17)
+            if parameter["in"] == "path":
+                path = path.replace(f"{{{parameter['name']}}}", str(value))
+            elif parameter.get("required"):
+                query.append(f"{parameter['name']}={value}")
         verb = "" if method == "get" else f" -X {method.upper()}"
-        lines = [f'curl{verb} "$CATMQ_URL{path}{"?" if asked else ""}{"&".join(asked)}"']
+        lines = [f'curl{verb} "$CATMQ_URL{path}{"?" if query else ""}{"&".join(query)}"']
         lines.append('  -H "Authorization: Bearer $CATMQ_API_KEY"')
         if request:
-            body = json.dumps(self.asked(path, request), ensure_ascii=False)
+            body = json.dumps(self.example_body(path, request), ensure_ascii=False)
             lines += ['  -H "Content-Type: application/json"', f"  -d '{body}'"]
         return " \\\n".join(lines)
 
     def resolved(self, schema: Json) -> Json:
-        """Return a schema behind its references, and without the choice of null."""
+        """Return a schema with its references followed, and without the choice of null."""
         if "$ref" in schema:
             return self.resolved(self.components[schema["$ref"].rpartition("/")[2]])
-        for choice in ("allOf", "anyOf", "oneOf"):
-            some = [one for one in schema.get(choice, ()) if one.get("type") != "null"]
-            if some:
-                return self.resolved(some[0])
+        for keyword in ("allOf", "anyOf", "oneOf"):
+            choices = [
+                choice for choice in schema.get(keyword, ()) if choice.get("type") != "null"
+            ]
+            if choices:
+                return self.resolved(choices[0])
         return schema
 
     def fields(self, schema: Json, prefix: str = "", depth: int = 1) -> Iterator[Line]:
-        """Yield the fields of an object, those of objects within it behind their names."""
-        found = self.resolved(schema)
-        for name, one in found.get("properties", {}).items():
+        """Yield the fields of an object, and those of nested objects with their path as
+        prefix.
+        """
+        resolved_schema = self.resolved(schema)
+        for name, field_schema in resolved_schema.get("properties", {}).items():
             yield Line(
                 prefix + name,
-                name in found.get("required", ()),
-                self.type_of(one),
-                one.get("description", ""),
+                name in resolved_schema.get("required", ()),
+                self.type_of(field_schema),
+                field_schema.get("description", ""),
             )
-            inner, below = self.resolved(one), f"{prefix}{name}."
+            inner, below = self.resolved(field_schema), f"{prefix}{name}."
             if inner.get("type") == "array" and isinstance(inner.get("items"), dict):
                 inner, below = self.resolved(inner["items"]), f"{prefix}{name}[]."
+            # Schemas may contain themselves.
             if depth < DEEPEST and inner.get("properties"):
                 yield from self.fields(inner, below, depth + 1)
 
     def type_of(self, schema: Json) -> str:
-        """Return a type in words."""
-        found = self.resolved(schema)
-        kinds = found.get("type", "any")
+        """Return the name of a type as readers see it."""
+        resolved_schema = self.resolved(schema)
+        kinds = resolved_schema.get("type", "any")
         kind = (
-            next((one for one in kinds if one != "null"), "null")
+            next((choice for choice in kinds if choice != "null"), "null")
             if isinstance(kinds, list)
             else kinds
         )
-        if found.get("enum") and len(found["enum"]) > MOST_WORDS:
+        if resolved_schema.get("enum") and len(resolved_schema["enum"]) > MOST_WORDS:
             kind = "an error code"  # below, each with its remedy
-        elif found.get("enum"):
-            kind = ", ".join(str(one) for one in found["enum"] if one is not None)
+        elif resolved_schema.get("enum"):
+            kind = ", ".join(
+                str(choice) for choice in resolved_schema["enum"] if choice is not None
+            )
         elif kind == "array":
-            items = found.get("items")
+            items = resolved_schema.get("items")
             kind = (
                 f"list of {self.type_of(items)}"
                 if isinstance(items, dict) and items
                 else "list"
             )
         nullable = "null" in kinds or any(
-            one.get("type") == "null"
-            for one in (*schema.get("anyOf", ()), *schema.get("oneOf", ()))
+            choice.get("type") == "null"
+            for choice in (*schema.get("anyOf", ()), *schema.get("oneOf", ()))
         )
-        words = {"string": "text", "number": "number", "boolean": "true or false"}
-        return words.get(kind, kind) + (" or null" if nullable else "")
+        names = {"string": "text", "number": "number", "boolean": "true or false"}
+        return names.get(kind, kind) + (" or null" if nullable else "")
 
     def example(
         self, schema: Json, name: str = "", *, required: bool = False, depth: int = 1
     ) -> Any:
-        """Return a value of a schema; `required`: with the fields that must be given, or
-        the first.
+        """Return an example value of a schema. With `required`, objects have only the
+        fields that must be present, or the first one.
         """
-        found = self.resolved(schema)
-        if "example" in found:
-            return found["example"]
-        if found.get("properties"):
-            must = found.get("required", ())
+        resolved_schema = self.resolved(schema)
+        if "example" in resolved_schema:
+            return resolved_schema["example"]
+        if resolved_schema.get("properties"):
+            required_fields = resolved_schema.get("required", ())
             names = [
-                one
-                for one in found["properties"]
-                if not required or one in must or one in USUAL
+                field
+                for field in resolved_schema["properties"]
+                if not required or field in required_fields or field in USUAL
             ]
-            all_names = sorted(found["properties"], key=lambda one: one not in SAMPLES)
+            all_names = sorted(
+                resolved_schema["properties"], key=lambda field: field not in SAMPLES
+            )
+            # A request without required fields shows one field, so that the example is not
+            # empty.
             chosen = names or all_names[:1]
             return {
-                one: self.example(
-                    found["properties"][one], one, required=required, depth=depth + 1
+                field: self.example(
+                    resolved_schema["properties"][field],
+                    field,
+                    required=required,
+                    depth=depth + 1,
                 )
-                for one in chosen
+                for field in chosen
             }
-        kinds = found.get("type")
+        kinds = resolved_schema.get("type")
         kind = (
-            next((one for one in kinds if one != "null"), None)
+            next((field for field in kinds if field != "null"), None)
             if isinstance(kinds, list)
             else kinds
         )
         if (
             name in SAMPLES
-            and _fits(SAMPLES[name], kind)
-            and SAMPLES[name] in found.get("enum", SAMPLES.values())
+            and isinstance(SAMPLES[name], TYPES.get(str(kind), object))
+            and SAMPLES[name] in resolved_schema.get("enum", SAMPLES.values())
         ):
             return SAMPLES[name]
-        if "default" in found or found.get("enum"):
-            return found.get("default", (found.get("enum") or [None])[0])
+        if "default" in resolved_schema or resolved_schema.get("enum"):
+            return resolved_schema.get(
+                "default", (resolved_schema.get("enum") or [None])[0]
+            )
         if kind == "array":
-            items = found.get("items")
+            items = resolved_schema.get("items")
             if not isinstance(items, dict) or not items or depth >= DEEPEST:
                 return []
             return [self.example(items, name, required=required, depth=depth + 1)]
@@ -272,44 +309,31 @@ class Operations:
         }.get(str(kind))
 
 
-def _fits(value: object, kind: str | None) -> bool:
-    kinds: dict[str, type] = {"integer": int, "string": str, "object": dict, "array": list}
-    return isinstance(value, kinds.get(str(kind), object))
-
-
-def _body(part: Json) -> Json | None:
-    schema: Json | None = part.get("content", {}).get("application/json", {}).get("schema")
+def _body(content: Json) -> Json | None:
+    schema: Json | None = (
+        content.get("content", {}).get("application/json", {}).get("schema")
+    )
     return schema
 
 
-def _answer(one: Json) -> Json | None:
-    """The schema of the answer to a request that succeeded, None if it has none."""
-    return next(
-        (
-            _body(found)
-            for status, found in one["responses"].items()
-            if status.startswith("2")
-        ),
-        None,
-    )
-
-
 def prose(text: str) -> SafeString:
-    """Return a text with what stands in backquotes as code."""
+    """Return a text as HTML, with text in backquotes as code."""
     parts = enumerate(text.split("`"))
     return format_html_join(
         "",
         "{}",
-        ((format_html("<code>{}</code>", one) if odd % 2 else one,) for odd, one in parts),
+        (
+            (format_html("<code>{}</code>", part) if odd % 2 else part,)
+            for odd, part in parts
+        ),
     )
 
 
 def table(heading: str, lines: list[Line]) -> SafeString | str:
-    """Return a table of fields, nothing without any."""
     if not lines:
         return ""
     rows = (
-        (one.name, " (required)" if one.required else "", one.type, prose(one.text))
-        for one in lines
+        (line.name, " (required)" if line.required else "", line.type, prose(line.text))
+        for line in lines
     )
     return format_html(TABLE, heading, format_html_join("", ROW, rows))

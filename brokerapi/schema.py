@@ -44,37 +44,39 @@ class StructExtension(OpenApiSerializerExtension):  # type: ignore[no-untyped-ca
         )
         for name, schema in parts.items():
             if name != self.target.__name__:
-                auto_schema.registry.register_on_missing(_component(name, _typed(schema)))
-        return dict(_typed(parts.get(self.target.__name__, own)))
+                component: ResolvedComponent = ResolvedComponent(  # type: ignore[no-untyped-call]
+                    name=name,
+                    type=ResolvedComponent.SCHEMA,
+                    object=name,
+                    schema=_normalize(schema),
+                )
+                auto_schema.registry.register_on_missing(component)
+        return dict(_normalize(parts.get(self.target.__name__, own)))
 
 
-def _typed(schema: Any) -> Any:
-    """The schema as generators of clients take it.
+def _normalize(schema: Any) -> Any:
+    """Return a schema in the form that client generators accept.
 
-    A list of words has a type beside it; the framework's hook for enums wants one, too.
-    `items: false`, which
-    closes a tuple, is left out: `maxItems` beside it says the same. An array of anything
-    has `items: {}`.
+    A list of enum values gets a type, which drf-spectacular's hook for enums also requires.
+    `items: false`, which closes a tuple, is left out: `maxItems` says the same. An array of
+    anything gets `items: {}`.
     """
     if isinstance(schema, list):
-        return [_typed(part) for part in schema]
+        return [_normalize(part) for part in schema]
     if not isinstance(schema, dict):
         return schema
-    typed = {
-        name: _typed(part)
+    normalized = {
+        name: _normalize(part)
         for name, part in schema.items()
         if not (name == "items" and part is False)
     }
     if schema.get("type") == "array" and not schema.keys() & {"items", "prefixItems"}:
-        typed["items"] = {}
-    return {"type": "string", **typed} if isinstance(schema.get("enum"), list) else typed
-
-
-def _component(name: str, schema: dict[str, Any]) -> ResolvedComponent:
-    component: ResolvedComponent = ResolvedComponent(  # type: ignore[no-untyped-call]
-        name=name, type=ResolvedComponent.SCHEMA, object=name, schema=schema
+        normalized["items"] = {}
+    return (
+        {"type": "string", **normalized}
+        if isinstance(schema.get("enum"), list)
+        else normalized
     )
-    return component
 
 
 class ApiKeyExtension(OpenApiAuthenticationExtension):  # type: ignore[no-untyped-call]
@@ -96,37 +98,39 @@ def operation(
     status: int = 200,
     query: type[msgspec.Struct] | None = None,
 ) -> Callable[[F], F]:
-    """Describes a view's method: its name in the schema, its shapes; every error is a
-    Problem.
+    """Describe a view's method: its operation id, its shapes; every error is a Problem.
 
-    `request` is a struct or a serializer; `answer` too, or a dict of one field for
-    `{"topics": [...]}`.
+    `request` is a struct or a serializer. `answer` too, or a page_of() or list_of() them.
     """
-    described: Any = extend_schema(
+    success: dict[Any, Any] = {status: OpenApiResponse(description="Done")}
+    if answer is not None:
+        success = {(status, media_type): answer for media_type in MEDIA_TYPES}
+    parameters = None
+    if query is not None:
+        (_,), parts = msgspec.json.schema_components([query])
+        parameters = [
+            OpenApiParameter(parameter, schema, OpenApiParameter.QUERY)
+            for parameter, schema in parts[query.__name__]["properties"].items()
+        ]
+    decorator: Any = extend_schema(
         operation_id=name,
         tags=[tag],
         request=dict.fromkeys(MEDIA_TYPES, request) if request is not None else None,
         responses={
-            **_success(status, answer),
+            **success,
             ("default", "application/problem+json"): OpenApiResponse(
                 Problem, description="Error"
             ),
         },
-        parameters=_parameters(query) if query else None,
+        parameters=parameters,
     )
-    return described  # type: ignore[no-any-return]
-
-
-def _success(status: int, answer: Any) -> dict[Any, Any]:
-    if answer is None:
-        return {status: OpenApiResponse(description="Done")}
-    return {(status, media_type): answer for media_type in MEDIA_TYPES}
+    return decorator  # type: ignore[no-any-return]
 
 
 def page_of(
     plural: str, item: type[serializers.Serializer[Any]]
 ) -> serializers.Serializer[Any]:
-    """The shape of a page of a list: {"topics": [...], "next": name or null}."""
+    """Return the shape of a page of a list: {"topics": [...], "next": name or null}."""
     fields: dict[str, serializers.Field[Any, Any, Any, Any]] = {
         plural: item(many=True),
         "next": serializers.CharField(allow_null=True),
@@ -137,14 +141,5 @@ def page_of(
 def list_of(
     plural: str, item: type[serializers.Serializer[Any]]
 ) -> serializers.Serializer[Any]:
-    """The shape of a whole list: {"moves": [...]}."""
+    """Return the shape of a whole list: {"moves": [...]}."""
     return inline_serializer(f"{plural.capitalize()}List", {plural: item(many=True)})
-
-
-def _parameters(query: type[msgspec.Struct]) -> list[OpenApiParameter]:
-    (_,), parts = msgspec.json.schema_components([query])
-    properties: dict[str, Any] = parts[query.__name__]["properties"]
-    return [
-        OpenApiParameter(name, schema, OpenApiParameter.QUERY)
-        for name, schema in properties.items()
-    ]

@@ -1,4 +1,4 @@
-"""Forms of the docs page that send a request with the reader's key; try_it.js reads and
+"""Forms of the docs page that send a request with the reader's key. try_it.js reads and
 sends them.
 """
 
@@ -26,11 +26,6 @@ BODY = '<label>Body, JSON<textarea rows="{}" spellcheck="false">{}</textarea></l
 MOST_ROWS = 14
 
 
-def _sample(value: object) -> object:
-    """Return a value for an input; what has parts is for bodies."""
-    return value if isinstance(value, str | int) else ""
-
-
 def form(
     method: str,
     path: str,
@@ -44,13 +39,16 @@ def form(
     """
     inputs = (
         (
-            one["name"],
-            one["name"],
-            one["in"],
-            _sample(samples.get(one["name"])),
-            SafeString(" required") if one.get("required") else "",
+            parameter["name"],
+            parameter["name"],
+            parameter["in"],
+            # Objects and lists are no values for an input: only bodies have them.
+            sample
+            if isinstance(sample := samples.get(parameter["name"]), str | int)
+            else "",
+            SafeString(" required") if parameter.get("required") else "",
         )
-        for one in operation.get("parameters", ())
+        for parameter in operation.get("parameters", ())
     )
     text = "" if body is None else json.dumps(body, indent=2, ensure_ascii=False)
     area = format_html(BODY, min(text.count("\n") + 2, MOST_ROWS), text) if text else ""

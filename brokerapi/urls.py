@@ -1,4 +1,4 @@
-"""The index of the HTTP API: every URL, and the endpoint behind it."""
+"""The index of the HTTP API: every URL and its endpoint."""
 
 from __future__ import annotations
 

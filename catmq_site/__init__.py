@@ -1,1 +1,1 @@
-"""The composition root: settings, routes, processes, loops, schedules, commands."""
+"""The composition root: settings, routes, processes, background loops, schedules, commands."""

@@ -1,4 +1,4 @@
-"""The first administrator and the first API key, kept in credentials.env of the data
+"""The first administrator and the first API key, stored in credentials.env of the data
 directory.
 """
 
@@ -19,37 +19,40 @@ from metadata.config import config
 from metadata.users import api_keys
 
 FILE = config.data_dir / "credentials.env"
-EVERYTHING = {"admin": ["*"]}
+ALL_RIGHTS = {"admin": ["*"]}
 
 
 def ensure(*, url: str, actor: Actor) -> bool:
-    """Write credentials.env (mode 0600) with a key and an administrator that the metadata
+    """Write credentials.env (mode 0600) with a key and an administrator that metadata
     accepts.
 
-    What the file holds already is kept if it still works, so clients that have it go on.
-    Where there is an administrator, none is made and no key: False, and the file lacks what
-    it would need.
+    Credentials in the file that still work are kept, so clients that use them continue to
+    work. If an administrator exists that is not in the file, none is created and no key
+    either. Return True if the file has a key.
     """
-    known = _read()
+    stored = _read()
     administrators = get_user_model().objects.filter(is_superuser=True, is_active=True)
-    # Passwords are hashed before the transaction begins: that takes seconds on a busy
-    # machine, and MariaDB
-    # ends a transaction that idles for 5 s.
-    working = _working(known) if administrators.exists() else None
+    # Hash passwords before the transaction begins: that takes seconds on a busy machine,
+    # and MariaDB ends a transaction that idles for 5 s.
+    valid = _check_credentials(stored) if administrators.exists() else None
     password = secrets.token_urlsafe(12)
-    hashed = make_password(password) if working is None else ""
-    # committed when the file is written: nobody has rights that nobody knows
+    password_hash = make_password(password) if valid is None else ""
+    # Commit after the file is written, so no account exists whose password is not known.
     with transaction.atomic():
-        if working is None and administrators.exists():  # another server has just made one
-            working = _working(known)
-        credentials = _made(password, hashed, actor=actor) if working is None else working
-        written = {"CATMQ_URL": url, **credentials}
-        if written != known:
-            _write(written)
-    return "CATMQ_API_KEY" in written
+        if valid is None and administrators.exists():  # another server has just made one
+            valid = _check_credentials(stored)
+        credentials = (
+            _create_administrator(password, password_hash, actor=actor)
+            if valid is None
+            else valid
+        )
+        new_credentials = {"CATMQ_URL": url, **credentials}
+        if new_credentials != stored:
+            _write_file(new_credentials)
+    return "CATMQ_API_KEY" in new_credentials
 
 
-def known() -> dict[str, str]:
+def read_credentials() -> dict[str, str]:
     return _read()
 
 
@@ -60,33 +63,35 @@ def _read() -> dict[str, str]:
     return {name: value for name, _, value in lines}
 
 
-def _write(values: Mapping[str, str]) -> None:
-    draft = FILE.with_suffix(".new")
-    draft.unlink(missing_ok=True)
+def _write_file(values: Mapping[str, str]) -> None:
+    draft_path = FILE.with_suffix(".new")
+    draft_path.unlink(missing_ok=True)
     with os.fdopen(
-        os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w"
+        os.open(draft_path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w"
     ) as file:
         file.writelines(f"{name}={value}\n" for name, value in values.items())
-    draft.replace(FILE)
+    draft_path.replace(FILE)
 
 
-def _working(known: Mapping[str, str]) -> dict[str, str]:
-    kept = {}
-    if key := known.get("CATMQ_API_KEY", ""):
-        kept = {"CATMQ_API_KEY": key} if snapshot.find_key(api_keys.digest(key)) else {}
+def _check_credentials(stored: Mapping[str, str]) -> dict[str, str]:
+    valid = {}
+    if key := stored.get("CATMQ_API_KEY", ""):
+        valid = {"CATMQ_API_KEY": key} if snapshot.find_key(api_keys.digest(key)) else {}
     name, password = (
-        known.get("CATMQ_ADMIN_USER", ""),
-        known.get("CATMQ_ADMIN_PASSWORD", ""),
+        stored.get("CATMQ_ADMIN_USER", ""),
+        stored.get("CATMQ_ADMIN_PASSWORD", ""),
     )
-    # Asked directly: there is no request here whose attempts could be counted.
+    # The backend is called directly: axes counts attempts by request, and here is none.
     if name and ModelBackend().authenticate(None, username=name, password=password):
-        kept |= {"CATMQ_ADMIN_USER": name, "CATMQ_ADMIN_PASSWORD": password}
-    return kept
+        valid |= {"CATMQ_ADMIN_USER": name, "CATMQ_ADMIN_PASSWORD": password}
+    return valid
 
 
-def _made(password: str, hashed: str, *, actor: Actor) -> dict[str, str]:
-    """Create the first administrator, whose password has this hash, and a key that may do
-    everything.
+def _create_administrator(
+    password: str, password_hash: str, *, actor: Actor
+) -> dict[str, str]:
+    """Create the first administrator and a key with all rights. Return the variables of the
+    file.
     """
     users = get_user_model().objects
     name = (
@@ -95,10 +100,10 @@ def _made(password: str, hashed: str, *, actor: Actor) -> dict[str, str]:
         else "admin"
     )
     user = users.create_superuser(username=name, password=None)  # None is not hashed
-    user.password = hashed
+    user.password = password_hash
     user.save(update_fields=["password"])
     key = api_keys.create(
-        name=f"server-{secrets.token_hex(4)}", rights=EVERYTHING, actor=actor
+        name=f"server-{secrets.token_hex(4)}", rights=ALL_RIGHTS, actor=actor
     )[1]
     return {
         "CATMQ_API_KEY": key,

@@ -1,4 +1,6 @@
-"""Refusals of Django itself: a problem for an API client, a page for a browser."""
+"""Views for requests that Django refuses: a problem document for an API client, a page for
+a browser.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ from portal.auth import error_pages
 
 
 def handler400(request: HttpRequest, exception: Exception) -> HttpResponse:
-    """A request that Django refuses, such as one for a host that is not allowed."""
+    """Answer a request that Django refuses, such as one for a host that is not allowed."""
     return errors.handler400(request, exception)
 
 
@@ -27,7 +29,7 @@ def handler404(request: HttpRequest, exception: Exception) -> HttpResponse:
 
 
 def handler500(request: HttpRequest) -> HttpResponse:
-    """An error that nobody expected; Django has logged it."""
+    """Answer after an unexpected error, which Django has logged."""
     return (
         errors.handler500(request)
         if _is_api_request(request)
@@ -36,7 +38,7 @@ def handler500(request: HttpRequest) -> HttpResponse:
 
 
 def _is_api_request(request: HttpRequest) -> bool:
-    """Return True for a client that does not say that it takes pages, as browsers do."""
+    """Return True if the client does not accept HTML, as browsers do."""
     return request.path_info.startswith(PATHS) or "text/html" not in request.headers.get(
         "Accept", ""
     )

@@ -1,5 +1,5 @@
-"""Django's settings, all derived from metadata/config.py; set the environment, not this
-file.
+"""Django's settings, all derived from metadata/config.py. Set the environment; do not edit
+this file.
 """
 
 from __future__ import annotations
@@ -21,8 +21,7 @@ SECRET_KEY_FALLBACKS = list(config.secret_key_fallbacks)
 DEBUG = config.debug
 ALLOWED_HOSTS = list(config.allowed_hosts)
 # Container networks make names with an underscore, such as `catmq_broker_1`, which Django
-# takes for no host
-# name. Nothing else changes: the name must still be one of ALLOWED_HOSTS.
+# rejects as invalid. The name must still be one of ALLOWED_HOSTS.
 http_request.host_validation_re = re.compile(
     http_request.host_validation_re.pattern.replace("a-z0-9.-", "a-z0-9._-")
 )
@@ -46,7 +45,7 @@ INSTALLED_APPS = [
     "django.contrib.sessions",
     "django.contrib.messages",
     "django.contrib.staticfiles",
-    "portal",  # last: it takes back what other apps show in the admin
+    "portal",  # last: it unregisters models of other apps from the admin
 ]
 
 MIDDLEWARE = [
@@ -61,7 +60,7 @@ MIDDLEWARE = [
     "django.contrib.messages.middleware.MessageMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
     "portal.auth.middleware.SafePages",
-    "axes.middleware.AxesMiddleware",  # last: it answers a login that is refused
+    "axes.middleware.AxesMiddleware",  # last: it answers a refused login
 ]
 AUTHENTICATION_BACKENDS = [
     "axes.backends.AxesStandaloneBackend",
@@ -70,11 +69,9 @@ AUTHENTICATION_BACKENDS = [
 LOGIN_URL = "login"
 LOGIN_REDIRECT_URL = "overview"
 LOGOUT_REDIRECT_URL = "login"
-# After so many wrong passwords for one name from one address, none is tried for a quarter
-# of an hour, nor
-# after five times as many for any names (portal/auth/logins.py). What is refused then is
-# neither counted
-# nor kept.
+# After this many wrong passwords for one name from one address, logins are refused for 15
+# minutes, and after five times as many for any names (portal/auth/logins.py). Refused
+# attempts are neither counted nor stored.
 AXES_FAILURE_LIMIT = 8
 AXES_HANDLER = "portal.auth.logins.Attempts"
 AXES_RESET_COOL_OFF_ON_FAILURE_DURING_LOCKOUT = False
@@ -91,7 +88,7 @@ TEMPLATES = [
     {
         "BACKEND": "django.template.backends.django.DjangoTemplates",
         "APP_DIRS": True,
-        # before those of the admin, which are replaced
+        # before the templates of the admin, some of which are replaced
         "DIRS": [BASE_DIR / "portal" / "templates"],
         "OPTIONS": {
             "context_processors": [
@@ -112,20 +109,18 @@ USE_TZ = True
 TIME_ZONE = "UTC"
 LANGUAGE_CODE = config.language
 USE_I18N = True
-LOCALE_PATHS = [BASE_DIR / "portal" / "locale"]  # before the words of other apps
+LOCALE_PATHS = [BASE_DIR / "portal" / "locale"]  # before translations of other apps
 LANGUAGES = (("en", "English"), ("zh-hans", "简体中文"))
 LANGUAGE_COOKIE_AGE = 365 * 86_400  # s
 if config.path_prefix:
-    # Other sites of the host may be Django's, too. A browser sends their cookies of the
-    # path / after
-    # ours, and of two cookies with one name Django takes the last.
+    # Other sites on the host may use Django, too. A browser sends their cookies of the path
+    # / after ours, and of two cookies with one name Django takes the last.
     SESSION_COOKIE_NAME, CSRF_COOKIE_NAME = "catmq_sessionid", "catmq_csrftoken"
     LANGUAGE_COOKIE_NAME = "catmq_language"
 STATIC_URL = f"{config.path_prefix}/static/"
 APPEND_SLASH = False
-# The API counts a body while it reads it and has its own limits (brokerapi); this one is
-# for forms.
-# A body that is typed takes up to six bytes for each of its own.
+# For forms only: the API limits bodies while it reads them (brokerapi). Each byte of a
+# message body typed into a form takes up to six bytes.
 DATA_UPLOAD_MAX_MEMORY_SIZE = 6 * config.max_body_bytes + (64 << 10)
 FILE_UPLOAD_HANDLERS = ["portal.auth.form_limits.NoFiles"]
 
@@ -143,7 +138,7 @@ AUTH_PASSWORD_VALIDATORS = [
 ]
 SECURE_CONTENT_TYPE_NOSNIFF = True
 SECURE_HSTS_SECONDS = config.hsts_days * 86_400
-# s; each page that somebody opens begins it anew
+# s; restarts with each page
 SESSION_COOKIE_AGE = config.session_idle_minutes * 60
 SESSION_COOKIE_HTTPONLY = True
 SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = config.broker_url.startswith("https://")
@@ -152,8 +147,8 @@ CSRF_FAILURE_VIEW = "portal.auth.error_pages.csrf_failure"
 X_FRAME_OPTIONS = "DENY"
 
 REST_FRAMEWORK: dict[str, Any] = {
-    # Endpoints check API keys and write their answers themselves (brokerapi); this is for
-    # the schema's views.
+    # For the views of the schema only: endpoints check API keys and write their answers
+    # themselves (brokerapi).
     "DEFAULT_AUTHENTICATION_CLASSES": [],
     "DEFAULT_PERMISSION_CLASSES": [],
     "UNAUTHENTICATED_USER": None,
@@ -178,17 +173,17 @@ Q_CLUSTER = {
     "orm": "jobs",
     "workers": 2,
     "timeout": 600,  # s; a task is cut off after it
-    "retry": 900,  # s; must exceed timeout, or a task that still runs is started again
+    "retry": 900,  # s; must exceed `timeout`, or a task that still runs is started again
     "max_attempts": 3,
     "ack_failures": True,
     "save_limit": 1000,  # finished tasks kept
-    # after a pause each schedule runs once, not once for every time missed
+    # after a pause each schedule runs once, not once for each missed time
     "catch_up": False,
     "poll": 0.5,  # s between looks into the table of waiting tasks
     "label": "Jobs",
 }
 
-# Mails of alarms: a server that does not answer costs the job no more than that.
+# Mails of alarms. EMAIL_TIMEOUT bounds what a mail server that hangs costs the job.
 _mail = parse_server(config.smtp_url) if config.smtp_url else None
 EMAIL_BACKEND = f"django.core.mail.backends.{'smtp' if _mail else 'dummy'}.EmailBackend"
 EMAIL_TIMEOUT = 10  # s
@@ -212,7 +207,7 @@ LOGGING = {
             "filters": ["bounded"],
         },
     },
-    # A command speaks to its user; servers keep a log.
+    # The stderr of a command belongs to its user, so it logs only warnings.
     "root": {
         "handlers": ["stderr"],
         "level": "WARNING" if config.process == "command" else "INFO",

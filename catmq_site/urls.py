@@ -1,4 +1,4 @@
-"""Every URL: the HTTP API, the portal and the admin."""
+"""All URLs: the HTTP API, the portal and the admin."""
 
 from __future__ import annotations
 

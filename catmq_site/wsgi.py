@@ -1,5 +1,5 @@
-"""The WSGI application that gunicorn serves: the lean handler for the API, all of Django
-for the portal.
+"""The WSGI application that gunicorn serves: a lean handler for the API, all of Django for
+the portal.
 """
 
 from __future__ import annotations
@@ -27,19 +27,21 @@ from catmq_site.jobs import tasks  # noqa: E402  its models need the application
 tasks.connect()
 
 
-_TRUSTED = addresses.parse_networks(config.trusted_proxies)
+_TRUSTED_PROXIES = addresses.parse_networks(config.trusted_proxies)
 _PATH_PREFIX = config.path_prefix
 
 
 def application(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
-    """Answer a request. Views see the client's address, not that of a proxy, and no path
+    """Answer a request. Views see the client's address instead of a proxy's, and no path
     prefix.
     """
-    if _TRUSTED and "HTTP_X_FORWARDED_FOR" in environ:
+    if _TRUSTED_PROXIES and "HTTP_X_FORWARDED_FOR" in environ:
         environ["REMOTE_ADDR"] = addresses.client_address(
-            environ.get("REMOTE_ADDR", ""), environ["HTTP_X_FORWARDED_FOR"], _TRUSTED
+            environ.get("REMOTE_ADDR", ""),
+            environ["HTTP_X_FORWARDED_FOR"],
+            _TRUSTED_PROXIES,
         )
-    if _PATH_PREFIX:  # links and redirects get it back from FORCE_SCRIPT_NAME
+    if _PATH_PREFIX:  # FORCE_SCRIPT_NAME adds it to links and redirects
         environ["PATH_INFO"] = without_prefix(environ["PATH_INFO"], _PATH_PREFIX)
     handler = api_app if environ["PATH_INFO"].startswith(PATHS) else portal_app
     return handler(environ, start_response)

@@ -21,8 +21,8 @@ from enum import StrEnum
 
 
 class Code(StrEnum):
-    """Cause of an error. Part of the public API: a code is never renamed, and its meaning
-    never changes.
+    """The cause of a problem, part of the public API: a code is never renamed or given a
+    second meaning.
     """
 
     # Requests that can never succeed as they are
@@ -87,7 +87,7 @@ class Code(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class FieldError:
-    """A wrong field: its path in the request (`messages[3].key`), and what is wrong."""
+    """One wrong field: its path as the caller wrote it (`messages[3].key`) and what to do."""
 
     field: str
     message: str

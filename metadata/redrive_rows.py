@@ -143,8 +143,8 @@ def stop_redrive(*, group: str, redrive: int, actor: Actor) -> RedriveView:
     row = lock_group(group).redrives.filter(pk=redrive).first()
     if row is None:
         raise _missing(group, redrive)
-    list_running = Redrive.objects.filter(pk=redrive, state=Redrive.State.RUNNING)
-    if list_running.update(state=Redrive.State.STOPPED, finished_at=database_now()):
+    running_row = Redrive.objects.filter(pk=redrive, state=Redrive.State.RUNNING)
+    if running_row.update(state=Redrive.State.STOPPED, finished_at=database_now()):
         before, after = (
             {"state": "running"},
             {"id": redrive, "state": "stopped", "redriven": row.redriven},

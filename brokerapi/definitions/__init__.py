@@ -1,1 +1,1 @@
-"""Definitions over HTTP: export those of this installation, import those of another one."""
+"""Definitions over HTTP: export those of this installation, import those of another."""

@@ -9,7 +9,7 @@ from rest_framework import serializers
 
 from brokerapi.shapes import base
 from brokerapi.shapes.fields import Answer, Flag, Number, Request, Text
-from metadata.definitions.plans import EXISTING, Plan
+from metadata.definitions.plans import EXISTING
 from metadata.rules.definitions import PARTS
 
 MOST_BYTES = 8 << 20  # of an import
@@ -100,8 +100,8 @@ class StepAnswer(Answer):
     )
 
     def get_fields(self) -> dict[str, Any]:
-        """Return the fields by name; `place` is a method of the base and cannot stand among
-        the others.
+        """Return the fields by name. `place` is a method of the base, so it cannot be
+        declared like the others.
         """
         place = Text(
             source="entry.place",
@@ -117,8 +117,3 @@ class ImportAnswer(Answer):
     steps = StepAnswer(
         many=True, help_text="entries of the document, in the order in which they are made"
     )
-
-
-def imported(plan: Plan, *, dry_run: bool) -> dict[str, Any]:
-    """Return the steps of an import."""
-    return ImportAnswer.of(plan, dry_run=dry_run)

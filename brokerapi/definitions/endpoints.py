@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from django.http import HttpResponse
 
-from brokerapi.definitions import definition_shapes
 from brokerapi.definitions.definition_shapes import (
     MOST_BYTES,
     Definitions,
@@ -37,6 +36,6 @@ class Import(Endpoint):
         """Makes what a document defines and this installation lacks. `dry_run` makes
         nothing.
         """
-        asked = call.fields(ImportRequest, most_bytes=MOST_BYTES)
-        plan = imports.import_definitions(**asked, actor=call.actor)
-        return call.answer(definition_shapes.imported(plan, dry_run=asked["dry_run"]))
+        fields = call.read_fields(ImportRequest, most_bytes=MOST_BYTES)
+        plan = imports.import_definitions(**fields, actor=call.actor)
+        return call.answer(ImportAnswer.from_view(plan, dry_run=fields["dry_run"]))

@@ -1,1 +1,1 @@
-"""Bytes and limits: requests read, answers written, errors told, figures shown."""
+"""Bytes and limits: requests read, answers written, errors answered, metrics exported."""

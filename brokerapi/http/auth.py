@@ -1,5 +1,5 @@
-"""Authentication: an API key becomes an Actor, a consumer id is checked and must belong to
-that key.
+"""Authentication: API key to Actor; a consumer id must belong to the key that registered
+it.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from django.http import HttpRequest
 
 from metadata.actors import Actor
 from metadata.cache import snapshot
+from metadata.cache.snapshot_types import KeyInfo
 from metadata.db import consumer_ids
 from metadata.db.consumer_ids import ConsumerId
 from metadata.errors import Forbidden, Unauthenticated
@@ -17,24 +18,26 @@ REMEDY = "Send the header `Authorization: Bearer <api key>`."
 UNKNOWN = "Unknown API key: it was deleted, or belongs to another installation."
 
 
-def actor_of(request: HttpRequest) -> Actor:
-    """The actor whose key the request carries. Raises Unauthenticated."""
-    header = request.META.get("HTTP_AUTHORIZATION", "")
-    scheme, _, plaintext = header.partition(" ")
+def authenticate(request: HttpRequest) -> Actor:
+    """Return the actor of the request's API key. Raises Unauthenticated."""
+    scheme, _, plaintext = request.META.get("HTTP_AUTHORIZATION", "").partition(" ")
     if scheme.lower() != "bearer" or not plaintext.strip():
         raise Unauthenticated(f"This needs an API key. {REMEDY}")
     key = snapshot.find_key(api_keys.digest(plaintext.strip()))
     if key is None:
         raise Unauthenticated(UNKNOWN)
-    address = request.META.get("REMOTE_ADDR", "")
+    return actor_of_key(key, request.META.get("REMOTE_ADDR", ""))
+
+
+def actor_of_key(key: KeyInfo, address: str) -> Actor:
     return Actor(
         kind="key", name=key.name, address=address, rights=key.rights, key_id=key.id
     )
 
 
-def consumer_of(text: str, actor: Actor) -> ConsumerId:
-    """The consumer id in a URL. Raises NotFound if it is no id of ours, Forbidden if
-    another key got it.
+def check_consumer(text: str, actor: Actor) -> ConsumerId:
+    """Return the consumer id of a URL. Raises NotFound for an invalid id, Forbidden if
+    another key registered it.
     """
     consumer = consumer_ids.check(text)
     if consumer.key_id != actor.key_id:
@@ -44,7 +47,7 @@ def consumer_of(text: str, actor: Actor) -> ConsumerId:
     return consumer
 
 
-def check_exists(actor: Actor) -> None:
-    """Raise Unauthenticated if the actor's key was deleted since the request came."""
+def check_key_exists(actor: Actor) -> None:
+    """Raise Unauthenticated if the actor's key was deleted since the request arrived."""
     if actor.key_id is not None and actor.key_id not in snapshot.current().keys:
         raise Unauthenticated(UNKNOWN)

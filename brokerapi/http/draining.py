@@ -1,12 +1,12 @@
-"""State of this broker: it serves, was drained by an operator, or stops.
+"""State of this broker: in service, drained by an operator, or stopping.
 
-Out or stopping, it refuses what begins something (register, pull, publish) with `draining`,
-so clients go to another broker; waiting pulls are woken and answered, requests under way
-finish, and heartbeats, acquires, commits and the rest go on. Out can be undone, stopping
-cannot.
+A drained or stopping broker refuses what begins something (register, pull, publish) with
+`draining`, so that clients go to another broker. Waiting pulls are woken and answered.
+Requests in progress finish; heartbeats, acquires, commits and the rest are still served.
+Draining can be undone, stopping cannot.
 
-A worker that leaves while its broker goes on (gunicorn replaces it) refuses nothing; it
-only lets nobody wait any longer, and closes its connections.
+A worker that ends while its broker stays (gunicorn replaces it) refuses nothing. It only
+ends waits and closes its connections.
 """
 
 from __future__ import annotations
@@ -19,67 +19,66 @@ OUT = "this broker was drained"
 RETRY_AFTER_MS = 1000
 
 _stopping = _out = _leaving = False
-_because = ""  # all that a send looks at
+# Computed when the state changes: every send reads it.
+_refusal_reason = ""
 
 
 def check() -> None:
-    """Raises Draining if nothing new may begin here."""
-    if _because:
+    if _refusal_reason:
         raise Draining(
-            f"Nothing was done: {_because}. Use another broker.",
+            f"Nothing was done: {_refusal_reason}. Use another broker.",
             retry_after_ms=RETRY_AFTER_MS,
         )
 
 
-def because() -> str:
-    """Return the reason why nothing new may begin here, '' while the broker serves."""
-    return _because
+def refusal_reason() -> str:
+    """Return the reason why nothing new may begin here, "" while the broker is in service."""
+    return _refusal_reason
 
 
-def hurries() -> bool:
-    """Return True if no pull may wait."""
-    return _leaving or bool(_because)
+def must_not_wait() -> bool:
+    return _leaving or bool(_refusal_reason)
 
 
-def drain() -> None:
-    """The broker stops, for good."""
+def stop() -> None:
+    """Stop the broker, for good."""
     _set(stopping=True)
 
 
-def draining() -> bool:
-    """Return True if `drain` was called."""
+def is_stopping() -> bool:
     return _stopping
 
 
-def leave() -> None:
-    """Only this process stops, for good; its broker goes on."""
+def stop_worker() -> None:
+    """Stop this process, for good. Its broker stays in service."""
     _set(leaving=True)
 
 
 def disable() -> None:
-    """The broker serves no longer, until `enable`. Harmless when repeated."""
+    """Drain the broker until `enable`. Idempotent."""
     if not _out:
         _set(out=True)
 
 
 def enable() -> None:
-    """The broker serves again, unless it stops. Harmless when repeated."""
+    """Take the broker into service, unless it is stopping. Idempotent."""
     if _out:
         _set(out=False)
 
 
 def resume() -> None:
-    """Undoes everything, for tests that share a process."""
+    # Only for tests, which share a process.
     _set(stopping=False, out=False, leaving=False)
 
 
 def _set(
     *, stopping: bool | None = None, out: bool | None = None, leaving: bool | None = None
 ) -> None:
-    global _stopping, _out, _leaving, _because
+    global _stopping, _out, _leaving, _refusal_reason
     _stopping = _stopping if stopping is None else stopping
     _out = _out if out is None else out
     _leaving = _leaving if leaving is None else leaving
-    _because = STOPPING if _stopping else OUT if _out else ""
-    if hurries():
+    _refusal_reason = STOPPING if _stopping else OUT if _out else ""
+    # Waiting threads check the state when they wake up.
+    if must_not_wait():
         board.wake_all()

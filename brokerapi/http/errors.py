@@ -1,16 +1,15 @@
-"""The one place where an error becomes HTTP: `application/problem+json` (RFC 9457),
-whatever was raised.
+"""The one place where an exception becomes HTTP: `application/problem+json` (RFC 9457).
 
-type            /api/v1/docs#<code>, behind the path prefix: the docs page explains every code
-title, status   words and number of the HTTP answer
-detail, code    what happened, in words and as a word for programs
+type            /api/v1/docs#<code>, after the path prefix: the docs page explains every code
+title, status   text and number of the HTTP status
+detail, code    explanation for people, and a code for programs
 retriable       whether the same request may succeed later; `retry_after_ms` says when, if known
 errors          [{field, message}] when fields are wrong
-id              only for status 500: the same id stands in the broker's log
+id              only for status 500: the same id is in the broker's log
 metadata_silent_ms, assigned, subscriptions
-                only for a heartbeat that was not recorded, with a promise to its member
-                (metadata/db/contact.py) and with what the nodes say it
-                owns, as the answer to one that was recorded says it
+                only for a heartbeat that was not recorded: how long metadata has been silent
+                (metadata/db/contact.py), and the queues that the member owns on the nodes,
+                in the form of a recorded heartbeat's answer
 """
 
 from __future__ import annotations
@@ -51,9 +50,9 @@ from metadata.errors import (
 log = logging.getLogger(__name__)
 
 DOCS = f"{config.path_prefix}/api/v1/docs"
-MOST_NAMED = 20  # wrong fields in one answer
-MOST_CHARS = 500  # of what is said about one of them
-# A code, or a class for all its codes that are not named; the first that fits counts.
+MOST_NAMED = 20  # wrong fields in an answer
+MOST_CHARS = 500  # of the message about a wrong field
+# By code, or by class for all its other codes. The first entry that matches counts.
 STATUS: tuple[tuple[Code | type[CatmqError], HTTPStatus], ...] = (
     (Code.METHOD_NOT_ALLOWED, HTTPStatus.METHOD_NOT_ALLOWED),
     (Code.UNSUPPORTED_MEDIA_TYPE, HTTPStatus.UNSUPPORTED_MEDIA_TYPE),
@@ -61,7 +60,7 @@ STATUS: tuple[tuple[Code | type[CatmqError], HTTPStatus], ...] = (
     (Code.INTERNAL, HTTPStatus.INTERNAL_SERVER_ERROR),
     (Code.RATE_LIMITED, HTTPStatus.TOO_MANY_REQUESTS),
     (Code.REQUEST_TIMEOUT, HTTPStatus.REQUEST_TIMEOUT),
-    # 503 means "nothing was done"; here it is not known
+    # 503 would mean that nothing was done, which is unknown here.
     (Code.OUTCOME_UNKNOWN, HTTPStatus.GATEWAY_TIMEOUT),
     (TooLarge, HTTPStatus.REQUEST_ENTITY_TOO_LARGE),
     (Unauthenticated, HTTPStatus.UNAUTHORIZED),
@@ -94,25 +93,31 @@ class Problem(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 def respond(error: BaseException, **more: Any) -> HttpResponse:
-    """The HTTP answer for whatever a request raised, with `more` fields; bugs are logged
-    with their id.
+    """Return the HTTP answer for any exception, with `more` fields. Bugs are logged with
+    their id.
     """
-    known = as_catmq(error)
-    status = status_of(known)
-    incident = _logged(error) if status == HTTPStatus.INTERNAL_SERVER_ERROR else None
+    catmq_error = to_catmq_error(error)
+    status = http_status(catmq_error)
+    incident_id = None
+    # Only bugs get an id: other errors explain themselves.
+    if status == HTTPStatus.INTERNAL_SERVER_ERROR:
+        incident_id = uuid.uuid4().hex[:16]
+        log.error("request failed, id %s", incident_id, exc_info=error)
     problem = Problem(
-        type=f"{DOCS}#{known.code}",
-        title=title(known.code),
+        type=f"{DOCS}#{catmq_error.code}",
+        title=code_title(catmq_error.code),
         status=status,
-        detail=f"{known.detail} See id {incident} in the broker's log."
-        if incident
-        else known.detail,
-        code=known.code,
-        retriable=known.retriable,
-        retry_after_ms=known.retry_after_ms,
-        errors=known.errors,
-        id=incident,
-        metadata_silent_ms=known.silent_ms if isinstance(known, Unrecorded) else None,
+        detail=f"{catmq_error.detail} See id {incident_id} in the broker's log."
+        if incident_id
+        else catmq_error.detail,
+        code=catmq_error.code,
+        retriable=catmq_error.retriable,
+        retry_after_ms=catmq_error.retry_after_ms,
+        errors=catmq_error.errors,
+        id=incident_id,
+        metadata_silent_ms=catmq_error.silent_ms
+        if isinstance(catmq_error, Unrecorded)
+        else None,
         **more,
     )
     response = HttpResponse(
@@ -120,74 +125,78 @@ def respond(error: BaseException, **more: Any) -> HttpResponse:
     )
     if status == HTTPStatus.UNAUTHORIZED:
         response["WWW-Authenticate"] = 'Bearer realm="catmq"'
-    if known.retry_after_ms is not None:
-        response["Retry-After"] = str(-(-known.retry_after_ms // 1000))
-    response.catmq_code = known.code  # type: ignore[attr-defined]  # read by metrics
+    if catmq_error.retry_after_ms is not None:
+        # The header has whole seconds: rounded up, so that no client comes too early.
+        response["Retry-After"] = str(-(-catmq_error.retry_after_ms // 1000))
+    response.catmq_code = catmq_error.code  # type: ignore[attr-defined]  # read by metrics
     return response
 
 
-def problem(*, status: HTTPStatus, code: Code, detail: str, retriable: bool) -> bytes:
-    """Return the JSON of a problem that comes from outside the views."""
-    made = Problem(
+def encode_problem(
+    *, status: HTTPStatus, code: Code, detail: str, retriable: bool
+) -> bytes:
+    answer = Problem(
         type=f"{DOCS}#{code}",
-        title=title(code),
+        title=code_title(code),
         status=status,
         detail=detail,
         code=code,
         retriable=retriable,
     )
-    return msgspec.json.encode(made)
+    return msgspec.json.encode(answer)
 
 
-def title(code: Code) -> str:
-    """A code as words: "Topic not found"."""
+def code_title(code: Code) -> str:
+    # topic_not_found becomes "Topic not found".
     return code.replace("_", " ").capitalize()
 
 
-def status_of(error: CatmqError) -> HTTPStatus:
-    """The HTTP status of an error: the first in the table that fits."""
-    fits = (
+def http_status(error: CatmqError) -> HTTPStatus:
+    """Return the HTTP status of an error: that of the first entry of STATUS that matches."""
+    statuses = (
         status
-        for what, status in STATUS
-        if (what == error.code if isinstance(what, Code) else isinstance(error, what))
+        for kind, status in STATUS
+        if (kind == error.code if isinstance(kind, Code) else isinstance(error, kind))
     )
-    return next(fits, HTTPStatus.INTERNAL_SERVER_ERROR)
+    return next(statuses, HTTPStatus.INTERNAL_SERVER_ERROR)
 
 
 def _code_of(status: int) -> Code:
-    """Return the code of a status that the framework chose."""
-    known = (
-        what if isinstance(what, Code) else what.code
-        for what, one in STATUS
-        if one == status
+    codes = (
+        kind if isinstance(kind, Code) else kind.code
+        for kind, kind_status in STATUS
+        if kind_status == status
     )
-    return next(known, Code.INVALID)
+    return next(codes, Code.INVALID)
 
 
-def as_catmq(error: BaseException) -> CatmqError:
-    """Any exception as one of our tree; what nobody expected is `internal`, without its
-    words.
+def to_catmq_error(error: BaseException) -> CatmqError:
+    """Return any exception as a CatmqError. Unexpected ones are `internal`, without its
+    text.
     """
     if isinstance(error, CatmqError):
         return error
     if isinstance(error, ValidationError):
-        return _invalid(error)
+        errors = list(islice(_flatten(error.detail, ""), MOST_NAMED))
+        detail = "; ".join(f"{wrong.field}: {wrong.message}" for wrong in errors)
+        return Invalid(detail, errors=errors)
     if isinstance(error, APIException):
-        code = _code_of(error.status_code)
         return (
-            Invalid(str(error.detail), code=code)
+            Invalid(str(error.detail), code=_code_of(error.status_code))
             if error.status_code < 500
             else _internal()
         )
+    # The layers below raise MetadataUnavailable themselves; this catches queries outside
+    # them.
     if isinstance(error, OperationalError | InterfaceError):
         log.warning("The metadata database did not answer: %s", error)
         return MetadataUnavailable(
             "The metadata database did not answer. Sends, pulls and commits work."
         )
-    return _of_django(error)
+    return _convert_django_error(error)
 
 
-def _of_django(error: BaseException) -> CatmqError:
+def _convert_django_error(error: BaseException) -> CatmqError:
     if isinstance(error, Http404):
         return NotFound("There is nothing at this URL. GET /api/v1/docs lists the API.")
     if isinstance(error, PermissionDenied):
@@ -203,63 +212,50 @@ def _internal() -> CatmqError:
     return CatmqError("This is a fault of the broker, not of the request.")
 
 
-def _logged(error: BaseException) -> str:
-    incident = uuid.uuid4().hex[:16]
-    log.error("request failed, id %s", incident, exc_info=error)
-    return incident
-
-
-def _invalid(error: ValidationError) -> Invalid:
-    errors = list(islice(_flat(error.detail, ""), MOST_NAMED))
-    return Invalid(
-        "; ".join(f"{one.field}: {one.message}" for one in errors), errors=errors
-    )
-
-
-def _flat(detail: Any, path: str) -> Iterator[FieldError]:
-    """A serializer's nested errors one by one, fields named as the caller wrote them."""
+def _flatten(detail: Any, path: str) -> Iterator[FieldError]:
+    """Yield a serializer's nested errors, with field paths as the client wrote them."""
     if isinstance(detail, ErrorDetail | str):
         yield FieldError(path or "(body)", str(detail)[:MOST_CHARS])
         return
     if isinstance(detail, dict):
-        parts = ((_joined(path, name), value) for name, value in detail.items())
+        parts = ((_join_path(path, name), value) for name, value in detail.items())
     elif all(isinstance(item, ErrorDetail) for item in detail):
         parts = ((path, item) for item in detail)
     else:
         parts = ((f"{path}[{index}]", item) for index, item in enumerate(detail))
     for name, value in parts:
-        yield from _flat(value, name)
+        yield from _flatten(value, name)
 
 
-def _joined(path: str, name: str | int) -> str:
+def _join_path(path: str, name: str | int) -> str:
     if isinstance(name, int):
         return f"{path}[{name}]"
     return path if name == "non_field_errors" else f"{path}.{name}".strip(".")
 
 
 def exception_handler(error: Exception, context: dict[str, Any]) -> HttpResponse:
-    """REST_FRAMEWORK["EXCEPTION_HANDLER"]: for the framework's own views (the schema)."""
+    # REST_FRAMEWORK["EXCEPTION_HANDLER"]: only the framework's own view, the schema, gets
+    # here.
     return respond(error)
 
 
+# Django's handlers, for requests that it refuses before they reach an endpoint.
+
+
 def handler400(request: HttpRequest, exception: Exception) -> HttpResponse:
-    """Django's answer to a request it refuses itself, such as a host that is not allowed."""
-    known = isinstance(exception, SuspiciousOperation)
-    return respond(exception if known else Malformed("The request is malformed."))
+    # Such as a host that is not allowed; the text of other exceptions is not for clients.
+    is_suspicious = isinstance(exception, SuspiciousOperation)
+    return respond(exception if is_suspicious else Malformed("The request is malformed."))
 
 
 def handler403(request: HttpRequest, exception: Exception) -> HttpResponse:
-    """Django's answer to what it forbids itself."""
     return respond(PermissionDenied())
 
 
 def handler404(request: HttpRequest, exception: Exception) -> HttpResponse:
-    """Django's answer to an unknown URL."""
     return respond(Http404())
 
 
 def handler500(request: HttpRequest) -> HttpResponse:
-    """Django's answer to an error outside our endpoints; Django has logged it, and we log
-    it with an id.
-    """
+    # Django has logged the error; it is logged again with the id in the answer.
     return respond(_internal())

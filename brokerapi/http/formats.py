@@ -1,4 +1,4 @@
-"""The two formats of requests and answers, and which one a request speaks or wants."""
+"""The two formats, JSON and MessagePack, and how a request selects them."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from metadata.errors import Code, Invalid
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """A media type and how values are written in it.
+    """A media type and its encoder.
 
-    `rows`: the messages of a pull come as the rows of their table, without a name for each
-    value: that is what `Accept: application/msgpack;messages=rows` asks for.
+    `rows`: messages of a pull are encoded as rows of their table, without field names.
+    `Accept: application/msgpack;messages=rows` selects this.
     """
 
     name: str
@@ -42,49 +42,49 @@ _AS_ROWS = "messages=rows"
 _ANY = ("", "*/*", "application/*", "application/problem+json")
 
 
-def of_request(request: HttpRequest) -> Format:
-    """The format of the request's body; no Content-Type counts as JSON. Raises Invalid
+def request_format(request: HttpRequest) -> Format:
+    """Return the format of the request's body, JSON without a Content-Type. Raises Invalid
     (415).
     """
-    return _of_content_type(request.META.get("CONTENT_TYPE", ""))
+    return _parse_content_type(request.META.get("CONTENT_TYPE", ""))
 
 
-def of_answer(request: HttpRequest) -> Format:
-    """The format to answer in: what `Accept` names first, else the request's own. Raises
-    Invalid (406).
+def answer_format(request: HttpRequest) -> Format:
+    """Return the format that `Accept` prefers, else that of the request. Raises Invalid
+    (406).
     """
-    wanted = _of_accept(request.META.get("HTTP_ACCEPT", ""))
-    if wanted is not None:
-        return wanted
+    accepted = _parse_accept(request.META.get("HTTP_ACCEPT", ""))
+    if accepted is not None:
+        return accepted
     media_type = request.META.get("CONTENT_TYPE", "").partition(";")[0].strip().lower()
     return _BY_MEDIA_TYPE.get(media_type, JSON)
 
 
 @lru_cache(maxsize=256)
-def _of_content_type(content_type: str) -> Format:
+def _parse_content_type(content_type: str) -> Format:
     if not content_type:
         return JSON
     media_type, _, parameters = content_type.lower().partition(";")
-    known = _BY_MEDIA_TYPE.get(media_type.strip())
+    format_ = _BY_MEDIA_TYPE.get(media_type.strip())
     charset = parameters.partition("charset=")[2].partition(";")[0].strip(' "')
-    if known is None:
+    if format_ is None:
         raise _unsupported(
             f"Content-Type {content_type[:100]!r} is not understood: {_REMEDY}."
         )
     if charset not in ("", "utf-8", "utf8"):
         raise _unsupported(f"charset {charset!r} is not understood: JSON is sent as UTF-8.")
-    return known
+    return format_
 
 
 @lru_cache(maxsize=256)
-def _of_accept(accept: str) -> Format | None:
-    """The best named format, None if any will do."""
-    entries = [_weighed(entry) for entry in accept.lower().split(",")]
-    wanted = (entry for entry in entries if entry[0] > 0)
-    for _, media_type, rows in sorted(wanted, key=lambda entry: -entry[0]):
+def _parse_accept(accept: str) -> Format | None:
+    """Return the preferred format, None if any will do."""
+    entries = [_parse_accept_entry(entry) for entry in accept.lower().split(",")]
+    acceptable = (entry for entry in entries if entry[0] > 0)
+    for _, media_type, rows in sorted(acceptable, key=lambda entry: -entry[0]):
         if media_type in _BY_MEDIA_TYPE:
-            known = _BY_MEDIA_TYPE[media_type]
-            return ROWS if rows and known is MSGPACK else known
+            format_ = _BY_MEDIA_TYPE[media_type]
+            return ROWS if rows and format_ is MSGPACK else format_
         if media_type in _ANY[:3]:
             return None
     if any(media_type in _ANY for _, media_type, _ in entries):
@@ -94,9 +94,10 @@ def _of_accept(accept: str) -> Format | None:
     )
 
 
-def _weighed(entry: str) -> tuple[float, str, bool]:
-    """(weight, media type, whether rows are wanted) of one entry of an Accept header; a
-    weight that is no number counts as 1."""
+def _parse_accept_entry(entry: str) -> tuple[float, str, bool]:
+    """Return (weight, media type, whether rows are selected) of an entry of an Accept
+    header. An invalid weight counts as 1.
+    """
     media_type, _, parameters = entry.partition(";")
     text = parameters.partition("q=")[2].partition(";")[0].strip()
     try:

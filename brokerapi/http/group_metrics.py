@@ -1,12 +1,13 @@
-"""The figures of `/metrics` on groups and topics, the same whichever worker of the broker
-answers.
+"""The metrics of groups and topics in `/metrics`, the same from whichever worker of the
+broker answers.
 
 One worker of a broker, the one that holds a lock, reads the figures every REFRESH_S and
-writes them to a file beside the counters of prometheus_client; a scrape reads that file and
-asks no database. What groups pulled and handled each worker counts for itself, and writes
-to a file of its own. Without gunicorn the process keeps both in memory. Series of groups
-that are left out, or gone, end: so these are no gauges of prometheus_client, whose files
-keep each label for ever.
+writes them to a file beside those of prometheus_client. A scrape reads that file and
+queries no database. Every worker counts what groups pulled and handled, and writes it to a
+file of its own. Without gunicorn the process keeps both in memory.
+
+The series of groups that are deleted or left out must end. Gauges of prometheus_client
+cannot: their files keep each label for the life of the process.
 """
 
 from __future__ import annotations
@@ -40,11 +41,11 @@ T = TypeVar("T")
 Totals = dict[int, tuple[int, int]]  # group → messages it pulled, and messages it handled
 
 
-class Told(msgspec.Struct):
-    """Figures of the nodes and of metadata, and when each was read, by a clock that all
-    workers share.
+class FiguresSnapshot(msgspec.Struct):
+    """Figures of the nodes and of metadata, and when each was read, by the monotonic clock
+    that all workers share.
 
-    `members`, `dead`: None while metadata never answered.
+    `members`, `dead`: None while metadata has never answered.
     """
 
     figures: Figures
@@ -54,55 +55,57 @@ class Told(msgspec.Struct):
     metadata_read_at: float | None = None
 
 
-_FIGURES = msgspec.json.Decoder(Told)
+_FIGURES = msgspec.json.Decoder(FiguresSnapshot)
 _TOTALS = msgspec.json.Decoder(Totals)
 
 
 class Board:
-    """The figures of a broker as one of its processes writes and reads them; `directory` is
-    theirs alone.
+    """The figures of a broker, written and read by its processes. `directory` belongs to
+    them alone; None: one process.
     """
 
     def __init__(self, directory: Path | None) -> None:
         self._directory = directory
         self._reader = Reader()
         self._lock: Any = None
-        self._told: Told | None = None
-        self._read_of: tuple[int, int] | None = None  # which file was read last
+        self._last_snapshot: FiguresSnapshot | None = None
+        self._file_version: tuple[int, int] | None = None  # which file was read last
         self._totals: Totals = {}
         self._publishing = Lock()
 
     @cached_property
-    def _own(self) -> str:
-        """Name of the file of this process, which has forked after it made the board."""
+    def _totals_file(self) -> str:
+        # Named late: the process forks after the board is created. With the time, because
+        # process ids are used again, and the totals of an ended process still count.
         return f"totals_{os.getpid()}_{time.monotonic_ns()}.json"
 
     def refresh(self) -> bool:
-        """Reads the figures anew, if this process is the one of its broker that does;
-        whether it is.
+        """Read the figures if this process is the one of its broker that does. Return True
+        if it is.
 
-        Raises MetadataUnavailable before there is a snapshot; later those of the nodes go
-        on without it.
+        Raises MetadataUnavailable before there is a snapshot. Later the figures of metadata
+        stay as they were while it is unavailable.
         """
-        if not self._leads():
+        if not self._is_leader():
             return False
         figures = self._reader.read(most=config.metrics_groups)
-        told = Told(figures, time.monotonic())
+        new = FiguresSnapshot(figures, time.monotonic())
         try:
-            told.members, told.dead = group_counts.read()
-            told.metadata_read_at = time.monotonic()
+            new.members, new.dead = group_counts.read()
+            new.metadata_read_at = time.monotonic()
         except MetadataUnavailable as error:
             log.info("Members and dead letters were not refreshed: %s", error.detail)
-            if (known := self.told()) is not None:
-                told.members, told.dead = known.members, known.dead
-                told.metadata_read_at = known.metadata_read_at
-        self._told = told
-        self._write(FIGURES, msgspec.json.encode(told))
+            if (earlier := self.last_snapshot()) is not None:
+                new.members, new.dead = earlier.members, earlier.dead
+                new.metadata_read_at = earlier.metadata_read_at
+        self._last_snapshot = new
+        self._write(FIGURES, msgspec.json.encode(new))
         return True
 
     def leave(self) -> None:
-        """Lets another process read the figures."""
         if self._lock is not None:
+            # Closing the file releases the lock, so another process reads the figures from
+            # now on.
             self._lock.close()
             self._lock = None
 
@@ -116,42 +119,46 @@ class Board:
         with self._publishing:
             totals = dict(count())
             if totals != self._totals:
-                self._write(self._own, msgspec.json.encode(totals))
+                self._write(self._totals_file, msgspec.json.encode(totals))
                 self._totals = totals
 
-    def told(self) -> Told | None:
-        """The last figures; None before there are any."""
+    def last_snapshot(self) -> FiguresSnapshot | None:
+        """Return the last figures, None before there are any."""
         if self._directory is None:
-            return self._told
+            return self._last_snapshot
         path = self._directory / FIGURES
         with suppress(OSError):
-            found = path.stat()
-            which = found.st_ino, found.st_mtime_ns
-            if which != self._read_of:
-                if (figures := _decoded(_FIGURES, path)) is not None:
-                    self._told = figures
-                self._read_of = which
-        return self._told
+            stat = path.stat()
+            version = stat.st_ino, stat.st_mtime_ns
+            # Decoded once per change: every scrape comes here.
+            if version != self._file_version:
+                if (figures := _decode_file(_FIGURES, path)) is not None:
+                    self._last_snapshot = figures
+                self._file_version = version
+        return self._last_snapshot
 
     def totals(self) -> Totals:
-        """Return what groups pulled and handled through all workers of the broker, ended
-        ones included.
+        """Return what groups pulled and handled through all workers of the broker,
+        including ended ones.
         """
         if self._directory is None:
             return self._totals
         sums: Totals = {}
         for path in self._directory.glob("totals_*.json"):
-            for group_id, (pulled, handled) in (_decoded(_TOTALS, path) or {}).items():
-                before = sums.get(group_id, (0, 0))
-                sums[group_id] = before[0] + pulled, before[1] + handled
+            for group_id, (pulled, handled) in (_decode_file(_TOTALS, path) or {}).items():
+                earlier = sums.get(group_id, (0, 0))
+                sums[group_id] = earlier[0] + pulled, earlier[1] + handled
         return sums
 
-    def _leads(self) -> bool:
-        """Return True if this process holds the lock, which goes to another one at its end."""
+    def _is_leader(self) -> bool:
+        """Return True if this process holds the lock, or gets it now. The lock is free when
+        its process ends.
+        """
         if self._directory is None or self._lock is not None:
             return True
         lock = open(self._directory / LOCK, "ab")  # noqa: SIM115 - held as long as the process lives
         try:
+            # The kernel releases the lock when the process ends, so no leader can be lost.
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             lock.close()
@@ -160,15 +167,16 @@ class Board:
         return True
 
     def _write(self, name: str, text: bytes) -> None:
-        """At once or not at all, as others read it."""
         if self._directory is not None:
+            # Replaced at once, because other processes read it. The draft has the process
+            # id, so that no two processes write the same draft.
             draft = self._directory / f"{name}.{os.getpid()}"
             draft.write_bytes(text)
             os.replace(draft, self._directory / name)
 
 
-def _decoded(decoder: msgspec.json.Decoder[T], path: Path) -> T | None:
-    """Return what a worker wrote to its file. None if the file is damaged or gone: the
+def _decode_file(decoder: msgspec.json.Decoder[T], path: Path) -> T | None:
+    """Return what a worker wrote to its file. None if the file is damaged or missing: the
     others still count.
     """
     try:
@@ -179,76 +187,101 @@ def _decoded(decoder: msgspec.json.Decoder[T], path: Path) -> T | None:
 
 
 def _directory() -> Path | None:
-    named = os.environ.get("PROMETHEUS_MULTIPROC_DIR")
-    return Path(named) if named else None
+    path = os.environ.get("PROMETHEUS_MULTIPROC_DIR")
+    return Path(path) if path else None
 
 
 board = Board(_directory())
 
 
 def sample() -> None:
-    """Tells the other workers what this one counted; a loop of every worker."""
+    """Publish what this worker counted. A loop of every worker calls it."""
     with suppress(MetadataUnavailable):
         metrics_history.evict_groups(snapshot.current().groups.keys())
     board.publish(metrics_history.group_totals)
 
 
 class GroupCollector:
-    """The metrics of groups and topics, made anew for each scrape."""
+    """The metrics of groups and topics, built for each scrape."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         registry.register(self)
 
     def collect(self) -> Iterator[Metric]:
-        """See prometheus_client's collectors."""
-        told = board.told()
-        if told is not None:
-            yield from families(told, board.totals())
+        latest = board.last_snapshot()
+        if latest is not None:
+            yield from metric_families(latest, board.totals())
 
 
-def families(told: Told, totals: Totals) -> Iterator[Metric]:
-    """All metrics of groups and topics."""
-    yield from _of_groups(told)
-    yield from _counters(told, totals)
-    yield _log_ends(told.figures)
-    yield from _left_out(told.figures)
-    yield _ages(told)
-
-
-def _left_out(figures: Figures) -> Iterator[Metric]:
+def metric_families(latest: FiguresSnapshot, totals: Totals) -> Iterator[Metric]:
+    yield from _group_gauges(latest)
+    yield from _counters(latest, totals)
+    figures = latest.figures
+    yield _gauge(
+        "catmq_topic_log_end_offset",
+        "The offset that the next message of a queue gets.",
+        ("topic", "queue"),
+        (
+            ((topic, str(queue)), head)
+            for topic, heads in figures.topics
+            for queue, head in heads
+        ),
+    )
     text = "Groups that are not named here, those least behind."
     yield GaugeMetricFamily("catmq_groups_left_out", text, value=figures.groups_left_out)
     text = "Topics that are not named here, those with the fewest messages."
     yield GaugeMetricFamily("catmq_topics_left_out", text, value=figures.topics_left_out)
+    now = time.monotonic()
+    # Infinite, not absent, before the first answer: an alert on the age must fire then, too.
+    metadata_age_s = (
+        math.inf if latest.metadata_read_at is None else now - latest.metadata_read_at
+    )
+    yield _gauge(
+        "catmq_group_figures_age_seconds",
+        "How old the figures of groups and topics are: those read from nodes, and from metadata.",
+        ("source",),
+        ((("nodes",), now - latest.read_at), (("metadata",), metadata_age_s)),
+    )
 
 
 Rows = Iterable[tuple[Any, float | None]]
 
 
-def _of_groups(told: Told) -> Iterator[Metric]:
-    """Gauges that every broker tells alike."""
-    groups, members, dead = told.figures.groups, told.members, told.dead
+def _group_gauges(latest: FiguresSnapshot) -> Iterator[Metric]:
+    groups, members, dead = latest.figures.groups, latest.members, latest.dead
     yield _gauge(
-        "catmq_group_lag_messages", "Unread messages of a group in a topic.", ("group", "topic"),
+        "catmq_group_lag_messages",
+        "Unread messages of a group in a topic.",
+        ("group", "topic"),
         (((group.name, lag.topic), lag.messages) for group in groups for lag in group.lags),
-    )  # fmt: skip
+    )
     yield _gauge(
-        "catmq_group_lag_seconds", "Age of the oldest unread message; 0 if none "
-                                   "is.", ("group", "topic"),
+        "catmq_group_lag_seconds",
+        "Age of the oldest unread message; 0 if none is.",
+        ("group", "topic"),
         (((group.name, lag.topic), lag.seconds) for group in groups for lag in group.lags),
-    )  # fmt: skip
-    yield _by_group("catmq_group_retries_pending", "Failed messages that are still to be "
-                                                   "tried again.",
-                    groups, lambda one: one.retries)  # fmt: skip
-    yield _by_group("catmq_group_members", "Members of a group.",
-                    groups, lambda one: None if members is None else members.get(one.id,
-                    0))  # fmt: skip
-    yield _by_group("catmq_group_dead_letters", "Dead messages of a group, as a job "
-                                                "counted them last.",
-                    groups, lambda one: None if dead is None else dead.get(one.id, 0))  # fmt: skip
+    )
+    yield _gauge_by_group(
+        "catmq_group_retries_pending",
+        "Failed messages that are still to be tried again.",
+        groups,
+        lambda group: group.retries,
+    )
+    yield _gauge_by_group(
+        "catmq_group_members",
+        "Members of a group.",
+        groups,
+        lambda group: None if members is None else members.get(group.id, 0),
+    )
+    yield _gauge_by_group(
+        "catmq_group_dead_letters",
+        "Dead messages of a group, as a job counted them last.",
+        groups,
+        lambda group: None if dead is None else dead.get(group.id, 0),
+    )
 
 
-def _by_group(
+def _gauge_by_group(
     name: str,
     text: str,
     groups: Iterable[GroupFigures],
@@ -260,16 +293,16 @@ def _by_group(
 
 
 def _gauge(name: str, text: str, labels: tuple[str, ...], rows: Rows) -> Metric:
-    """Return what is not known has no sample."""
     metric = GaugeMetricFamily(name, text, labels=labels)
     for values, value in rows:
+        # An unknown value has no sample: 0 would look like a figure.
         if value is not None:
             metric.add_metric(values, value)
     return metric
 
 
-def _counters(told: Told, totals: Totals) -> Iterator[Metric]:
-    """Return what went through this broker since it began; each tells its own part."""
+def _counters(latest: FiguresSnapshot, totals: Totals) -> Iterator[Metric]:
+    """Yield counters of what went through this broker since it started."""
     pulled = CounterMetricFamily(
         "catmq_group_messages_pulled",
         "Messages of a topic answered to pulls of a group.",
@@ -280,26 +313,8 @@ def _counters(told: Told, totals: Totals) -> Iterator[Metric]:
         "Messages that commits of a group moved past.",
         labels=("group",),
     )
-    for group in told.figures.groups:
+    for group in latest.figures.groups:
         counts = totals.get(group.id, (0, 0))
         pulled.add_metric((group.name,), counts[0])
         handled.add_metric((group.name,), counts[1])
     yield from (pulled, handled)
-
-
-def _log_ends(figures: Figures) -> Metric:
-    rows = (
-        ((topic, str(queue)), head)
-        for topic, ends in figures.topics
-        for queue, head in ends
-    )
-    text = "The offset that the next message of a queue gets."
-    return _gauge("catmq_topic_log_end_offset", text, ("topic", "queue"), rows)
-
-
-def _ages(told: Told) -> Metric:
-    now = time.monotonic()
-    of_metadata = math.inf if told.metadata_read_at is None else now - told.metadata_read_at
-    rows = ((("nodes",), now - told.read_at), (("metadata",), of_metadata))
-    text = "How old the figures of groups and topics are: those read from nodes, and from metadata."
-    return _gauge("catmq_group_figures_age_seconds", text, ("source",), rows)

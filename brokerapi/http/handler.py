@@ -1,9 +1,9 @@
-"""The WSGI side of the API: Django's requests, URLs and answers, without its way through
+"""The WSGI application of the API: Django's requests, URLs and responses, without its
 middleware.
 
 Sessions, CSRF tokens, messages and frames are for users with browsers. A program has a key
-in a header, and what it does not need costs more than its authentication, its limits and
-its metrics together: see docs/decisions/0019-short-way-of-requests.md.
+in a header, and the middleware would cost it more than its authentication, limits and
+metrics together: see docs/decisions/0019-short-way-of-requests.md.
 """
 
 from __future__ import annotations
@@ -27,20 +27,18 @@ from metadata.limits.concurrency import limiter
 if TYPE_CHECKING:
     from wsgiref.types import StartResponse, WSGIEnvironment
 
-# Who joins can wait better than those who are members: above so many requests that wait for
-# their turn a
-# registration is refused, before it takes a thread from them.
+# New members can wait, members cannot: if more requests than this wait for a thread,
+# registrations are refused.
 MOST_WAITING = 100
 JOINING = "/consumers"
 PATHS = ("/api", "//api", "/livez", "/readyz", "/metrics")
-# What programs are told is neither kept by whoever passes it on, nor taken for a page by a
-# browser.
+# Answers are neither cached by proxies, nor rendered as a page by browsers.
 SAFE = (("Cache-Control", "no-store"), ("X-Content-Type-Options", "nosniff"))
 MOST_KNOWN_PATHS = 4096  # topics and consumers of a busy broker
 
 
 class ApiHandler:
-    """Answers what lies under PATHS."""
+    """Answers the URLs under PATHS."""
 
     def __call__(
         self, environ: WSGIEnvironment, start_response: StartResponse
@@ -50,14 +48,11 @@ class ApiHandler:
             f"{response.status_code} {response.reason_phrase}", [*response.items(), *SAFE]
         )
         if isinstance(response, HttpResponse):
-            # its close() would send signals, and nothing is open in it
+            # Not the response itself: its close() would send signals, and nothing is open in it.
             return (response.content,)
         return response
 
     def get_response(self, request: HttpRequest) -> HttpResponseBase:
-        """The answer, with its length: without one a server would have to send it in
-        chunks.
-        """
         if (
             limiter.waiting() > MOST_WAITING
             and request.method == "POST"
@@ -69,17 +64,15 @@ class ApiHandler:
             # taking over.
             with limiter.permit(first=request.path.endswith("/heartbeat")):
                 response = _answer(request)
+        # Without a length the server would have to send the answer in chunks.
         if isinstance(response, HttpResponse) and "Content-Length" not in response:
             response["Content-Length"] = str(len(response.content))
         return response
 
 
 def _answer(request: HttpRequest) -> HttpResponseBase:
-    """Return the answer of the URL's view; connections to the metadata go back before it is
-    written.
-    """
     try:
-        match = request.resolver_match = _resolved(request.path_info)
+        match = request.resolver_match = _resolve(request.path_info)
         response: HttpResponseBase = match.func(request, **match.kwargs)
         if isinstance(response, SimpleTemplateResponse):
             response.render()
@@ -87,17 +80,16 @@ def _answer(request: HttpRequest) -> HttpResponseBase:
     except Exception as error:  # noqa: BLE001 - endpoints answer theirs: Django logs and answers what is left
         return response_for_exception(request, error)
     finally:
+        # Before the answer is written: a slow client must not hold a metadata connection.
         release_connections()
 
 
 @lru_cache(MOST_KNOWN_PATHS)
-def _resolved(path: str) -> ResolverMatch:
-    """The view of a path. The same few come all the time: looked up anew each would cost
-    more than its key.
-
-    Raises Resolver404, which is not remembered. A base URL that ends in / doubles the first
-    one.
-    """
+def _resolve(path: str) -> ResolverMatch:
+    """Return the view of a path. Raises Resolver404."""
+    # Cached: the same few thousand paths come all the time, and resolving costs more than
+    # authentication. Errors are not cached. A base URL that ends in / doubles the first
+    # one.
     return get_resolver().resolve(
         path.replace("//", "/", 1) if path.startswith("//") else path
     )

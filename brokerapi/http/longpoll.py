@@ -1,16 +1,17 @@
 """A pull that may wait.
 
-It reads once. If there is nothing, and nothing to tell, the thread waits behind the
-positions it read from, without a database connection, until a head passes one of them, the
-group's generation moves, the broker is drained or stops, or the time is over; then it reads
-once more, but only the queues with news and those that could not be read before, and
-answers. It reads again only where it got further, behind messages that a filter leaves out:
-whatever else wakes it for nothing cannot make it spin here.
+It reads once. If there are no messages and nothing to report, the thread waits without a
+database connection until one of the queues has a message, the group's generation changes,
+the broker is drained or stops, or the time is over. Then it reads again, but only the
+queues with news and those that could not be read before, and answers. It reads more often
+only if it advances past messages that a filter leaves out; so no other wake-up can make it
+spin.
 
-Waiting threads are capped (`max_waiters`) below the number of threads of the worker: above
-the cap a pull is answered at once, empty, so that sends and commits always find a thread;
-the answer says when to ask again. So it is if one consumer waits in too many pulls at once,
-or if the pulls of one API key or one address have three quarters of the places.
+Waiting threads are limited (`max_waiters`) below the number of threads of the worker. Above
+the limit a pull is answered at once, empty, so that sends and commits always find a thread;
+`retry_after_ms` is the pause of the client. The same happens if one consumer waits
+in too many pulls at once, or if the pulls of one API key or one address have three quarters
+of the places.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Hashable, Sequence
+from contextlib import AbstractContextManager, ExitStack
 from typing import NamedTuple
 
 from django.db import close_old_connections
@@ -35,36 +37,38 @@ from metadata.errors import Unavailable
 from metadata.limits.concurrency import limiter
 from metadata.limits.places import Places
 
-# States that a client can do nothing about: worth waiting for their end like for a message.
+# States that a client can do nothing about: their end is worth waiting for, like a message.
 WAITING_STATES = ("ok", "stopped", "unavailable")
-# Nothing tells when a node is back, or what its replica got meanwhile: such a pull is tried
-# again then.
+# Nothing wakes a pull when a node is back, or for what its replica gets meanwhile: the pull is
+# tried again after this time.
 UNAVAILABLE_WAIT_S = 1.0
-SLOW_WAIT_S = 0.25  # the same for a node that is only slow to answer
-# A pull that got behind messages which a filter leaves out says so within it: till then
-# they count as unread.
+# The same for a node that is only slow to answer.
+SLOW_WAIT_S = 0.25
+# A pull that passed messages which a filter leaves out returns within this time: until the
+# client commits, they count as unread.
 PASSED_WAIT_S = 2.0
-TURNED_AWAY_MS = (1_000, 2_000)  # pause of a client that found no place to wait, at random
+# Pause of a client that found no place to wait. Random, so that such clients spread out.
+TURNED_AWAY_MS = (1_000, 2_000)
 
-NO_GROUP = 0  # whoever reads a queue without a group hears of no change in one
-# for the pulls of one consumer: it needs one, and a second while it changes brokers
+# A reader without a group waits for no change of a group.
+NO_GROUP = 0
+# A consumer needs one place, and a second one while it changes brokers.
 PLACES_OF_ONE = 8
 
-# A quarter is left for others, however much a key or an address asks for.
+# A quarter of the places stays free for others, however many a key or an address takes.
 _places = Places(
     most=config.max_waiters,
     most_of_one=PLACES_OF_ONE,
     most_shared=max(1, config.max_waiters * 3 // 4),
 )
-# Nobody needs many readers without a group: they have a quarter, and those of one key half
-# of that.
+# Readers without a group are few: they get a quarter of the places, those of a key an eighth.
 _browsers = Places(
     most=max(1, config.max_waiters // 4), most_of_one=max(1, config.max_waiters // 8)
 )
 
 
-class Asker(NamedTuple):
-    """Whoever waits, and the wider askers whose places it takes: its API key and its
+class PlaceOwner(NamedTuple):
+    """The owner of a place to wait, and the wider owners it counts for: its API key and its
     address.
     """
 
@@ -72,15 +76,13 @@ class Asker(NamedTuple):
     shared: tuple[Hashable, ...]
 
 
-def asker(who: Hashable, *, key_id: int | None, address: str) -> Asker:
-    """Return the asker for a wait. A request without a key shares the places of all that
-    have none.
-    """
-    return Asker(who, (("key", key_id or 0), ("address", address)))
+def place_owner(key: Hashable, *, key_id: int | None, address: str) -> PlaceOwner:
+    """Return the owner for a wait. Requests without a key count for one shared owner."""
+    return PlaceOwner(key, (("key", key_id or 0), ("address", address)))
 
 
-class Asked(NamedTuple):
-    """Request of a pull; `generation` is the one of the group that the member has applied."""
+class PullParameters(NamedTuple):
+    """Parameters of a pull. `generation` is the one that the member has applied."""
 
     generation: int
     queues: Sequence[PullQueue]
@@ -89,9 +91,9 @@ class Asked(NamedTuple):
     wait_ms: int
 
 
-class Pulled(NamedTuple):
-    """Answer to a pull; `generation` is the group's now. `retry_after_ms`: no place to wait
-    was free.
+class PullResult(NamedTuple):
+    """Answer to a pull. `generation` is the current one of the group. `retry_after_ms`: no
+    place to wait was free.
     """
 
     generation: int
@@ -100,207 +102,208 @@ class Pulled(NamedTuple):
     retry_after_ms: int | None = None
 
 
-def pull_or_wait(*, consumer: ConsumerId, asked: Asked, address: str) -> Pulled:
-    """Messages of the asked queues, waiting up to `wait_ms` for the first. `address` is the
-    client's.
+def pull_or_wait(
+    *, consumer: ConsumerId, parameters: PullParameters, address: str
+) -> PullResult:
+    """Pull messages of the queues in `parameters`, waiting up to `wait_ms` for the first.
+    `address` is the client's.
 
     Raises Draining, NodeUnavailable.
     """
     draining.check()
-    with _LongPoll(consumer, asked, address) as poll:
+    with _LongPoll(consumer, parameters, address) as poll:
         while True:
-            fresh: list[PulledQueue] = []
-            if queues := poll.to_read():
+            new_results: list[PulledQueue] = []
+            if queues := poll.queues_to_read():
                 try:
-                    fresh = pull.pull(
+                    new_results = pull.pull(
                         consumer=consumer,
                         queues=queues,
-                        max_messages=asked.max_messages,
-                        max_bytes=asked.max_bytes,
+                        max_messages=parameters.max_messages,
+                        max_bytes=parameters.max_bytes,
                     )
+                # Some queues were read before, so their results are answered.
                 except Unavailable:
-                    if len(queues) == len(asked.queues):
+                    if len(queues) == len(parameters.queues):
                         raise
-            answer = poll.take(fresh)
+            answer = poll.take(new_results)
             if poll.is_over(answer):
                 return answer
-            if not poll.finds_place():
-                retry_ms = min(asked.wait_ms, random.randint(*TURNED_AWAY_MS))
+            if not poll.find_place():
+                retry_ms = min(parameters.wait_ms, random.randint(*TURNED_AWAY_MS))
                 return answer._replace(retry_after_ms=retry_ms)
             poll.wait()
 
 
-def take_place(waiter: Asker) -> bool:
-    """Take one of the places where a thread may wait; whether one was free for this asker."""
-    return _places.take(*waiter)
-
-
-def give_back_place(waiter: Asker) -> None:
-    _places.give_back(*waiter)
+def waiting_place(owner: PlaceOwner) -> AbstractContextManager[bool]:
+    """Hold one of the places where a thread may wait. Yields False if none was free."""
+    return _places.place(*owner)
 
 
 def browse_or_wait(
-    *, topic: str, place: tuple[int, int], limit: int, wait_ms: int, actor: Actor
+    *, topic: str, position: tuple[int, int], limit: int, wait_ms: int, actor: Actor
 ) -> browse.MessagePage:
-    """Messages of a queue from an offset on (`place`), waiting up to `wait_ms` for the
-    first behind its head.
+    """Read messages of a queue from `position` (queue, offset) on, waiting up to `wait_ms`
+    for the first.
 
-    Answers at once where no place to wait is free. Raises as `browse.read_page`.
+    Answers at once if no place to wait is free. Raises as `browse.read_page`.
     """
-    queue, offset = place
-    until = time.monotonic() + wait_ms / 1000
-    with _BrowserPlace(actor) as place_to_wait:
+    queue, offset = position
+    until, has_place = time.monotonic() + wait_ms / 1000, False
+    owner = place_owner(object(), key_id=actor.key_id, address=actor.address)
+    with ExitStack() as places:
         while True:
-            found = browse.read_page(
+            page = browse.read_page(
                 topic=topic, queue=queue, offset=offset, limit=limit, actor=actor
             )
-            at_end = not found.messages and found.next is None
-            if not at_end or draining.hurries() or time.monotonic() >= until:
-                return found
-            if not place_to_wait.take():
-                return found
+            at_end = not page.messages and page.next is None
+            if not at_end or draining.must_not_wait() or time.monotonic() >= until:
+                return page
+            # Both limits count: that of readers without a group, and that of all waiting
+            # threads. A place is kept until the end.
+            has_place = has_place or (
+                places.enter_context(_browsers.place(actor.key_id or actor.name))
+                and places.enter_context(waiting_place(owner))
+            )
+            if not has_place:
+                return page
             close_old_connections()
             with board.watch(NO_GROUP, {queue: offset}) as waiter:
-                if board.known(queue) <= offset and not draining.hurries():
+                if board.known(queue) <= offset and not draining.must_not_wait():
                     with limiter.aside():
                         waiter.wait(until - time.monotonic())
 
 
-class _BrowserPlace:
-    """The place of a reader without a group, taken when it has to wait and given back at
-    the end.
-    """
-
-    def __init__(self, actor: Actor) -> None:
-        self._key = actor.key_id or actor.name
-        self._asker = asker(object(), key_id=actor.key_id, address=actor.address)
-        self._is_taken = False
-
-    def __enter__(self) -> _BrowserPlace:
-        return self
-
-    def __exit__(self, *raised: object) -> None:
-        if self._is_taken:
-            _places.give_back(*self._asker)
-            _browsers.give_back(self._key)
-
-    def take(self) -> bool:
-        """Return True if it has a place, or gets one now."""
-        if not self._is_taken and _browsers.take(self._key):
-            self._is_taken = _places.take(*self._asker)
-            if not self._is_taken:
-                _browsers.give_back(self._key)
-        return self._is_taken
-
-
-def _generation(group_id: int, otherwise: int) -> int:
-    """The group's generation as this broker knows it; a group it does not know (yet) has
-    not changed.
+def _current_generation(group_id: int, otherwise: int) -> int:
+    """Return the group's generation as this broker knows it; `otherwise` if the group is
+    unknown here.
     """
     group = snapshot.current().groups.get(group_id)
-    # A snapshot may be older than the heartbeat that told the member its generation.
+    # A snapshot may be older than the heartbeat that gave the member its generation.
     return otherwise if group is None else max(group.generation, otherwise)
 
 
-class _LongPoll:
-    """A pull between its reads: what is known of its queues, where it goes on, until when
-    it waits.
+class _LongPoll(ExitStack):
+    """A pull between its reads: the results of its queues, where each is read next, until
+    when it waits.
 
-    It ends at the first news, or when the time is over; soon after messages that were left
-    out, too, and at once after `scan_limit` of them, so that a group commits how far it is.
+    It ends at the first news, or when the time is over. It also ends soon after messages
+    were left out by a filter, and at once after `scan_limit` of them, so that the group
+    commits its progress.
     """
 
-    def __init__(self, consumer: ConsumerId, asked: Asked, address: str) -> None:
-        self._consumer, self._asked = consumer, asked
-        self._asker = asker(consumer.text, key_id=consumer.key_id, address=address)
-        self._queues = list(asked.queues)  # from where each is read next
-        self._found: dict[int, PulledQueue] = {}
+    def __init__(
+        self, consumer: ConsumerId, parameters: PullParameters, address: str
+    ) -> None:
+        super().__init__()  # holds the place to wait, and gives it back at the end
+        self._consumer, self._parameters = consumer, parameters
+        self._owner = place_owner(consumer.text, key_id=consumer.key_id, address=address)
+        self._queues = list(parameters.queues)  # from where each is read next
+        self._results: dict[int, PulledQueue] = {}
         self._until = float("-inf")  # monotonic
-        self._offsets: dict[int, int] = {}  # behind which it waits
+        self._wait_offsets: dict[int, int] = {}  # by queue: the wait ends above it
         self._has_place = False
-        # messages that were left out: by the last read, and by all
+        # Messages that a filter left out: in the last read, and in all reads.
         self._moved = self._passed = 0
 
-    def __enter__(self) -> _LongPoll:
-        return self
-
-    def __exit__(self, *raised: object) -> None:
-        if self._has_place:
-            give_back_place(self._asker)
-
-    def to_read(self) -> list[PullQueue]:
-        """All queues; later those with news, and those that could not be read from their
-        nodes.
+    def queues_to_read(self) -> list[PullQueue]:
+        """Return all queues; later those with news, and those that could not be read from
+        their nodes.
         """
-        unread = self._found.keys() - self._offsets.keys()
-        unread |= {queue for queue, one in self._found.items() if one.stale}
-        wanted = unread | {
-            queue for queue, at in self._offsets.items() if board.known(queue) > at
+        ids = self._results.keys() - self._wait_offsets.keys()
+        ids |= {queue for queue, result in self._results.items() if result.stale}
+        queues_to_read = ids | {
+            queue
+            for queue, offset in self._wait_offsets.items()
+            if board.known(queue) > offset
         }
-        return [ask for ask in self._queues if not self._found or ask.queue in wanted]
+        return [
+            position
+            for position in self._queues
+            if not self._results or position.queue in queues_to_read
+        ]
 
-    def take(self, fresh: Sequence[PulledQueue]) -> Pulled:
-        """The answer, with some queues read anew."""
-        self._found |= {one.queue: one for one in fresh}
-        found = [self._found[ask.queue] for ask in self._asked.queues]
-        pairs = list(zip(self._queues, found, strict=True))
-        moved = sum(got.next_offset - ask.offset for ask, got in pairs if got.state == "ok")
-        self._moved = 0 if any(one.rows for one in found) else moved
+    def take(self, new_results: Sequence[PulledQueue]) -> PullResult:
+        """Merge new results into those of earlier reads. Return the answer."""
+        self._results |= {result.queue: result for result in new_results}
+        results = [self._results[position.queue] for position in self._parameters.queues]
+        pairs = list(zip(self._queues, results, strict=True))
+        moved = sum(
+            result.next_offset - position.offset
+            for position, result in pairs
+            if result.state == "ok"
+        )
+        self._moved = 0 if any(result.rows for result in results) else moved
         self._passed += self._moved
         self._queues = [
-            ask._replace(offset=got.next_offset) if got.state == "ok" else ask
-            for ask, got in pairs
+            position._replace(offset=result.next_offset)
+            if result.state == "ok"
+            else position
+            for position, result in pairs
         ]
-        generation = _generation(self._consumer.group_id, self._asked.generation)
-        return Pulled(generation, found, generation != self._asked.generation)
+        generation = _current_generation(
+            self._consumer.group_id, self._parameters.generation
+        )
+        return PullResult(generation, results, generation != self._parameters.generation)
 
-    def is_over(self, answer: Pulled) -> bool:
-        """Return True if the answer is to be told now."""
-        if self._asked.wait_ms == 0 or answer.assignment_changed:
+    def is_over(self, answer: PullResult) -> bool:
+        # The client learns of its new queues by a heartbeat, which must not wait for a
+        # message.
+        if self._parameters.wait_ms == 0 or answer.assignment_changed:
             return True
         if any(queue.rows or queue.state not in WAITING_STATES for queue in answer.queues):
             return True
         if not self._has_place:
             return False
+        # Messages that a filter left out are reported soon, so that the group commits past
+        # them.
         over = self._passed >= config.scan_limit or time.monotonic() >= self._until
         return not self._moved or over
 
-    def finds_place(self) -> bool:
-        """Return True if its thread may wait."""
+    def find_place(self) -> bool:
         if not self._has_place:
-            self._has_place = take_place(self._asker)
-            self._until = time.monotonic() + self._asked.wait_ms / 1000
+            self._has_place = self.enter_context(waiting_place(self._owner))
+            self._until = time.monotonic() + self._parameters.wait_ms / 1000
         return self._has_place
 
     def wait(self) -> None:
-        """Returns when there is news or the time is over; a wake-up without news is slept
-        over.
+        """Return when there is news or the time is over. Wake-ups without news do not end
+        the wait.
         """
-        group_id, until = self._consumer.group_id, self._waits_until()
+        group_id, generation = self._consumer.group_id, self._parameters.generation
+        until = self._waits_until()
         close_old_connections()
         while (left_s := until - time.monotonic()) > 0:
-            with board.watch(group_id, self._offsets) as waiter:
-                # What happened before the waiter was registered would wake nobody.
-                if self._has_news():
+            with board.watch(group_id, self._wait_offsets) as waiter:
+                # News before the waiter was registered does not wake it.
+                if (
+                    draining.must_not_wait()
+                    or _current_generation(group_id, generation) != generation
+                    or any(
+                        board.known(queue) > at for queue, at in self._wait_offsets.items()
+                    )
+                ):
                     return
                 with limiter.aside():
                     waiter.wait(left_s)
 
     def _waits_until(self) -> float:
-        """Note behind which offsets it waits, and return until when."""
-        queues = self._found.values()
+        """Set the offsets to wait for, and return the time (monotonic) when the wait ends."""
+        queues = self._results.values()
         # A stopped queue may hold messages already: what ends its wait is the group's next
         # generation.
-        # In one whose next message is too young others make no difference.
+        # In a queue whose next message is too young, new messages change nothing.
         young = [queue.due_in_ms for queue in queues if queue.due_in_ms is not None]
-        served = [
+        readable = [
             queue for queue in queues if queue.state == "ok" and queue.due_in_ms is None
         ]
-        self._offsets = {
-            queue.queue: queue.next_offset for queue in served if not _is_slow(queue)
+        self._wait_offsets = {
+            queue.queue: queue.next_offset for queue in readable if not _is_slow(queue)
         }
+        # Offsets that were passed count as lag until the client commits them.
         if self._passed:
             self._until = min(self._until, time.monotonic() + PASSED_WAIT_S)
+        # Wake up when the next message is old enough for the subscription's delay.
         pauses = [min(young) / 1000] if young else []
         if any(queue.state == "unavailable" or queue.stale for queue in queues):
             pauses.append(UNAVAILABLE_WAIT_S)
@@ -308,16 +311,7 @@ class _LongPoll:
             pauses.append(SLOW_WAIT_S)
         return min([self._until, *(time.monotonic() + pause for pause in pauses)])
 
-    def _has_news(self) -> bool:
-        generation = self._asked.generation
-        if (
-            draining.hurries()
-            or _generation(self._consumer.group_id, generation) != generation
-        ):
-            return True
-        return any(board.known(queue) > offset for queue, offset in self._offsets.items())
-
 
 def _is_slow(queue: PulledQueue) -> bool:
-    """Return True if the pull did not wait for the queue's node."""
+    # The pull answered without the queue's node, so its head is not known.
     return queue.state == "ok" and queue.head is None

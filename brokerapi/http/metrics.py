@@ -1,9 +1,9 @@
-"""Metrics that `/metrics` shows, right across worker processes.
+"""Metrics of `/metrics`, summed over worker processes.
 
 With PROMETHEUS_MULTIPROC_DIR set (gunicorn's configuration does) every process writes its
-values to files there and whichever answers adds them up; its `child_exit` drops the gauges
-of a dead one. No label of these may take values that clients choose: routes are patterns, a
-made-up method is "other". Groups and topics, of which there may be many, are in
+values to files there, and the one that answers adds them up. Its `child_exit` drops the
+gauges of a dead process. No label may take values that clients choose: routes are patterns,
+an invented method is "other". Groups and topics, of which there may be many, are in
 group_metrics.py.
 """
 
@@ -45,11 +45,11 @@ from metadata.errors import CatmqError, Code
 from metadata.monitoring import metrics_history
 from metadata.topics import producers
 
-# They would be a second line per counter that nobody reads.
+# The _created series would double the number of lines, and nothing reads them.
 disable_created_metrics()  # type: ignore[no-untyped-call]
 
 log = logging.getLogger(__name__)
-# others count as "other"
+# Other methods, which clients may invent, count as "other".
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 
 REQUESTS = Counter("catmq_requests", "Requests answered.", ["method", "route", "status"])
@@ -87,7 +87,7 @@ NODE_SECONDS = Gauge(
 
 
 def count_request(request: HttpRequest, response: HttpResponse) -> None:
-    """Counts an answered request, and its error if it is one."""
+    # The route, not the path: a label must not take values that clients choose.
     match = request.resolver_match
     method = request.method if request.method in METHODS else "other"
     REQUESTS.labels(method, match.route if match else "", response.status_code).inc()
@@ -97,18 +97,17 @@ def count_request(request: HttpRequest, response: HttpResponse) -> None:
 
 
 def count_again(method: str, route: str) -> None:
-    """Counts a request that got the answer of the one before again."""
     REQUESTS.labels(method, route, 200).inc()
     REPEATED.inc()
 
 
 def count_error(code: Code, count: int = 1) -> None:
-    """Counts an error that a client was told, once or of so many messages."""
+    """Count errors that were answered, or errors of single messages."""
     ERRORS.labels(code.value).inc(count)
 
 
 class Sender(NamedTuple):
-    """A client that sent messages: its API key, its address, and its name and version."""
+    """A client that sent messages: its API key, its address, its name and version."""
 
     actor: Actor
     address: str
@@ -116,7 +115,7 @@ class Sender(NamedTuple):
 
 
 def count_sent(topic: str, runs: Sequence[Run], *, bytes: int, sender: Sender) -> None:
-    """Counts the messages of a send to a topic, and the errors of those that were refused."""
+    """Count the stored messages of a send, and the errors of the refused ones."""
     stored = refused = 0
     for run in runs:
         if isinstance(run.fate, CatmqError):
@@ -125,55 +124,54 @@ def count_sent(topic: str, runs: Sequence[Run], *, bytes: int, sender: Sender) -
         else:
             stored += run.length
     SENT.inc(stored)
-    known = snapshot.current().topic(topic)
-    if known is not None:
+    info = snapshot.current().topic(topic)
+    if info is not None:
         metrics_history.count_sent(
-            topic_id=known.id, messages=stored, bytes=bytes if stored else 0, errors=refused
+            topic_id=info.id, messages=stored, bytes=bytes if stored else 0, errors=refused
         )
+        # A producer is listed once it has stored something, not for refused messages.
         if stored:
-            producers.count_sent(topic_id=known.id, messages=stored, **sender._asdict())
+            producers.count_sent(topic_id=info.id, messages=stored, **sender._asdict())
 
 
 def count_pulled(group_id: int, queues: Iterable[PulledQueue | Leased]) -> None:
-    """Counts the messages of a pull, by topic."""
-    known = snapshot.current().queues
+    queue_infos = snapshot.current().queues
     total = 0
     for queue in queues:
         if queue.rows:
             total += len(queue.rows)
-            info = known.get(queue.queue)
+            info = queue_infos.get(queue.queue)
             if info is not None:
-                weight = sum(
+                # Lists, not generators: faster for the few messages of a pull.
+                size = sum(
                     [len(row[ROW_BODY]) for row in queue.rows if row[ROW_BODY] is not None]
                 )
                 metrics_history.count_pulled(
                     topic_id=info.topic_id,
                     group_id=group_id,
                     messages=len(queue.rows),
-                    bytes=weight,
+                    bytes=size,
                 )
     PULLS.inc()
     PULLED.inc(total)
 
 
 def count_committed(group_id: int, committed: Iterable[Committed | ReportOutcome]) -> None:
-    """Counts the positions of a commit, and by topic what it moved them past."""
-    known = snapshot.current().queues
+    """Count the positions of a commit, and by topic the messages that it moved past."""
+    queue_infos = snapshot.current().queues
     positions = 0
-    for one in committed:
-        positions += one.state == "ok"
-        info = known.get(one.queue) if one.handled else None
+    for result in committed:
+        positions += result.state == "ok"
+        info = queue_infos.get(result.queue) if result.handled else None
         if info is not None:
             metrics_history.count_handled(
-                topic_id=info.topic_id, group_id=group_id, messages=one.handled
+                topic_id=info.topic_id, group_id=group_id, messages=result.handled
             )
     COMMITTED.inc(positions)
 
 
 def sample() -> None:
-    """Takes the values that are states and not events; a loop of every worker, once a
-    second or so.
-    """
+    """Set the gauges. A loop of every worker calls it about once a second."""
     WAITERS.set(board.waiters())
     CORRUPT_QUEUES.set(len(corruption.current()))
     SNAPSHOT_AGE.set(snapshot.age_s())
@@ -197,7 +195,6 @@ class WorkerFiles:
         self._directory = directory
 
     def collect(self) -> Iterable[Metric]:
-        """Return the metrics of all workers, added up."""
         files = [str(path) for path in self._directory.glob("*.db")]
         try:
             return _merge_files(files)
@@ -224,8 +221,8 @@ def _is_readable(file: str) -> bool:
 
 
 def exposition() -> tuple[bytes, str]:
-    """(text, content type) of all processes' values."""
     sample()
+    # In gunicorn the registry of this process would show only its own share.
     collectors, groups = REGISTRY, CollectorRegistry()
     if "PROMETHEUS_MULTIPROC_DIR" in os.environ:
         collectors = CollectorRegistry()

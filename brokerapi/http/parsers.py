@@ -1,9 +1,9 @@
-"""A request's body: bytes read under a limit, unpacked under a limit, decoded into a typed
-struct.
+"""The body of a request: bytes read under a limit, unpacked under a limit, decoded into a
+typed struct.
 
 The stream is read here and nowhere else (`request.body` would read first and count later).
 A Content-Length over the limit is refused before a byte is read; a chunked body is counted
-as it comes.
+as it arrives.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from metadata.limits.concurrency import limiter
 T = TypeVar("T")
 CHUNK_BYTES = 64 << 10
 GZIP_WBITS = 31  # zlib's number for "a gzip header and nothing else"
-MAX_GZIP_MEMBERS = 16  # every one costs a copy of what follows it, also when it is empty
+MAX_GZIP_MEMBERS = 16  # each, even an empty member, costs a copy of the bytes after it
 
 _AT = re.compile(r" - at (?:`key` in )?`\$\.?([^`]*)`$")
 _UNKNOWN = re.compile(r"^Object contains unknown field `(.*)`$", re.DOTALL)
@@ -33,14 +33,13 @@ _MISSING = re.compile(r"^Object missing required field `(.*)`$")
 
 
 class Body(Generic[T]):
-    """Body that an endpoint reads: the struct of its JSON and, if it differs, of its
+    """The body of an endpoint: the struct of its JSON and, if it differs, of its
     MessagePack.
 
-    `usual` is a struct for most of what comes in MessagePack: tried first, and whatever is
-    not like it is read as `msgpack`, which alone says what is wrong. `most_bytes` is the
-    limit where it is below that of the settings. `check_packed` refuses MessagePack with
-    too many values before they are made; None where
-    `most_bytes` is limit enough.
+    `usual` is a struct for most MessagePack bodies. It is tried first; a body that does not
+    match is decoded as `msgpack`, whose error is reported. `most_bytes` is a limit below
+    that of the settings. `check_packed` refuses MessagePack with too many values before
+    they are created; None where `most_bytes` is limit enough.
     """
 
     def __init__(
@@ -66,89 +65,82 @@ class Body(Generic[T]):
         most: int | None = None,
         most_values: int = value_limits.MAX_VALUES,
     ) -> T:
-        """The request's body, of at most so many bytes and values. Raises Malformed,
-        TooLarge, or Invalid naming the field."""
-        kind = formats.of_request(request)
-        data = read_bytes(request, most or self._most_bytes)
-        if not data:
+        """Return the body, of at most `most` bytes and `most_values` values. Raises
+        Malformed, TooLarge, or Invalid naming the field.
+        """
+        kind = formats.request_format(request)
+        body = read_bytes(request, most or self._most_bytes)
+        if not body:
             raise Malformed(f"The request has no body: send {kind.media_type}.")
         if kind.name == formats.JSON.name:
-            value_limits.check_json(data, most_values)
+            value_limits.check_json(body, most_values)
         elif self._check_packed is not None:
-            self._check_packed(data, most_values)
+            self._check_packed(body, most_values)
+        # A body that is not like `usual` is decoded again, for an error that names the
+        # field.
         if self._usual is not None and kind.name == formats.MSGPACK.name:
             with suppress(msgspec.DecodeError, UnicodeDecodeError):
-                return self._usual(data)
-        return _decoded(self._decode[kind.name], data, kind)
+                return self._usual(body)
+        return _decode(self._decode[kind.name], body, kind)
 
 
 ANY: Body[Any] = Body(Any)
 
 
 def read_query(request: HttpRequest, struct: type[T]) -> T:
-    """The query parameters as `struct`. Raises Invalid naming one that is wrong, double or
-    unknown.
+    """Return the query parameters as `struct`. Raises Invalid naming a parameter that is
+    wrong, double or unknown.
     """
     parameters = request.GET
+    # dict() would silently take the last of several values.
     for name in parameters:
         if len(parameters.getlist(name)) > 1:
             raise Invalid.field(name, "is given more than once")
     try:
         return msgspec.convert(parameters.dict(), struct, strict=False)
     except msgspec.ValidationError as error:
-        raise invalid(error) from error
+        raise field_error(error) from error
 
 
 def read_bytes(request: HttpRequest, most: int | None = None) -> bytes:
-    """The body, unpacked; `most` bytes of it instead of what the settings allow. Raises
-    TooLarge or Malformed."""
+    """Return the body, unpacked. `most` replaces the limit of the settings. Raises TooLarge
+    or Malformed.
+    """
     encoding = request.META.get("HTTP_CONTENT_ENCODING", "").strip().lower()
     if encoding not in ("", "identity", "gzip"):
         detail = f"Content-Encoding {encoding[:50]!r} is not understood: use gzip or none."
         raise Invalid(detail, code=Code.UNSUPPORTED_MEDIA_TYPE)
-    data = _read_wire(request, most or config.request_max_bytes)
-    return (
-        _unpacked(data, most or config.request_max_unpacked_bytes)
-        if encoding == "gzip"
-        else data
-    )
+    stream: _Stream = request.META["wsgi.input"]
+    length = request.META.get("CONTENT_LENGTH") or ""
+    limit, body = most or config.request_max_bytes, b""
+    if length:
+        if not length.isdigit():
+            raise Malformed(f"Content-Length {length[:30]!r} is not a number.")
+        body = _read_counted(stream, int(length), limit)
+    elif "HTTP_TRANSFER_ENCODING" in request.META and request.META.get(
+        "wsgi.input_terminated"
+    ):
+        # Only a server that ends the stream where the body ends (gunicorn) may be read
+        # without a length.
+        body = _read_chunked(stream, limit)
+    if encoding == "gzip":
+        return _gunzip(body, most or config.request_max_unpacked_bytes)
+    return body
 
 
 class _Stream(Protocol):
     def read(self, size: int, /) -> bytes: ...
 
 
-def _read_wire(request: HttpRequest, limit: int) -> bytes:
-    stream: _Stream = request.META["wsgi.input"]
-    length = request.META.get("CONTENT_LENGTH") or ""
-    if length:
-        return (
-            _read_counted(stream, int(length), limit)
-            if length.isdigit()
-            else _bad_length(length)
-        )
-    # Only a server that ends the stream where the body ends may be read without a length
-    # (gunicorn).
-    if "HTTP_TRANSFER_ENCODING" in request.META and request.META.get(
-        "wsgi.input_terminated"
-    ):
-        return _read_chunked(stream, limit)
-    return b""
-
-
-def _bad_length(length: str) -> bytes:
-    raise Malformed(f"Content-Length {length[:30]!r} is not a number.")
-
-
 def _read_counted(stream: _Stream, length: int, limit: int) -> bytes:
     if length > limit:
         raise _request_too_large(f"has {length} bytes", limit)
-    pieces, left = [], length
-    while left and (piece := _read(stream, min(left, CHUNK_BYTES))):
+    pieces, remaining = [], length
+    while remaining and (piece := _read(stream, min(remaining, CHUNK_BYTES))):
         pieces.append(piece)
-        left -= len(piece)
-    if left:
-        raise Malformed(f"The request ended {left} bytes before its Content-Length.")
+        remaining -= len(piece)
+    if remaining:
+        raise Malformed(f"The request ended {remaining} bytes before its Content-Length.")
     return b"".join(pieces)
 
 
@@ -157,6 +149,7 @@ def _read_chunked(stream: _Stream, limit: int) -> bytes:
     while piece := _read(stream, CHUNK_BYTES):
         pieces.append(piece)
         size += len(piece)
+        # Counted while reading: a chunked body does not say its length.
         if size > limit:
             raise _request_too_large("goes on", limit)
     return b"".join(pieces)
@@ -164,6 +157,7 @@ def _read_chunked(stream: _Stream, limit: int) -> bytes:
 
 def _read(stream: _Stream, size: int) -> bytes:
     try:
+        # A client that sends slowly must not hold one of the threads that work.
         with limiter.aside():
             return stream.read(size)
     except TimeoutError as error:
@@ -174,23 +168,31 @@ def _read(stream: _Stream, size: int) -> bytes:
         raise Malformed(f"The body could not be read to its end: {error}.") from error
 
 
-def _request_too_large(how: str, limit: int) -> TooLarge:
+def _request_too_large(size: str, limit: int) -> TooLarge:
     return TooLarge(
-        f"The request {how}; at most {limit} bytes are allowed: send fewer messages at once."
+        f"The request {size}; at most {limit} bytes are allowed: send fewer messages at once."
     )
 
 
-def _unpacked(data: bytes, limit: int) -> bytes:
-    """The gunzipped bytes, never more than one chunk over the limit in memory."""
+def _gunzip(body: bytes, limit: int) -> bytes:
+    """Return the unpacked bytes, with never more than one chunk over the limit in memory."""
     pieces: list[bytes] = []
     size = 0
-    while data:
+    while body:
         if len(pieces) == MAX_GZIP_MEMBERS:
             raise Malformed(
                 f"The gzip body has more than {MAX_GZIP_MEMBERS} members: use one."
             )
+        # A gzip body may have several members, one after the other.
         member = zlib.decompressobj(GZIP_WBITS)
-        piece, data = _member(member, data, limit - size + 1)
+        max_piece = limit - size + 1
+        try:
+            piece = member.decompress(body, max_piece)
+        except zlib.error as error:
+            raise Malformed(f"The body is not gzip: {error}.") from error
+        if not member.eof and len(piece) < max_piece:
+            raise Malformed("The gzip body ends early.")
+        body = member.unused_data  # the next member, if there is one
         pieces.append(piece)
         size += len(piece)
         if size > limit:
@@ -200,31 +202,20 @@ def _unpacked(data: bytes, limit: int) -> bytes:
     return b"".join(pieces)
 
 
-def _member(member: zlib._Decompress, data: bytes, most: int) -> tuple[bytes, bytes]:
-    """(unpacked bytes, what follows) of the gzip member that `data` begins with."""
+def _decode(decode: Callable[[bytes], T], body: bytes, kind: formats.Format) -> T:
     try:
-        piece = member.decompress(data, most)
-    except zlib.error as error:
-        raise Malformed(f"The body is not gzip: {error}.") from error
-    if not member.eof and len(piece) < most:
-        raise Malformed("The gzip body ends early.")
-    return piece, member.unused_data
-
-
-def _decoded(decode: Callable[[bytes], T], data: bytes, kind: formats.Format) -> T:
-    try:
-        return decode(data)
+        return decode(body)
     except msgspec.ValidationError as error:
-        raise invalid(error) from error
+        raise field_error(error) from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise Malformed(f"The body is not {kind.media_type}: {error}.") from error
 
 
-def invalid(error: msgspec.ValidationError) -> Invalid:
-    """msgspec's words as an Invalid that names the field as the caller wrote it.
+def field_error(error: msgspec.ValidationError) -> Invalid:
+    """Return msgspec's error as Invalid, with the field's path as the client wrote it.
 
     >>> error = msgspec.ValidationError("Object contains unknown field `x` - at `$.messages[2]`")
-    >>> invalid(error).errors
+    >>> field_error(error).errors
     (FieldError(field='messages[2].x', message='is not a field of this request'),)
     """
     text = str(error)
@@ -237,6 +228,6 @@ def invalid(error: msgspec.ValidationError) -> Invalid:
     return _field(path, "", text[:1].lower() + text[1:].replace("`", ""))
 
 
-def _field(path: str, name: str, message: str) -> Invalid:
-    field = ".".join(part for part in (path, name) if part) or "(body)"
+def _field(parent: str, name: str, message: str) -> Invalid:
+    field = ".".join(part for part in (parent, name) if part) or "(body)"
     return Invalid(f"{field}: {message}", errors=[FieldError(field, message)])

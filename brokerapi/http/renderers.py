@@ -1,6 +1,4 @@
-"""Answers as bytes: encoded in the format that was asked for, gzipped if the client takes
-it.
-"""
+"""Encode answers in the selected format, and gzip them if the client accepts it."""
 
 from __future__ import annotations
 
@@ -18,20 +16,20 @@ GZIP_LEVEL = 1  # a fifth of the time of level 6 for answers a tenth larger
 def render(
     request: HttpRequest, value: Any, kind: Format, status: int = 200
 ) -> HttpResponse:
-    """The answer `value` (structs, dataclasses, dicts, lists) in `kind`."""
+    """Return the answer `value` (structs, dataclasses, dicts, lists) in the format `kind`."""
     data = kind.encode(value)
-    packed = len(data) >= GZIP_FROM_BYTES and takes_gzip(request)
+    gzipped = len(data) >= GZIP_FROM_BYTES and takes_gzip(request)
     response = HttpResponse(
-        gzip.compress(data, GZIP_LEVEL) if packed else data, kind.media_type, status
+        gzip.compress(data, GZIP_LEVEL) if gzipped else data, kind.media_type, status
     )
-    if packed:
+    if gzipped:
         response["Content-Encoding"] = "gzip"
         response["Vary"] = "Accept-Encoding"
     return response
 
 
 def takes_gzip(request: HttpRequest) -> bool:
-    """Return True if `Accept-Encoding` names gzip without a weight of 0."""
+    # Weights are compared as text: clients write q=0, and parsing costs every answer.
     accepted = request.META.get("HTTP_ACCEPT_ENCODING", "")
     for entry in accepted.split(",") if "gzip" in accepted else ():
         name, _, weight = entry.partition(";")

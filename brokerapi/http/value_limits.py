@@ -1,9 +1,9 @@
-"""Limits of the number of values in a request's body, checked before the values exist.
+"""Limits on the number of values in a body, checked before the values are created.
 
-A value of a byte or two becomes an object of a hundred bytes and more, and msgspec compares
-the length of a list with its limit only when the list is made. So 72 KB of gzip could take
-gigabytes of a worker. Bodies of at most SMALL_BYTES are not counted: whatever they contain
-fits into a few megabytes.
+A value of one or two bytes becomes an object of a hundred bytes or more, and msgspec checks
+the length of a list only when the list is complete. So 72 KB of gzip could take gigabytes
+of a worker. Bodies of up to SMALL_BYTES are not counted: they fit into a few megabytes,
+whatever they contain.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from metadata.config import config
 from metadata.errors import TooLarge
 
 SMALL_BYTES = 64 << 10
-# so many values take 25 MB, and bodies of a megabyte seldom have more commas
+# As values they take 25 MB. Bodies of a megabyte seldom have more commas.
 FEW_COMMAS = 200_000
 FIELDS_OF_A_MESSAGE = 12
-# What the largest send has, and more than any other request.
+# The number of values of the largest send, which is more than any other request has.
 MAX_VALUES = max(50_000, config.max_messages * (config.max_headers + FIELDS_OF_A_MESSAGE))
 
 
@@ -49,18 +49,19 @@ def check_packed(data: bytes, most: int = MAX_VALUES) -> None:
     """Raise TooLarge if a MessagePack body has more than `most` values."""
     if len(data) <= SMALL_BYTES:
         return
-    at, count, left = 0, 0, 1
-    while left and at < len(data):
-        kind = data[at]
-        size, values = _sizes(kind, data, at + 1)
-        at += 1 + size
-        left += values - 1
+    position, count, open_values = 0, 0, 1
+    # Walks over the headers of values without creating any: `open_values` are still to
+    # come.
+    while open_values and position < len(data):
+        size, values = _value_size(data[position], data, position + 1)
+        position += 1 + size
+        open_values += values - 1
         count += 1
-        if count + left > most:
+        if count + open_values > most:
             raise too_many(most)
 
 
-def _sizes(kind: int, data: bytes, at: int) -> tuple[int, int]:
+def _value_size(kind: int, data: bytes, at: int) -> tuple[int, int]:
     """Return how many bytes of a MessagePack value follow its first byte, and how many
     values it contains.
     """
@@ -72,12 +73,15 @@ def _sizes(kind: int, data: bytes, at: int) -> tuple[int, int]:
         return 0, kind & 0x0F
     if kind <= 0xBF:
         return kind & 0x1F, 0
-    return _long_sizes(kind, data, at)
+    if kind not in _LONG:
+        return _FIXED.get(kind, 0), 0
+    digits, extra_bytes, values = _LONG[kind]
+    length = int.from_bytes(data[at : at + digits])
+    return (digits, length * values) if values else (digits + extra_bytes + length, 0)
 
 
-# First byte → (bytes of the length, bytes beside those it counts, values for each that it
-# counts): of bytes,
-# extensions, texts, arrays and maps.
+# First byte of bytes, extensions, texts, arrays and maps → (bytes of the length, bytes that
+# the length does not count, values per counted element).
 _LONG = {
     0xC4: (1, 0, 0), 0xC5: (2, 0, 0), 0xC6: (4, 0, 0),
     0xC7: (1, 1, 0), 0xC8: (2, 1, 0), 0xC9: (4, 1, 0),
@@ -91,14 +95,6 @@ _FIXED = {
 }  # fmt: skip
 
 
-def _long_sizes(kind: int, data: bytes, at: int) -> tuple[int, int]:
-    if kind not in _LONG:
-        return _FIXED.get(kind, 0), 0
-    digits, beside, values = _LONG[kind]
-    length = int.from_bytes(data[at : at + digits])
-    return (digits, length * values) if values else (digits + beside + length, 0)
-
-
 class _Send(Struct):
     messages: Raw = Raw()
 
@@ -110,19 +106,19 @@ class _Message(Struct):
 
 _SEND = msgspec.msgpack.Decoder(_Send)
 _MESSAGES = msgspec.msgpack.Decoder(list[_Message])
-OTHER_BYTES = 1 << 20  # of a send beside its bodies, if its values need not be counted
+# Bytes of a send besides its bodies up to which its values need not be counted.
+OTHER_BYTES = 1 << 20
 
 
 def check_packed_send(data: bytes, most: int = MAX_VALUES) -> None:
-    """Raise TooLarge if a send in MessagePack has too many messages, or more than `most`
+    """Raise TooLarge if a MessagePack send has too many messages, or more than `most`
     values.
-
-    Sends are what brokers have most of. So values are counted only where there is more
-    beside the bodies than most sends have.
     """
+    # Sends are the most frequent requests, so values are counted only in those that have
+    # more bytes besides the bodies than most.
     if len(data) <= SMALL_BYTES:
         return
-    # the decoder will say so at the same place
+    # Malformed bodies pass: the decoder reports them at the same position.
     with suppress(msgspec.MsgspecError, RecursionError):
         messages = _SEND.decode(data).messages
         count = _array_length(bytes(memoryview(messages)[:5]))
@@ -132,24 +128,20 @@ def check_packed_send(data: bytes, most: int = MAX_VALUES) -> None:
             )
         # A field that is there twice is made twice and seen once here: the first is among
         # the other bytes.
-        beside = len(data) - len(memoryview(messages)) > SMALL_BYTES
-        if beside or (
-            len(data) > OTHER_BYTES and len(data) - _bytes_of_bodies(messages) > OTHER_BYTES
-        ):
+        must_count = len(data) - len(memoryview(messages)) > SMALL_BYTES
+        if not must_count and len(data) > OTHER_BYTES:
+            body_bytes = sum(
+                len(memoryview(message.body)) + len(memoryview(message.body_bytes))
+                for message in _MESSAGES.decode(messages)
+            )
+            must_count = len(data) - body_bytes > OTHER_BYTES
+        if must_count:
             check_packed(data, most)
 
 
-def _bytes_of_bodies(messages: Raw) -> int:
-    decoded = _MESSAGES.decode(messages)
-    return sum(
-        len(memoryview(message.body)) + len(memoryview(message.body_bytes))
-        for message in decoded
-    )
-
-
 def _array_length(head: bytes) -> int:
-    """Return the length of the MessagePack array that begins so; 0 for a short one and
-    anything else.
+    """Return the length of the MessagePack array that begins so; 0 for a short one and for
+    any other value.
     """
     if head[:1] in (b"\xdc", b"\xdd"):
         return int.from_bytes(head[1 : 3 if head[0] == 0xDC else 5])

@@ -1,11 +1,10 @@
-"""Groups as Java clients are told them: the queues to own, how to read them, and versions
-of both.
+"""Groups as Java clients get them: the queues to own, how to read them, and versions of
+both.
 
-Versions only say that something is new. What is compared is what the client was told last,
-which its membership keeps. `rbVersion` rises when the client has to stop and start: other
-queues, or other threads (a client on a newer Java fails at more threads for a queue that
-runs). Anything else raises
-`metaVersion`.
+Versions only say that something changed. The broker compares with the last answer to the
+client, which its membership stores. `rbVersion` rises when the client has to stop and start
+its queues: for other queues, or other thread counts (a client on a newer Java fails when a
+running queue gets more threads). Any other change raises `metaVersion`.
 """
 
 from __future__ import annotations
@@ -25,17 +24,20 @@ from metadata.membership import consumers, java_members
 from metadata.membership.consumers import HeartbeatAnswer, OwnedQueue
 from metadata.membership.java_members import JavaMember, LastAnswer
 
-NORMAL, FAILED = 1, 2  # kinds of topics
+# Kinds of topics, for Java clients.
+NORMAL, FAILED = 1, 2
 THREADS = 10
 PULL_MESSAGES, MOST_PULL_MESSAGES = 50, 300
-MAX_PULL_S = 1  # longest pause between two empty pulls: each of them waits here, too
-OUTDATED = -1  # a generation that has passed: look again
+# Longest pause of a client between two empty pulls. Each of them waits at the broker, too.
+MAX_PULL_S = 1
+# A generation that no group has: the caller reads the assignment again.
+OUTDATED = -1
 Settings = dict[str, Any]
 
 
-class Seen(NamedTuple):
-    """A member as it is, the generation of its group, and what its client is told; None:
-    nothing is new.
+class MemberNews(NamedTuple):
+    """A member, the generation of its group, and the news for its client; None: there is
+    none.
     """
 
     member: JavaMember
@@ -43,85 +45,96 @@ class Seen(NamedTuple):
     group: Settings | None = None
 
 
-def look(member: JavaMember, asked: int) -> Seen:
-    """Return what there is for a client that has version `asked`.
+def heartbeat(member: JavaMember, client_version: int) -> MemberNews:
+    """Record a heartbeat of a client that has version `client_version`. Return the news.
 
-    It counts as a heartbeat. A client that has the newest version has stopped what it was
-    told to give up. Raises Gone, MetadataUnavailable.
+    A client that has the newest version has stopped the queues that it had to give up.
+    Raises Gone, MetadataUnavailable.
     """
-    knows = asked == member.version
-    answer, settings = _heard(member, member.last_answer.generation if knows else 0)
-    if knows and answer.revoked and _content(settings) == member.last_answer.content:
-        # It has stopped them: they go to another one than they were to go to when it was
-        # told.
-        answer, settings = _heard(member, answer.generation)
-    if knows and _content(settings) == member.last_answer.content:
-        return Seen(member, answer.generation)
-    seen = _tell(member, answer, settings)
-    is_known = knows and seen.member.version == asked
-    return Seen(member, seen.generation) if is_known else seen
+    is_current = client_version == member.version
+    answer, settings = _record_heartbeat(
+        member, member.last_answer.generation if is_current else 0
+    )
+    if (
+        is_current
+        and answer.revoked
+        and _content_digest(settings) == member.last_answer.content
+    ):
+        # The client stopped these queues after its last answer, and their target has changed
+        # since. A second heartbeat releases them.
+        answer, settings = _record_heartbeat(member, answer.generation)
+    if is_current and _content_digest(settings) == member.last_answer.content:
+        return MemberNews(member, answer.generation)
+    news = _news(member, answer, settings)
+    is_unchanged = is_current and news.member.version == client_version
+    return MemberNews(member, news.generation) if is_unchanged else news
 
 
-def check(member: JavaMember) -> Seen:
-    """Return what there is for a client that compares it with what it has; that it asked is
-    not recorded.
+def read_assignment(member: JavaMember) -> MemberNews:
+    """Return the assignment for a client that compares it with its own. Records no
+    heartbeat.
 
     Raises Gone, MetadataUnavailable.
     """
     answer = consumers.assignment(consumer=member.consumer)
-    return _tell(member, answer, _all_settings(member, answer))
+    return _news(member, answer, _settings_of_queues(member, answer))
 
 
-def ended(group: str, version: int) -> Settings:
-    """A group that was deleted, as a client that still names it is told it: with no queues."""
+def deleted_group(group: str, version: int) -> Settings:
+    """Return a deleted group as a client that still names it gets it: without queues."""
     meta = {"name": group, "rbVersion": version, "metaVersion": version, "version": version}
     return {"meta": meta, "queues": {}}
 
 
-def _heard(member: JavaMember, generation: int) -> tuple[HeartbeatAnswer, list[Settings]]:
-    """Record a heartbeat of a client that has applied a generation; the answer, and the
-    queues to own.
+def _record_heartbeat(
+    member: JavaMember, generation: int
+) -> tuple[HeartbeatAnswer, list[Settings]]:
+    """Record a heartbeat of a client that has applied a generation. Return its answer and
+    the queues to own.
     """
     answer = consumers.heartbeat(consumer=member.consumer, generation=generation, owned=())
-    return answer, _all_settings(member, answer)
+    return answer, _settings_of_queues(member, answer)
 
 
-def _tell(
+def _news(
     member: JavaMember, answer: HeartbeatAnswer, settings: Sequence[Settings]
-) -> Seen:
-    """Return what a client is told, under a new version if it was not told that before."""
-    is_same = _content(settings) == member.last_answer.content
-    queues = _acquired(member, answer.assigned, settings, acquired_before=is_same)
-    told = _told(member, answer.generation, queues)
-    if told.content != member.last_answer.content:
-        if not java_members.record_answer(member=member, answer=told):
-            return Seen(member, OUTDATED)  # another broker was quicker
-        member = replace(member, version=member.version + 1, last_answer=told)
-    return Seen(member, answer.generation, _group(member, queues))
-
-
-def started(before: JavaMember, after: JavaMember) -> bool:
-    """Return True if the client was told to stop and start."""
-    return after.last_answer.rb_version > before.last_answer.rb_version
-
-
-def _told(member: JavaMember, generation: int, queues: Sequence[Settings]) -> LastAnswer:
-    before = member.last_answer
-    running = _digest([(one["queueId"], one["threadSize"]) for one in queues])
-    restarts = running != before.queues
-    return LastAnswer(
-        generation=generation,
-        queues=running,
-        content=_content(queues),
-        rb_version=before.rb_version + restarts,
-        meta_version=before.meta_version + 1,
+) -> MemberNews:
+    """Return the news for a client, under a new version if its last answer was different."""
+    last = member.last_answer
+    is_same = _content_digest(settings) == last.content
+    queues = _acquire(member, answer.assigned, settings, acquired_before=is_same)
+    restart_digest = _digest([(queue["queueId"], queue["threadSize"]) for queue in queues])
+    new_answer = LastAnswer(
+        generation=answer.generation,
+        queues=restart_digest,
+        content=_content_digest(queues),
+        rb_version=last.rb_version + (restart_digest != last.queues),
+        meta_version=last.meta_version + 1,
     )
+    if new_answer.content != last.content:
+        # The membership row arbitrates between brokers that answer the client at once.
+        if not java_members.record_answer(member=member, answer=new_answer):
+            return MemberNews(member, OUTDATED)  # another broker was quicker
+        member = replace(member, version=member.version + 1, last_answer=new_answer)
+    meta = {
+        "name": member.group,
+        "rbVersion": member.last_answer.rb_version,
+        "metaVersion": member.last_answer.meta_version,
+        "version": member.version,
+    }
+    group = {"meta": meta, "queues": {str(queue["queueId"]): queue for queue in queues}}
+    return MemberNews(member, answer.generation, group)
 
 
-def _content(queues: Sequence[Settings]) -> str:
-    """A digest of everything about queues, but for their offsets: these move all the time."""
+def _content_digest(queues: Sequence[Settings]) -> str:
+    """Return a digest of everything about queues except the offsets, which change all the
+    time.
+    """
     return _digest(
-        [{name: value for name, value in one.items() if name != "offset"} for one in queues]
+        [
+            {name: value for name, value in queue.items() if name != "offset"}
+            for queue in queues
+        ]
     )
 
 
@@ -129,49 +142,52 @@ def _digest(value: object) -> str:
     return hashlib.sha256(json.encode(value)).hexdigest()[:32]
 
 
-def _acquired(
+def _acquire(
     member: JavaMember,
     assigned: Sequence[OwnedQueue],
     settings: Sequence[Settings],
     *,
     acquired_before: bool,
 ) -> list[Settings]:
-    """The queues that the client owns on their nodes now, with their offsets.
+    """Acquire the assigned queues on their nodes. Return the settings of the acquired ones,
+    with offsets.
 
-    Those it has acquired before are among them while their node is away, at offset 0: a
-    pull begins at the committed one.
+    Queues that the client has acquired before are included while their node is away, at
+    offset 0: a pull starts at the committed offset.
     """
-    claims = [Claim(one.queue, one.epoch) for one in assigned]
+    # A Java client does not acquire queues itself, so the broker acquires them for it.
+    claims = [Claim(queue.queue, queue.epoch) for queue in assigned]
     states = positions.acquire(consumer=member.consumer, queues=claims) if claims else []
     return [
-        one | {"offset": state.offset or 0}
-        for one, state in zip(settings, states, strict=True)
+        queue_settings | {"offset": state.offset or 0}
+        for queue_settings, state in zip(settings, states, strict=True)
         if state.state == "ok" or (acquired_before and state.state == "unavailable")
     ]
 
 
-def _all_settings(member: JavaMember, answer: HeartbeatAnswer) -> list[Settings]:
-    return [_settings(member, one) for one in answer.assigned]
+def _settings_of_queues(member: JavaMember, answer: HeartbeatAnswer) -> list[Settings]:
+    return [_queue_settings(member, queue) for queue in answer.assigned]
 
 
-def _settings(member: JavaMember, one: OwnedQueue) -> Settings:
-    """A queue as the client is told it. Delays and filters are the broker's work."""
-    known = snapshot.current()
-    topic = known.topic(one.topic)
-    origin = known.topic(one.origin_topic or one.topic)
-    delivery = known.delivery(
+def _queue_settings(member: JavaMember, queue: OwnedQueue) -> Settings:
+    """Return a queue as the client gets it. Delays and filters are applied by the broker."""
+    current = snapshot.current()
+    topic = current.topic(queue.topic)
+    origin = current.topic(queue.origin_topic or queue.topic)
+    delivery = current.delivery(
         member.consumer.group_id, origin.id if origin is not None else 0
     )
-    queue_id = handles.handle(member.consumer.member_id, one.queue)
+    # The same id for both fields: a commit names one of them, a pull the other.
+    queue_id = handles.encode(member.consumer.member_id, queue.queue)
     return {
         "queueOffsetId": queue_id,
         "queueId": queue_id,
-        "offsetVersion": one.epoch,
+        "offsetVersion": queue.epoch,
         "offset": 0,
         "consumerGroupName": member.group,
-        "topicName": one.topic,
-        "originTopicName": one.origin_topic or one.topic,
-        "topicType": FAILED if one.origin_topic else NORMAL,
+        "topicName": queue.topic,
+        "originTopicName": queue.origin_topic or queue.topic,
+        "topicType": FAILED if queue.origin_topic else NORMAL,
         "topicId": topic.id if topic is not None else 0,
         "delayProcessTime": 0,
         "threadSize": 1 if delivery.ordered else delivery.threads or THREADS,
@@ -179,21 +195,11 @@ def _settings(member: JavaMember, one: OwnedQueue) -> Settings:
             delivery.max_poll_records or PULL_MESSAGES, MOST_PULL_MESSAGES
         ),
         "consumerBatchSize": 1 if delivery.ordered else delivery.handler_batch or 1,
-        # They count deliveries. Where nothing can be kept for a retry, they are not to
-        # report failures.
+        # Java clients count deliveries, not retries. A broadcasting group keeps no retries,
+        # so its clients must not report failures.
         "retryCount": 0 if member.broadcasts else delivery.retries + 1,
-        "stopFlag": int(one.stopped),
+        "stopFlag": int(queue.stopped),
         "traceFlag": 0,
         "maxPullTime": MAX_PULL_S,
         "timeout": -(-(delivery.handler_timeout_ms or 0) // 1000),
     }
-
-
-def _group(member: JavaMember, queues: Sequence[Settings]) -> Settings:
-    meta = {
-        "name": member.group,
-        "rbVersion": member.last_answer.rb_version,
-        "metaVersion": member.last_answer.meta_version,
-        "version": member.version,
-    }
-    return {"meta": meta, "queues": {str(one["queueId"]): one for one in queues}}

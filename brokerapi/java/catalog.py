@@ -1,6 +1,4 @@
-"""Lists that Java clients ask for: brokers, topics of groups, queues of topics, unread
-messages.
-"""
+"""Lists for Java clients: brokers, topics of groups, queues of topics, unread messages."""
 
 from __future__ import annotations
 
@@ -16,18 +14,14 @@ from metadata.cache import snapshot
 from metadata.db import access
 
 
-class BareRequest(JavaRequest):
-    pass
-
-
 class GetMetaGroup(JavaEndpoint):
-    """POST meta/getMetaGroup: no list of brokers, so the client keeps the URLs that it is
-    configured with.
+    """POST meta/getMetaGroup: no list of brokers, so that the client keeps its configured
+    URLs.
     """
 
-    body = Body(BareRequest)
+    body = Body(JavaRequest)
 
-    def answer_to(self, call: Call, asked: BareRequest) -> dict[str, Any]:
+    def answer_to(self, call: Call, request: JavaRequest) -> dict[str, Any]:
         return {
             "brokerIpG1": [],
             "brokerIpG2": [],
@@ -47,8 +41,8 @@ class GetTopic(JavaEndpoint):
 
     body = Body(GroupRequest)
 
-    def answer_to(self, call: Call, asked: GroupRequest) -> dict[str, Any]:
-        return {"topics": _topics(asked.consumerGroupName or "", call.actor)}
+    def answer_to(self, call: Call, request: GroupRequest) -> dict[str, Any]:
+        return {"topics": _topic_names(request.consumerGroupName or "", call.actor)}
 
 
 class GroupsRequest(JavaRequest):
@@ -56,32 +50,37 @@ class GroupsRequest(JavaRequest):
 
 
 class GetGroupTopic(JavaEndpoint):
-    """POST meta/getGroupTopic: the same for some groups."""
+    """POST meta/getGroupTopic: the topics that each of some groups reads."""
 
     body = Body(GroupsRequest)
 
-    def answer_to(self, call: Call, asked: GroupsRequest) -> dict[str, Any]:
-        names = dict.fromkeys(asked.consumerGroupNames or ())
+    def answer_to(self, call: Call, request: GroupsRequest) -> dict[str, Any]:
+        names = dict.fromkeys(request.consumerGroupNames or ())
         return {
             "groupTopics": [
-                {"consumerGroupName": name, "topics": _topics(name, call.actor)}
+                {"consumerGroupName": name, "topics": _topic_names(name, call.actor)}
                 for name in names
             ]
         }
 
 
-def _topics(group: str, actor: Actor) -> list[str]:
-    """Names of the topics that a group reads, those of its failed messages left out.
+def _topic_names(group: str, actor: Actor) -> list[str]:
+    """Return the names of the topics that a group reads, without retry topics.
 
     Raises Forbidden without any right on the group, NotFound.
     """
     access.require_any_right(actor, group)
-    known = snapshot.find_group(group)
+    group_info = snapshot.find_group(group)
     current = snapshot.current()
     topics = (
-        current.topics.get(one.topic_id) for one in current.subscriptions_of(known.id)
+        current.topics.get(subscription.topic_id)
+        for subscription in current.subscriptions_of(group_info.id)
     )
-    return sorted(one.name for one in topics if one is not None and one.failure_of is None)
+    return sorted(
+        subscription.name
+        for subscription in topics
+        if subscription is not None and subscription.failure_of is None
+    )
 
 
 class QueuesRequest(JavaRequest):
@@ -89,27 +88,27 @@ class QueuesRequest(JavaRequest):
 
 
 class GetTopicQueueIds(JavaEndpoint):
-    """POST meta/getTopicQueueIds: the queues of topics that take messages; each topic has
-    its list.
-    """
+    """POST meta/getTopicQueueIds: the queues of each topic that accept messages."""
 
     body = Body(QueuesRequest)
 
-    def answer_to(self, call: Call, asked: QueuesRequest) -> dict[str, Any]:
-        names = dict.fromkeys(asked.topicNames or ())
-        return {"topicQueues": {name: _writable(name, call.actor) for name in names}}
+    def answer_to(self, call: Call, request: QueuesRequest) -> dict[str, Any]:
+        names = dict.fromkeys(request.topicNames or ())
+        return {"topicQueues": {name: _writable_queues(name, call.actor) for name in names}}
 
 
-def _writable(name: str, actor: Actor) -> list[int]:
-    """Ids of the queues of a topic that take messages. Raises Forbidden without any right
-    on it, NotFound.
+def _writable_queues(name: str, actor: Actor) -> list[int]:
+    """Return the ids of a topic's queues that accept messages. Raises Forbidden without any
+    right on it, NotFound.
     """
     if not access.may_see(actor, name):
         access.require(actor, "produce", name)
     topic = snapshot.find_topic(name)
     queues = snapshot.current().queues
     return [
-        one for one in topic.queues if one in queues and queues[one].state == "read_write"
+        queue
+        for queue in topic.queues
+        if queue in queues and queues[queue].state == "read_write"
     ]
 
 
@@ -120,8 +119,8 @@ class GetMessageCount(JavaEndpoint):
 
     body = Body(GroupRequest)
 
-    def answer_to(self, call: Call, asked: GroupRequest) -> dict[str, Any]:
-        group = asked.consumerGroupName or ""
-        topics = asked.topics or _topics(group, call.actor)
+    def answer_to(self, call: Call, request: GroupRequest) -> dict[str, Any]:
+        group = request.consumerGroupName or ""
+        topics = request.topics or _topic_names(group, call.actor)
         offsets = group_lag.group_offsets(group=group, actor=call.actor)
-        return {"count": sum(one.lag or 0 for one in offsets if one.topic in topics)}
+        return {"count": sum(queue.lag or 0 for queue in offsets if queue.topic in topics)}

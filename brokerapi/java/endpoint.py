@@ -1,9 +1,8 @@
-"""The base of the calls of Java clients: who is let in, how they write requests, how they
-read answers.
+"""The base of the calls of Java clients: admission, requests, answers.
 
-Such a client takes any status but 2xx, and an empty answer, for a broker that is away: it
-pauses for half a second and asks the next one, a few times. `suc: false` is final. So what
-cannot be done now is answered with 503, and what is wrong with 200, `suc: false` and a
+Such a client takes any status but 2xx, and an empty answer, for an unreachable broker: it
+pauses for half a second and calls the next broker, a few times. `suc: false` is final. So
+errors that may pass are answered with 503, and wrong requests with 200, `suc: false` and a
 message.
 """
 
@@ -22,10 +21,10 @@ from django.urls import Resolver404, resolve
 from drf_spectacular.utils import extend_schema
 from msgspec import Meta, Struct
 
-from brokerapi.endpoint import Call, Endpoint
-from brokerapi.http import draining, errors, metrics, renderers, value_limits
+from brokerapi.endpoint import Call, PublicEndpoint
+from brokerapi.http import auth, draining, errors, metrics, renderers, value_limits
 from brokerapi.http.formats import JSON
-from brokerapi.http.parsers import invalid, read_bytes
+from brokerapi.http.parsers import field_error, read_bytes
 from brokerapi.http.repeats import REPEAT
 from brokerapi.java import holds
 from messagestore.heads.heads import Flag, board
@@ -47,80 +46,89 @@ from metadata.rules.membership import addresses
 from metadata.rules.rates import Bucket
 from metadata.users import api_keys
 
-Long = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]  # what a Java long holds
-MOST_BYTES = 1 << 20  # of a request
-# of one with messages: these clients send as many as they are given
+# A Java long.
+Long = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
+# Of a request without messages.
+MOST_BYTES = 1 << 20
+# Of a request with messages: the clients have no limit of their own.
 MOST_BYTES_OF_MESSAGES = 16 << 20
-MOST_GROUPS = 200  # that one request names
-MOST_NAMES = 1_000  # of topics in one request
+# Groups, and topics, that a request may name.
+MOST_GROUPS = 200
+MOST_NAMES = 1_000
+# Rights of Java clients without a configured key.
 SENDS_AND_READS = {"produce": ("*",), "consume": ("*",)}
 SLASHES = re.compile(r"/{2,}")
 
-MOST_KNOWN = 10_000  # addresses
-# a client for which nothing changed is looked up, and answered in full, so often
+# Addresses whose rate is remembered.
+MOST_KNOWN = 10_000
+# A client without news is answered in full, and looked up, once in this time.
 SETTLED_S = 120.0
-CATMQ_VERSION = "${project.version}"  # CatMQ's build leaves its version out
+# CatMQ's Java build does not fill in its version.
+CATMQ_VERSION = "${project.version}"
 
 _networks = addresses.parse_networks(config.java_networks)
 _guard = threading.Lock()
-_buckets: dict[str, Bucket] = {}  # requests that an address may still make, in this process
+# Requests that an address may still make, in this process.
+_buckets: dict[str, Bucket] = {}
 
 
 class JavaRequest(Struct, kw_only=True):
-    """Base of all requests. Unknown fields are left out; a null means the default."""
+    """Base of all requests. Unknown fields are ignored; null means the default."""
 
     clientIp: str | None = None
     sdkVersion: str | None = None
 
 
 class Body:
-    """A request's body as a struct: numbers may be text, and what is null may be absent."""
+    """The body of a request as a struct. Numbers may be strings; null counts as missing."""
 
     def __init__(self, kind: type[JavaRequest], *, most_bytes: int = MOST_BYTES) -> None:
         self._decode = msgspec.json.Decoder(kind, strict=False).decode
         self._most_bytes = most_bytes
 
     def read(self, request: HttpRequest) -> Any:
-        """Raises Malformed, TooLarge, or Invalid naming the field."""
+        """Return the struct. Raises Malformed, TooLarge, or Invalid naming the field."""
+        # An empty body is an empty object: these clients send none for calls without
+        # fields.
         data = read_bytes(request, self._most_bytes)
+        # Before decoding: a small body may hold a huge number of values.
         value_limits.check_json(data)
         try:
             return self._decode(data or b"{}")
         except msgspec.ValidationError as error:
-            raise invalid(error) from error
+            raise field_error(error) from error
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise Malformed(f"The body is not JSON: {error}.") from error
 
 
 def java_actor(address: str) -> Actor:
-    """Return who a Java client at an address is to us. Raises Forbidden."""
+    """Return the actor for a Java client at an address. Raises Forbidden."""
     if not addresses.is_within(address, _networks):
         raise Forbidden(
             f"Java clients at {address} are not let in: CATMQ_JAVA_NETWORKS of this broker "
             "lacks it."
         )
+    # Without a configured key, every Java client may send and read, but not manage.
     if not config.java_key:
         return Actor(kind="key", name="java", address=address, rights=SENDS_AND_READS)
     key = next(
-        (one for one in snapshot.current().keys.values() if one.name == config.java_key),
+        (key for key in snapshot.current().keys.values() if key.name == config.java_key),
         None,
     )
     if key is None:
         raise Forbidden(
             f"CATMQ_JAVA_KEY names the API key {config.java_key}, which does not exist: create it."
         )
-    return Actor(
-        kind="key", name=key.name, address=address, rights=key.rights, key_id=key.id
-    )
+    return auth.actor_of_key(key, address)
 
 
 def check_right(call: Call, group_id: int) -> None:
-    """Raise Forbidden unless Java clients of the caller's address may consume in a group
-    now.
+    """Raise Forbidden unless Java clients at the caller's address may still consume in a
+    group.
 
-    A membership outlasts the right by which it was made, and so does a call that waits. So
-    the key is looked up again. A group that this process does not know was deleted, or made
-    a moment ago.
+    A membership outlives the right that created it, and so does a waiting call. So the key
+    is looked up again. A group that this process does not know was deleted, or created a
+    moment ago.
     """
     group = snapshot.current().groups.get(group_id)
     if group is not None:
@@ -129,14 +137,15 @@ def check_right(call: Call, group_id: int) -> None:
 
 
 def check_rate(address: str) -> None:
-    """Raise RateLimited for an address that makes more requests than a worker's part of
-    what it may.
+    """Raise RateLimited if an address makes more requests than this worker's share of its
+    rate.
     """
     rate = config.java_requests_per_s / config.workers
     if not rate:
         return
     now = time.monotonic()
     with _guard:
+        # Emptied, not trimmed: an address regains at most one second of its rate.
         if len(_buckets) >= MOST_KNOWN:
             _buckets.clear()
         bucket = _buckets.setdefault(address, Bucket(level=rate, at=now))
@@ -151,39 +160,37 @@ def check_rate(address: str) -> None:
     )
 
 
-def client_of(name: str, version: str) -> str:
-    """Return which client this is, and its version; CatMQ's names end in a blank.
+def client_name(name: str, version: str) -> str:
+    """Return the name and version of a client. The names of CatMQ's clients end in a blank.
 
-    >>> (client_of("10.0.0.5|1|2|80", "5.5.1-SNAPSHOT"),
-    ...  client_of("10.0.0.5|1|280 ", "${project.version}"))
-    ('pmq-java/5.5.1-SNAPSHOT', 'catmq-java')
+    >>> client_name("10.0.0.5|1|2|80", "5.5.1-SNAPSHOT")
+    'pmq-java/5.5.1-SNAPSHOT'
+    >>> client_name("10.0.0.5|1|280 ", "${project.version}")
+    'catmq-java'
     """
     if name.endswith(" ") or version == CATMQ_VERSION:
         return "catmq-java" if version == CATMQ_VERSION else f"catmq-java/{version}"
     return f"pmq-java/{version}"
 
 
-def with_token(actor: Actor, token: str | None) -> Actor:
-    """Return the actor whose API key a request has as its token; the same actor for any
+def actor_with_token(actor: Actor, token: str | None) -> Actor:
+    """Return the actor of the API key that a request has as its token; `actor` for any
     other token.
     """
     key = snapshot.find_key(api_keys.digest(token)) if token else None
-    if key is None:
-        return actor
-    return Actor(
-        kind="key", name=key.name, address=actor.address, rights=key.rights, key_id=key.id
-    )
+    return auth.actor_of_key(key, actor.address) if key is not None else actor
 
 
 class Unchanged:
-    """The answer of a Java client that has news neither of its groups nor of its queues.
+    """The repeated call of a Java client for which neither its groups nor its queues have
+    news.
 
-    `generations` are those of the groups that it was told, `offsets` the ends of the queues
-    that it awaits.
+    `generations` are those of the groups that the client has, `offsets` the log ends that
+    it waits at.
     """
 
     address = sdk = route = ""  # of the request
-    lasts_s = SETTLED_S  # how long it is believed
+    lasts_s = SETTLED_S  # then a full answer is due
 
     def __init__(
         self,
@@ -196,7 +203,7 @@ class Unchanged:
         self._until = time.monotonic() + self.lasts_s
 
     def begins(self) -> bool:
-        """Note that the request came again; False if it is to be answered in full."""
+        """Note that the request was repeated. Return False if it needs a full answer."""
         if time.monotonic() >= self._until or snapshot.current().version != self._metadata:
             return False
         if not self.holds():
@@ -208,57 +215,60 @@ class Unchanged:
         return self.note()
 
     def note(self) -> bool:
-        """Note what a full answer would note; False if it is not certain to be the same."""
+        """Record what a full answer would record. Return False if a full answer might
+        differ.
+        """
         raise NotImplementedError
 
     def watch(self, flag: Flag) -> Callable[[], object]:
-        """Have a flag raised at any news, and return what ends that."""
+        """Raise the flag at any news. Return a function that ends the watch."""
         waiters = [
             board.watch(group, self._offsets, flag=flag) for group in self._generations
         ]
-        for one in waiters:
-            board.add(one)
+        # All watches share one flag: any of them is news.
+        for waiter in waiters:
+            board.add(waiter)
 
         def leave() -> None:
-            for one in waiters:
-                board.remove(one)
+            for waiter in waiters:
+                board.remove(waiter)
 
         return leave
 
     def holds(self) -> bool:
-        """Return True if there is no news."""
-        if draining.hurries() or holds.has_changed(self._generations):
+        if draining.must_not_wait() or holds.has_changed(self._generations):
             return False
         return not any(
             board.known(queue) > offset for queue, offset in self._offsets.items()
         )
 
     def answered(self) -> None:
-        """Count the request."""
         java_callers.count_request(address=self.address, sdk=self.sdk, outcome="answered")
         metrics.count_again("POST", self.route)
 
 
-class JavaEndpoint(Endpoint):
-    """Base of all; `answer_to` takes (call, request) and returns the fields of the answer."""
+class JavaEndpoint(PublicEndpoint):
+    """Base of all calls. Their clients are admitted by network, not by API key.
 
-    public = True  # no key: who is let in is a matter of networks
-    # False: never refused for its rate, because the client would not ask again
+    `answer_to` takes (call, request) and returns the fields of the answer.
+    """
+
+    # False: never refused for its rate, because the client would not repeat the call.
     limited = True
     body: Body
 
     @extend_schema(exclude=True)
     def post(self, call: Call) -> HttpResponse:
-        """Answer a call."""
         address, sdk = call.request.META.get("REMOTE_ADDR", ""), ""
         outcome: java_callers.Outcome = "answered"
         try:
             call.actor = java_actor(address)
             if self.limited:
                 check_rate(call.actor.address)
-            asked = self.body.read(call.request)
-            sdk = client_of("", asked.sdkVersion) if asked.sdkVersion else ""
-            answer = said(call, self.answer_to(call, asked))
+            request = self.body.read(call.request)
+            sdk = client_name("", request.sdkVersion) if request.sdkVersion else ""
+            answer = java_answer(call, self.answer_to(call, request))
+            # The server reads REPEAT from the environ after the answer is written.
             if isinstance(call.repeat, Unchanged):
                 match = call.request.resolver_match
                 call.repeat.address, call.repeat.sdk = address, sdk
@@ -271,16 +281,16 @@ class JavaEndpoint(Endpoint):
         finally:
             java_callers.count_request(address=address, sdk=sdk, outcome=outcome)
 
-    def answer_to(self, call: Call, asked: Any) -> dict[str, Any]:
+    def answer_to(self, call: Call, request: Any) -> dict[str, Any]:
         raise NotImplementedError
 
     def refused(self, call: Call, error: Exception) -> HttpResponse:
-        """Return the answer to a call that failed."""
         return refusal(call, error)
 
 
-def said(call: Call, fields: dict[str, Any], status: int = HTTPStatus.OK) -> HttpResponse:
-    """Return an answer with the fields that all have."""
+def java_answer(
+    call: Call, fields: dict[str, Any], status: int = HTTPStatus.OK
+) -> HttpResponse:
     common = {"suc": True, "time": 0, "serverIp": config.broker_name}
     return renderers.render(call.request, {**common, **fields}, JSON, status)
 
@@ -290,26 +300,22 @@ def refusal(call: Call, error: Exception, **fields: Any) -> HttpResponse:
     wrong.
     """
     problem = errors.respond(error)  # logs what is a bug
-    known = errors.as_catmq(error)
-    is_wrong = isinstance(known, Invalid) and not isinstance(known, Unavailable)
+    catmq_error = errors.to_catmq_error(error)
+    is_wrong = isinstance(catmq_error, Invalid) and not isinstance(catmq_error, Unavailable)
     status = HTTPStatus.OK if is_wrong else problem.status_code
-    answer = said(call, {"suc": False, "code": "0", "msg": known.detail, **fields}, status)
-    answer.catmq_code = known.code  # type: ignore[attr-defined]  # read by metrics
+    answer = java_answer(
+        call, {"suc": False, "code": "0", "msg": catmq_error.detail, **fields}, status
+    )
+    answer.catmq_code = catmq_error.code  # type: ignore[attr-defined]  # read by metrics
     return answer
 
 
-class Elsewhere(Endpoint):
-    """Any other URL of these clients: one that is written differently, or a call that we do
-    not have.
-    """
-
-    public = True
+class Elsewhere(PublicEndpoint):
+    """Any other URL of these clients: a variant of a known URL, or an unknown call."""
 
     @extend_schema(exclude=True)
     def dispatch(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
-        """Answer as the call does whose URL is meant: doubled slashes and one at the end do
-        not count.
-        """
+        """Answer as the call whose URL is meant: doubled and trailing slashes are ignored."""
         path = SLASHES.sub("/", request.path_info).rstrip("/")
         try:
             match = resolve(path)
@@ -324,7 +330,6 @@ class Elsewhere(Endpoint):
 
     @extend_schema(exclude=True)
     def post(self, call: Call) -> HttpResponse:
-        """Refuse the call; GET the same."""
         detail = (
             f"There is no call {call.request.path_info} here: "
             "docs/reference/java-clients.md lists them."

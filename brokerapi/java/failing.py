@@ -1,10 +1,9 @@
-"""POST consumer/publishAndUpdateResultFailMsg: messages whose handler failed, and some that
-succeeded.
+"""POST consumer/publishAndUpdateResultFailMsg: messages whose handler failed, or succeeded
+after all.
 
-The client writes out a message that failed, for the topic `<group>_<topic>_fail`. The
-broker has it, and takes only its id: it stores the copy with the next attempt, or with the
-dead. A message that succeeded at last (`ids`) needs nothing: its queue is committed like
-any other.
+The client sends the whole message, for the topic `<group>_<topic>_fail`. The broker has the
+message and uses only its id: it stores a copy for the next attempt, or a dead letter. A
+message that succeeded (`ids`) needs nothing: its queue is committed like any other.
 """
 
 from __future__ import annotations
@@ -40,7 +39,8 @@ class FailedMessage(JavaRequest):
     id: Long | None = None
 
 
-MOST_FAILED = 1_000  # of one report; a client has fewer messages of a queue in hand
+# Messages of a report. A client has fewer messages of a queue in progress.
+MOST_FAILED = 1_000
 
 
 class FailMsg(JavaRequest):
@@ -56,51 +56,49 @@ class Failures(JavaEndpoint):
     limited = False
     body = Body(FailRequest, most_bytes=MOST_BYTES_OF_MESSAGES)
 
-    def answer_to(self, call: Call, asked: FailRequest) -> dict[str, Any]:
-        given = (asked.failMsg.msgs if asked.failMsg is not None else None) or []
+    def answer_to(self, call: Call, request: FailRequest) -> dict[str, Any]:
+        messages = (request.failMsg.msgs if request.failMsg is not None else None) or []
         ids = sorted(
             {
-                one.id
-                for one in given
-                if one is not None and one.id is not None and one.id > 0
+                message.id
+                for message in messages
+                if message is not None and message.id is not None and message.id > 0
             }
         )
-        if ids:
-            _report(call, asked.queueId or 0, ids)
+        if not ids:
+            return {}
+        queue_id = request.queueId or 0
+        member_id, queue = handles.decode(queue_id)
+        consumer = handles.find_consumer(member_id)
+        if consumer is None:
+            raise Invalid.field(
+                "queueId", "is of a client that has expired or left: register again"
+            )
+        check_right(call, consumer.group_id)
+        # The client repeats a report once and then forgets the messages, so the broker tries
+        # for most of that time.
+        end = time.monotonic() + TRY_S
+        while ids := _store_retries(consumer, queue, ids):
+            key = f"failure {queue_id}"
+            if time.monotonic() > end or not holds.pause(key, call.actor, PAUSE_S):
+                raise NodeUnavailable(
+                    f"{len(ids)} failed messages could not be stored for a retry."
+                )
         return {}
 
 
-def _report(call: Call, queue_id: int, ids: list[int]) -> None:
-    """Store copies of messages. Raises Invalid, Forbidden, Conflict(no_failure_topic),
-    NodeUnavailable.
-    """
-    member_id, queue = handles.parts(queue_id)
-    consumer = handles.consumer_of(member_id)
-    if consumer is None:
-        raise Invalid.field(
-            "queueId", "is of a client that has expired or left: register again"
-        )
-    check_right(call, consumer.group_id)
-    end = time.monotonic() + TRY_S
-    while ids := _unstored(consumer, queue, ids):
-        if time.monotonic() > end or not holds.pause(
-            f"failure {queue_id}", call.actor, PAUSE_S
-        ):
-            raise NodeUnavailable(
-                f"{len(ids)} failed messages could not be stored for a retry."
-            )
-
-
-def _unstored(consumer: ConsumerId, queue: int, ids: list[int]) -> list[int]:
-    """Store copies of messages; return the ids of those for which a node does not answer."""
+def _store_retries(consumer: ConsumerId, queue: int, ids: list[int]) -> list[int]:
+    """Store retries of messages. Return the ids of messages whose node does not answer."""
     try:
-        held = node_owners.held(consumer=consumer, queues=[queue]).get(queue)
+        ownership = node_owners.held(consumer=consumer, queues=[queue]).get(queue)
     except NodeUnavailable:
         return ids
-    if held is None:
-        return []  # another member owns the queue by now, and gets them
-    found = [Failure(queue, held[0], one - 1, ERROR) for one in ids]
-    report = failures.report(consumer=consumer, failures=found)
+    if ownership is None:
+        return []  # the new owner of the queue reads them
+    failed = [Failure(queue, ownership[0], message_id - 1, ERROR) for message_id in ids]
+    report = failures.report(consumer=consumer, failures=failed)
     metrics.FAILURES.labels("retried").inc(len(report.retried))
     metrics.FAILURES.labels("dead").inc(len(report.dead))
-    return [one.offset + 1 for one in report.refused if one.state == "unavailable"]
+    return [
+        refusal.offset + 1 for refusal in report.refused if refusal.state == "unavailable"
+    ]

@@ -1,7 +1,7 @@
-"""Waits for Java clients, which ask again at once. A thread that waits takes a place of a
+"""Waits for Java clients, which call again immediately. A waiting thread takes a place of a
 waiting pull.
 
-So, whatever such clients or strangers ask for, sends and commits find a thread.
+So sends and commits find a thread, whatever such clients or strangers do.
 """
 
 from __future__ import annotations
@@ -22,49 +22,47 @@ from metadata.limits.concurrency import limiter
 from metadata.limits.places import Places
 
 SHORT_S = 1.0
-LOOK_S = 3.5  # between two looks whether a wait is over, as when a client is gone
+LOOK_S = 3.5  # between two checks whether the client has hung up or the wait is over
 EMPTY: Mapping[int, int] = {}
 
-# Where pulls have all places, some of the other threads wait for a moment, half of them for
-# one address.
+# If pulls have all places, some of the other threads may wait shortly, half of them for one
+# address.
 _SHORT = max(2, (config.threads - config.max_waiters) // 4)
 _short = Places(most=_SHORT, most_of_one=2, most_shared=_SHORT // 2)
-# Strangers have a few of their own, two for an address: they take none from those who are
-# let in.
+# Strangers (Forbidden addresses) have a few places of their own, two per address, so that
+# they take none from clients.
 _strangers = Places(most=max(1, (config.threads - config.max_waiters) // 8), most_of_one=2)
 
 
 @contextmanager
-def place(who: str, actor: Actor) -> Iterator[float]:
-    """Take a place to wait, and give the longest time for it, s: 0 if none is free."""
-    asker = longpoll.asker(who, key_id=actor.key_id, address=actor.address)
-    if longpoll.take_place(asker):
-        try:
+def waiting_place(key: str, actor: Actor) -> Iterator[float]:
+    """Take a place to wait. Yield the longest time to wait in s, 0 if no place is free."""
+    owner = longpoll.place_owner(key, key_id=actor.key_id, address=actor.address)
+    # The places of pulls first: they are made for long waits.
+    with longpoll.waiting_place(owner) as has_place:
+        if has_place:
             yield float("inf")
-        finally:
-            longpoll.give_back_place(asker)
-        return
+            return
     # By address only: without a key all Java clients would share the half of these places.
-    with _short.place(who, [actor.address]) as is_taken:
-        yield SHORT_S if is_taken else 0.0
+    with _short.place(key, [actor.address]) as has_place:
+        yield SHORT_S if has_place else 0.0
 
 
-def pause(who: str, actor: Actor, seconds: float) -> bool:
-    """Wait, unless no place is free or the broker stops; return True if it waited."""
-    with place(who, actor) as most_s:
-        if draining.hurries() or not most_s:
+def pause(key: str, actor: Actor, seconds: float) -> bool:
+    """Wait, unless no place is free or the broker stops. Return True if it waited."""
+    with waiting_place(key, actor) as max_wait_s:
+        if draining.must_not_wait() or not max_wait_s:
             return False
         close_old_connections()
         with limiter.aside():
-            time.sleep(min(seconds, most_s))
+            # Nothing can wake this wait, so it is short.
+            time.sleep(min(seconds, max_wait_s))
         return True
 
 
 def pause_stranger(address: str) -> None:
-    """Hold back the answer to a client that is not let in, and would ask again at once;
-    bounded.
-    """
-    if draining.hurries() or not _strangers.take(address):
+    """Hold back the refusal of a client that would call again immediately."""
+    if draining.must_not_wait() or not _strangers.take(address):
         return
     try:
         close_old_connections()
@@ -74,45 +72,45 @@ def pause_stranger(address: str) -> None:
         _strangers.give_back(address)
 
 
-def generations(groups: Iterable[int]) -> dict[int, int]:
-    """Return the generations of groups as this process knows them, 0 for one that it does
-    not know.
-    """
-    known = snapshot.current().groups
-    return {group: known[group].generation if group in known else 0 for group in groups}
+def read_generations(groups: Iterable[int]) -> dict[int, int]:
+    """Return the generations of groups as this process knows them, 0 for unknown ones."""
+    infos = snapshot.current().groups
+    return {group: infos[group].generation if group in infos else 0 for group in groups}
 
 
-def has_changed(seen: Mapping[int, int]) -> bool:
-    """Return True if a group has another generation than was seen; the snapshot may be
-    older than that.
-    """
-    known = snapshot.current().groups
+def has_changed(generations: Mapping[int, int]) -> bool:
+    """Return True if a group has a newer generation than the given one, or was deleted."""
+    infos = snapshot.current().groups
+    # Newer, not other: the snapshot may be older than the given generations.
     return any(
-        group not in known or known[group].generation > at for group, at in seen.items()
+        group not in infos or infos[group].generation > generation
+        for group, generation in generations.items()
     )
 
 
 def wait(
-    seen: Mapping[int, int],
+    generations: Mapping[int, int],
     until: float,
     offsets: Mapping[int, int] = EMPTY,
     *,
     is_over: Callable[[], bool] | None = None,
 ) -> None:
-    """Return when a group has another generation than was `seen`, a queue messages behind
-    the offset given for it, the client is gone, the broker stops, or the time is over. The
-    caller has a place."""
+    """Wait until a group has a newer generation than in `generations`, a queue has a
+    message at or after its offset in `offsets`, `is_over` returns True, the broker
+    stops, or the time is over. The caller has a place.
+    """
     look_s = LOOK_S if is_over is not None else float("inf")
     close_old_connections()
-    while (left_s := until - time.monotonic()) > 0:
+    while (remaining_s := until - time.monotonic()) > 0:
         changed = threading.Event()
         with ExitStack() as watching:
-            for group_id in seen:
+            for group_id in generations:
                 watching.enter_context(board.watch(group_id, offsets, flag=changed))
+            # Checked after the watches are set: they do not report earlier news.
             has_news = any(board.known(queue) > offset for queue, offset in offsets.items())
-            if has_news or draining.hurries() or has_changed(seen):
+            if has_news or draining.must_not_wait() or has_changed(generations):
                 return
             with limiter.aside():
-                changed.wait(min(left_s, look_s))
+                changed.wait(min(remaining_s, look_s))
         if is_over is not None and is_over():
             return

@@ -1,11 +1,11 @@
-"""POST consumer/getConsumerGroupPolling: what is new in the groups of a Java client, waited
-for.
+"""POST consumer/getConsumerGroupPolling: the news of a Java client's groups, waiting for
+them.
 
-The client asks again the moment it is answered, and starts to read after the fourth answer.
-So an answer without news is held back, but shortly while it starts. A call ends when the
-generation of one of its groups moves, which `flag` 1 of a commit does (reading.py). Beside
-that it asks for everything every two minutes, to compare it with what it has; neither call
-ends the other.
+The client calls again the moment it is answered, and starts to read after the fourth
+answer. So an answer without news is held back, but only shortly while the client starts. A
+call ends when the generation of one of its groups rises, which a commit with `flag` 1
+causes (reading.py). In addition, the client asks for everything every two minutes, to
+compare it with its own state; neither call ends the other.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from msgspec import Meta
 from brokerapi.endpoint import Call
 from brokerapi.http import draining
 from brokerapi.java import assignment, handles, holds
+from brokerapi.java.bounded import BoundedDict
 from brokerapi.java.endpoint import (
     MOST_GROUPS,
     SETTLED_S,
@@ -38,22 +39,28 @@ from metadata.groups import groups
 from metadata.membership import java_beats, java_members
 from metadata.membership.java_members import JavaMember
 
-# these clients wait 10 s, some of them for the end of this call when they stop
+# The clients wait 10 s, some of them also for the end of this call when they stop.
 HOLD_S = 7.0
-START_HOLD_S = 0.3  # while a client counts answers before it starts
+# While a client starts, it counts START_ANSWERS answers.
+START_HOLD_S = 0.3
 START_ANSWERS = 4
-TICK_S = 1.0  # polls of that time are recorded together, …
-TICKS = 8  # … and of such a part of the session timeout
-SETTLED_FROM_MS = 6_000  # session timeout for which a poll may be recorded a second late
-ERROR_HOLD_S = 1.5  # a client that is refused at once would ask thousands of times
+# Polls within this time, and within this part of the session timeout, are recorded together.
+TICK_S = 1.0
+TICKS = 8
+# Session timeout from which a poll may be recorded a second late.
+SETTLED_FROM_MS = 6_000
+# A client that is refused at once would call thousands of times.
+ERROR_HOLD_S = 1.5
 MOST_STARTING = 10_000
-MOST_DELETED = 100  # groups of one client that are looked for among the deleted
+# Groups of a client that are looked up among the deleted groups.
+MOST_DELETED = 100
 
-RECENT_S = 8.0  # a heartbeat tells nothing new of a client that polled so recently
+# A heartbeat of a client that polled this recently has no news.
+RECENT_S = 8.0
 MOST_RECENT = 20_000
 
 
-class _Settled(NamedTuple):
+class _QuietClient(NamedTuple):
     """A client that has the newest of everything, while its groups have these generations."""
 
     until: float  # time.monotonic()
@@ -62,9 +69,11 @@ class _Settled(NamedTuple):
     metadata: tuple[Any, ...]  # version of the snapshot
 
 
-_recent: dict[int, float] = {}  # client → time.monotonic() of its last poll
-_starting: dict[tuple[int, str], int] = {}  # (client, group) → answers until it starts
-_settled: dict[int, _Settled] = {}  # client → its last full look, if that found nothing new
+_recent = BoundedDict[int, float](MOST_RECENT)  # client → time.monotonic() of its last poll
+_starting = BoundedDict[tuple[int, str], int](
+    MOST_STARTING
+)  # (client, group) → answers until it starts
+_quiet_clients = BoundedDict[int, _QuietClient](MOST_RECENT)  # by client
 
 
 class PollRequest(JavaRequest):
@@ -77,39 +86,52 @@ class PollRequest(JavaRequest):
 class Poll(JavaEndpoint):
     body = Body(PollRequest)
 
-    def answer_to(self, call: Call, asked: PollRequest) -> dict[str, Any]:
+    def answer_to(self, call: Call, request: PollRequest) -> dict[str, Any]:
         draining.check()
-        java_id = asked.consumerId or 0
+        java_id = request.consumerId or 0
         versions = {
             group: version or 0
-            for group, version in (asked.consumerGroupVersion or {}).items()
+            for group, version in (request.consumerGroupVersion or {}).items()
         }
-        settled = _settled_at(java_id, versions)
-        members = _members(java_id, versions) if settled is None else settled.members
-        deleted = _deleted_groups(members, versions)
+        quiet_client = _find_quiet_client(java_id, versions)
+        members = (
+            _find_members(java_id, versions)
+            if quiet_client is None
+            else quiet_client.members
+        )
+        missing = sorted(versions.keys() - {member.group for member in members})
+        deleted = groups.deletion_times(missing[:MOST_DELETED]) if missing else {}
         if not members or len(members) + len(deleted) < len(versions):
-            return _deleted(call, java_id, members)
+            return _require_registration(call, java_id, members)
         for member in members:
             check_right(call, member.consumer.group_id)
-        ended = _ended(deleted, versions)
+        # A client gets the news of a deleted group once, as their version is the time of the
+        # deletion. Versions of a membership start at the time of its registration, so those of
+        # a deleted group are lower, and those of a new group of the same name are higher.
+        deleted_news = {
+            name: assignment.deleted_group(name, at_ms)
+            for name, at_ms in deleted.items()
+            if versions[name] < at_ms
+        }
         try:
-            if _is_check(members, versions):
-                return _answer(_checked(java_id, members, versions) | ended)
+            if _is_full_refresh(members, versions):
+                return _answer(_full_assignment(java_id, members, versions) | deleted_news)
             _note_poll(java_id)
-            if settled is None:
-                news = _news(call, members, versions, ended)
+            if quiet_client is None:
+                news = _wait_for_news(call, members, versions, deleted_news)
             else:
-                news = _news_for_settled(call, settled, versions)
-            _note_answer(java_id)
-            if not news:
-                call.repeat = _again(java_id, versions)
+                news = _wait_for_quiet_client(call, quiet_client, versions)
+            _recent[java_id] = time.monotonic()
+            # Found again: only a client that is still quiet gets the same answer again.
+            if not news and (client := _find_quiet_client(java_id, versions)) is not None:
+                call.repeat = _RepeatedPoll(java_id, versions, client)
             return _answer(news)
         except Gone:
-            return _deleted(call, java_id, members)
+            return _require_registration(call, java_id, members)
 
     def refused(self, call: Call, error: Exception) -> HttpResponse:
-        """Hold the refusal back: what fails at once is asked again at once. A stranger has
-        fewer places.
+        """Hold the refusal back: a client that is refused calls again at once. A stranger
+        has fewer places.
         """
         answer = refusal(call, error)
         if isinstance(error, Forbidden):
@@ -117,50 +139,44 @@ class Poll(JavaEndpoint):
             answer.status_code = HTTPStatus.FORBIDDEN
             return answer
         holds.pause(f"refused {id(call)}", call.actor, ERROR_HOLD_S)
-        is_known = isinstance(error, CatmqError) and not draining.hurries()
-        answer.status_code = HTTPStatus.OK if is_known else answer.status_code
+        may_pass = isinstance(error, CatmqError) and not draining.must_not_wait()
+        answer.status_code = HTTPStatus.OK if may_pass else answer.status_code
         return answer
 
 
-class _PollAgain(Unchanged):
-    """A poll of a client for which nothing is new."""
+class _RepeatedPoll(Unchanged):
+    """A repeated poll of a client without news."""
 
     def __init__(
-        self, java_id: int, versions: Mapping[str, int], settled: _Settled
+        self, java_id: int, versions: Mapping[str, int], quiet_client: _QuietClient
     ) -> None:
-        super().__init__(_longest_s(settled.members), settled.generations)
+        super().__init__(_max_hold_s(quiet_client.members), quiet_client.generations)
         self._java_id, self._versions = java_id, versions
-        self._members = [one.consumer.member_id for one in settled.members]
+        self._member_ids = [member.consumer.member_id for member in quiet_client.members]
 
     def note(self) -> bool:
-        """Note that the client lives; False if it is to be looked at in full."""
-        settled = _settled_at(self._java_id, self._versions)
-        if settled is None or not java_members.has_polled(self._java_id):
+        """Record that the client polls. Return False if a full poll is due."""
+        quiet_client = _find_quiet_client(self._java_id, self._versions)
+        if quiet_client is None or not java_members.has_polled(self._java_id):
             return False
         if any((self._java_id, group) in _starting for group in self._versions):
             return False
         _note_poll(self._java_id)
-        _note_settled(settled)
+        _record_quiet_poll(quiet_client)
         return True
 
     def holds(self) -> bool:
-        return not java_beats.needs_full_check(self._members) and super().holds()
+        return not java_beats.needs_full_check(self._member_ids) and super().holds()
 
     def answered(self) -> None:
         super().answered()
-        _note_answer(self._java_id)
-
-
-def _again(java_id: int, versions: Mapping[str, int]) -> _PollAgain | None:
-    """Return when the client gets the same answer again; None while it is not certain what
-    it has.
-    """
-    settled = _settled_at(java_id, versions)
-    return None if settled is None else _PollAgain(java_id, versions, settled)
+        _recent[self._java_id] = time.monotonic()
 
 
 def _answer(groups: Mapping[str, Any], *, deleted: bool = False) -> dict[str, Any]:
-    """The fields of an answer; the two clients spell one of them differently."""
+    """Return the fields of an answer. The two kinds of clients spell one of them
+    differently.
+    """
     return {
         "sleepTime": 0,
         "consumerDeleted": int(deleted),
@@ -171,254 +187,231 @@ def _answer(groups: Mapping[str, Any], *, deleted: bool = False) -> dict[str, An
     }
 
 
-def _deleted(call: Call, java_id: int, members: Sequence[JavaMember]) -> dict[str, Any]:
+def _require_registration(
+    call: Call, java_id: int, members: Sequence[JavaMember]
+) -> dict[str, Any]:
     """Make a client that lost a membership register again: its next heartbeat is answered
     with `deleted`.
     """
     _recent.pop(java_id, None)
     if members:
-        java_beats.require_full_check(one.consumer.member_id for one in members)
+        java_beats.require_full_check(member.consumer.member_id for member in members)
         java_members.require_rejoin(java_id)
+    # The client calls again at once, while its next heartbeat is seconds away.
     holds.pause(f"poll {java_id}", call.actor, ERROR_HOLD_S)
     return _answer({}, deleted=True)
 
 
 def has_just_polled(java_id: int) -> bool:
-    """Return True if a poll of a client came or ended here a moment ago: it was recorded as
+    """Return True if a poll of the client arrived or ended here a moment ago: it counted as
     a heartbeat.
     """
     return time.monotonic() - _recent.get(java_id, float("-inf")) < RECENT_S
 
 
 def _note_poll(java_id: int) -> None:
-    """Note that a client asked, which is what its heartbeats count by."""
+    # Without polls, the heartbeats of a client do not count.
     java_beats.note_poll(java_id)
-    _note_answer(java_id)
-
-
-def _note_answer(java_id: int) -> None:
-    if len(_recent) >= MOST_RECENT:
-        _recent.clear()
     _recent[java_id] = time.monotonic()
 
 
-def _members(java_id: int, versions: Mapping[str, int]) -> list[JavaMember]:
+def _find_members(java_id: int, versions: Mapping[str, int]) -> list[JavaMember]:
     return [
-        one
-        for one in java_members.memberships_of_client(java_id, versions=versions)
-        if one.group in versions
+        member
+        for member in java_members.memberships_of_client(java_id, versions=versions)
+        if member.group in versions
     ]
 
 
-def _is_check(members: Sequence[JavaMember], versions: Mapping[str, int]) -> bool:
-    """Return True for a client that compares what it was told with what there is: it asks
-    for all of it anew.
+def _is_full_refresh(members: Sequence[JavaMember], versions: Mapping[str, int]) -> bool:
+    """Return True if the poll is a full refresh: the client sends version 0 to compare its
+    assignment.
 
-    A thread of its own does so every two minutes. It goes on where those that poll have
-    ended, as they do in some clients when a broker stops, so it tells nothing of them: to
-    count it would keep a client alive that reads no more.
+    A separate thread of the client does so every two minutes. In some clients it survives
+    the threads that poll, as when a broker stops. So it records no heartbeat: that would
+    keep a client alive that reads no more.
     """
-    return all(one.has_answer and not versions[one.group] for one in members)
+    return all(member.has_answer and not versions[member.group] for member in members)
 
 
-def _checked(
+def _full_assignment(
     java_id: int, members: Sequence[JavaMember], versions: Mapping[str, int]
 ) -> dict[str, Any]:
-    """Return what there is, by group, at once."""
-    found = _checks(members)
-    if len(found) < len(members):  # another broker told the client something newer
-        found |= _checks(
-            one for one in _members(java_id, versions) if one.group not in found
+    settings = _read_assignments(members)
+    # Fewer: another broker has answered the client since, so the memberships are read again.
+    if len(settings) < len(members):
+        settings |= _read_assignments(
+            member
+            for member in _find_members(java_id, versions)
+            if member.group not in settings
         )
-    # The check of a client that starts may be answered elsewhere before its first poll,
-    # which comes here.
+    # The full refresh of a client that starts may have been answered by another broker, before
+    # its first poll here.
     if not java_members.has_polled(java_id):
-        for one in members:
-            _note_start(java_id, one.group)
-    return found
+        # A right may have been revoked since the client joined.
+        for member in members:
+            _starting[java_id, member.group] = START_ANSWERS
+    return settings
 
 
-def _checks(members: Iterable[JavaMember]) -> dict[str, Any]:
-    seen = ((one.group, assignment.check(one).group) for one in members)
-    return {name: group for name, group in seen if group is not None}
+def _read_assignments(members: Iterable[JavaMember]) -> dict[str, Any]:
+    assignments = (
+        (member.group, assignment.read_assignment(member).group) for member in members
+    )
+    return {name: group for name, group in assignments if group is not None}
 
 
-def _deleted_groups(
-    members: Iterable[JavaMember], versions: Mapping[str, int]
-) -> dict[str, int]:
-    """Name → time of deletion, ms, of the groups that a client names and that were deleted."""
-    missing = sorted(versions.keys() - {one.group for one in members})
-    return groups.deletion_times(missing[:MOST_DELETED]) if missing else {}
-
-
-def _ended(deleted: Mapping[str, int], versions: Mapping[str, int]) -> dict[str, Any]:
-    """The news of deleted groups: once, as their version is the time of the deletion.
-
-    Those of members begin at the time of their registration, so they are below it, and
-    those of a group of the same name that is made later above.
-    """
-    return {
-        name: assignment.ended(name, at_ms)
-        for name, at_ms in deleted.items()
-        if versions[name] < at_ms
-    }
-
-
-def _news(
+def _wait_for_news(
     call: Call,
     members: Sequence[JavaMember],
     versions: Mapping[str, int],
-    ended: Mapping[str, Any],
+    deleted_news: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Return the news of the client, by group; looked for again when one of the groups
-    changes.
-    """
+    """Wait for news of a client's groups. Return the news by group name."""
     java_id = members[0].java_id
     for member in members:
-        handles.note(member.consumer)
-    is_quiet = not ended and all(_is_quiet(one, versions) for one in members)
-    was_held = call.was_held()  # until something changed, which is told now
+        handles.remember(member.consumer)
+    # A client that has the newest versions most likely only reports that it lives. Such polls
+    # are recorded together, which saves work of the metadata database and of this process.
+    is_quiet = not deleted_news and all(
+        versions[member.group] == member.version
+        and (java_id, member.group) not in _starting
+        for member in members
+    )
+    was_held = call.was_held()  # until something changed: answer now
     until = time.monotonic() + (0 if was_held else _hold_s(java_id, members))
-    with holds.place(f"poll {java_id}", call.actor) as most_s:
+    with holds.waiting_place(f"poll {java_id}", call.actor) as max_wait_s:
         if is_quiet and not was_held:
-            known = holds.generations(one.consumer.group_id for one in members)
+            known_generations = holds.read_generations(
+                member.consumer.group_id for member in members
+            )
+            # Polls are aligned to ticks, so that one statement records those of many
+            # clients.
             tick_s = min(
-                TICK_S, *(one.session_timeout_ms / 1000 / TICKS for one in members)
+                TICK_S, *(member.session_timeout_ms / 1000 / TICKS for member in members)
             )
             now = time.monotonic()
-            holds.wait(known, now + min(tick_s - now % tick_s, most_s))
+            holds.wait(known_generations, now + min(tick_s - now % tick_s, max_wait_s))
         metadata = snapshot.current().version
-        news, seen = _look(java_id, members, versions)
-        if is_quiet and not news:
-            _settle(java_id, members, seen, metadata)
-        if not news and not ended and not draining.hurries():
-            holds.wait(
-                seen, min(until, time.monotonic() + most_s), is_over=call.has_hung_up
+        news, generations = _record_heartbeats(java_id, members, versions)
+        # Not with a short session timeout: its polls must not be recorded a second late.
+        if (
+            is_quiet
+            and not news
+            and all(member.session_timeout_ms >= SETTLED_FROM_MS for member in members)
+        ):
+            java_beats.note_present(member.consumer.member_id for member in members)
+            _quiet_clients[java_id] = _QuietClient(
+                time.monotonic() + SETTLED_S, tuple(members), generations, metadata
             )
-            if holds.has_changed(seen) and not call.has_hung_up():
-                news, _ = _look(java_id, _members(java_id, versions), versions)
-    return {**news, **ended}
+        if not news and not deleted_news and not draining.must_not_wait():
+            holds.wait(
+                generations,
+                min(until, time.monotonic() + max_wait_s),
+                is_over=call.has_hung_up,
+            )
+            if holds.has_changed(generations) and not call.has_hung_up():
+                news, _ = _record_heartbeats(
+                    java_id, _find_members(java_id, versions), versions
+                )
+    return {**news, **deleted_news}
 
 
-def _is_quiet(member: JavaMember, versions: Mapping[str, int]) -> bool:
-    """Return True for a member whose client most likely only says that it lives: that is
-    recorded together with others, which takes less of the metadata database and of this
-    process."""
-    return (
-        versions[member.group] == member.version
-        and (member.java_id, member.group) not in _starting
-    )
-
-
-def _settled_at(java_id: int, versions: Mapping[str, int]) -> _Settled | None:
-    """Return the last full look at a client that has these versions, if nothing can have
-    changed since.
+def _find_quiet_client(java_id: int, versions: Mapping[str, int]) -> _QuietClient | None:
+    """Return the client if it has these versions and nothing can have changed since it
+    became quiet.
     """
-    known = _settled.get(java_id)
+    client = _quiet_clients.get(java_id)
     if (
-        known is None
-        or known.until < time.monotonic()
-        or known.metadata != snapshot.current().version
+        client is None
+        or client.until < time.monotonic()
+        or client.metadata != snapshot.current().version
     ):
         return None
-    same = versions == {one.group: one.version for one in known.members}
-    if java_beats.needs_full_check(one.consumer.member_id for one in known.members):
-        java_members.forget_client(
-            java_id
-        )  # what is remembered of it may be older than that
+    has_versions = versions == {member.group: member.version for member in client.members}
+    # Another broker, or an expiry, has changed a membership: what is cached is older than
+    # that.
+    if java_beats.needs_full_check(member.consumer.member_id for member in client.members):
+        java_members.forget_client(java_id)
         return None
-    if not same:
+    if not has_versions:
         return None
-    return None if holds.has_changed(known.generations) else known
+    return None if holds.has_changed(client.generations) else client
 
 
-def _settle(
-    java_id: int,
-    members: Sequence[JavaMember],
-    generations: Mapping[int, int],
-    metadata: tuple[Any, ...],
-) -> None:
-    if any(one.session_timeout_ms < SETTLED_FROM_MS for one in members):
-        return
-    java_beats.note_present(one.consumer.member_id for one in members)
-    if len(_settled) >= MOST_RECENT:
-        _settled.clear()
-    _settled[java_id] = _Settled(
-        time.monotonic() + SETTLED_S, tuple(members), generations, metadata
+def _record_quiet_poll(quiet_client: _QuietClient) -> None:
+    for member in quiet_client.members:
+        handles.remember(member.consumer)
+    java_beats.note(
+        {member.consumer.member_id: member.version for member in quiet_client.members}
     )
 
 
-def _note_settled(settled: _Settled) -> None:
-    for one in settled.members:
-        handles.note(one.consumer)
-    java_beats.note({one.consumer.member_id: one.version for one in settled.members})
-
-
-def _news_for_settled(
-    call: Call, settled: _Settled, versions: Mapping[str, int]
+def _wait_for_quiet_client(
+    call: Call, quiet_client: _QuietClient, versions: Mapping[str, int]
 ) -> dict[str, Any]:
-    """The same for a client that most likely only says that it lives, which is all that is
+    """Wait for news as _wait_for_news(), for a quiet client: only that it polls is
     recorded.
     """
-    java_id, members = settled.members[0].java_id, settled.members
-    ids = [one.consumer.member_id for one in members]
-    _note_settled(settled)
+    java_id, members = quiet_client.members[0].java_id, quiet_client.members
+    ids = [member.consumer.member_id for member in members]
+    _record_quiet_poll(quiet_client)
 
     def is_over() -> bool:
         return java_beats.needs_full_check(ids) or call.has_hung_up()
 
-    with holds.place(f"poll {java_id}", call.actor) as most_s:
-        until = time.monotonic() + min(_hold_s(java_id, members) - call.waited_s(), most_s)
-        holds.wait(settled.generations, until, is_over=is_over)
-        has_changed = holds.has_changed(settled.generations) or java_beats.needs_full_check(
-            ids
+    with holds.waiting_place(f"poll {java_id}", call.actor) as max_wait_s:
+        until = time.monotonic() + min(
+            _hold_s(java_id, members) - call.waited_s(), max_wait_s
         )
+        holds.wait(quiet_client.generations, until, is_over=is_over)
+        has_changed = holds.has_changed(
+            quiet_client.generations
+        ) or java_beats.needs_full_check(ids)
         if not has_changed or call.has_hung_up():
             return {}
         java_members.forget_client(java_id)
-        return _look(java_id, _members(java_id, versions), versions)[0]
+        return _record_heartbeats(java_id, _find_members(java_id, versions), versions)[0]
 
 
-def _look(
+def _record_heartbeats(
     java_id: int, members: Iterable[JavaMember], versions: Mapping[str, int]
 ) -> tuple[dict[str, Any], dict[int, int]]:
-    """Return the news, by group, and the generation of each group, by its id."""
+    """Record a heartbeat of each member. Return the news by group name, and the generation
+    by group id.
+    """
     news, generations = {}, {}
     for member in members:
-        seen = assignment.look(member, versions[member.group])
-        generations[member.consumer.group_id] = seen.generation
-        if seen.group is not None:
-            news[member.group] = seen.group
-            # A check, or an answer that got lost, may have told it to start.
+        member_news = assignment.heartbeat(member, versions[member.group])
+        generations[member.consumer.group_id] = member_news.generation
+        if member_news.group is not None:
+            news[member.group] = member_news.group
+            # A higher `rbVersion` makes the client stop and start.
+            # The versions also differ after a full refresh, or an answer that got lost.
             if (
-                assignment.started(member, seen.member)
+                member_news.member.last_answer.rb_version > member.last_answer.rb_version
                 or versions[member.group] != member.version
             ):
-                _note_start(java_id, member.group)
+                _starting[java_id, member.group] = START_ANSWERS
     return news, generations
 
 
-def _note_start(java_id: int, group: str) -> None:
-    if len(_starting) >= MOST_STARTING:
-        _starting.clear()
-    _starting[java_id, group] = START_ANSWERS
-
-
 def _hold_s(java_id: int, members: Iterable[JavaMember]) -> float:
-    """Return the time to wait, and count an answer to a client that starts."""
-    hold_s = _longest_s(members)
+    """Return the time to hold the poll, and count an answer to a client that starts."""
+    hold_s = _max_hold_s(members)
     for member in members:
-        left = _starting.get((java_id, member.group), 0)
-        if left:
+        remaining = _starting.get((java_id, member.group), 0)
+        if remaining:
+            # It starts to read after START_ANSWERS answers, so these must come quickly.
             hold_s = min(hold_s, START_HOLD_S)
-            _starting[java_id, member.group] = left - 1
-            if left == 1:
+            _starting[java_id, member.group] = remaining - 1
+            if remaining == 1:
                 del _starting[java_id, member.group]
     return hold_s
 
 
-def _longest_s(members: Iterable[JavaMember]) -> float:
-    """Return the longest wait: the next call must come within the session timeout of each
-    group.
+def _max_hold_s(members: Iterable[JavaMember]) -> float:
+    """Return the longest time to hold a poll: the next one must come within each session
+    timeout.
     """
-    return min(HOLD_S, *(one.session_timeout_ms / 2000 for one in members))
+    return min(HOLD_S, *(member.session_timeout_ms / 2000 for member in members))

@@ -1,9 +1,9 @@
 """POST consumer/publish: messages of a Java client.
 
 `bizId` becomes the key, `head` the headers. `partitionInfo` names the queue; without
-`strictMode` another one
-will do. A `token` may be an API key, whose rights and quota then count. A topic that has
-send tokens takes only messages that name one of them, or an API key.
+`strictMode` another queue will do. A `token` may be an API key, whose rights and quota then
+apply. A topic that has send tokens accepts only messages with one of them, or with an API
+key.
 """
 
 from __future__ import annotations
@@ -23,13 +23,12 @@ from brokerapi.java.endpoint import (
     JavaEndpoint,
     JavaRequest,
     Long,
-    client_of,
+    actor_with_token,
+    client_name,
     refusal,
-    with_token,
 )
 from messagestore.engine.messages import NewMessage
 from messagestore.produce import publish
-from metadata.actors import Actor
 from metadata.cache import snapshot
 from metadata.config import config
 from metadata.errors import CatmqError, Forbidden, Invalid, RateLimited, Unavailable
@@ -53,7 +52,8 @@ class NewJavaMessage(JavaRequest):
     partitionInfo: PartitionInfo | None = None
 
 
-MOST_MESSAGES = 10_000  # of one request; they are stored in parts of CATMQ_MAX_MESSAGES
+# Messages of a request. They are stored in batches of CATMQ_MAX_MESSAGES.
+MOST_MESSAGES = 10_000
 
 
 class PublishRequest(JavaRequest):
@@ -67,114 +67,118 @@ class PublishRequest(JavaRequest):
 class Publish(JavaEndpoint):
     body = Body(PublishRequest, most_bytes=MOST_BYTES_OF_MESSAGES)
 
-    def answer_to(self, call: Call, asked: PublishRequest) -> dict[str, Any]:
+    def answer_to(self, call: Call, request: PublishRequest) -> dict[str, Any]:
         draining.check()
-        if not asked.topicName:
+        if not request.topicName:
             raise Invalid.field("topicName", "is missing")
-        actor = with_token(call.actor, asked.token)
-        publish.check_may_send(topic=asked.topicName, actor=actor)
+        actor = actor_with_token(call.actor, request.token)
+        publish.check_may_send(topic=request.topicName, actor=actor)
+        # An API key as token has rights of its own, so it needs no send token.
         if actor is call.actor:
-            _check_token(asked.topicName, asked.token)
+            _check_send_token(request.topicName, request.token)
         messages = [
-            _message(asked.topicName, message)
-            for message in asked.msgs or ()
+            _new_message(request.topicName, message)
+            for message in request.msgs or ()
             if message is not None
         ]
-        key = resends.key_of(actor.address, json.encode(asked))
-        mine = resends.begin(key, call.has_hung_up)
-        failed = True
+        # The client repeats requests without a batch id of its own: resends.py detects
+        # repeats.
+        key = resends.request_key(actor.address, json.encode(request))
+        attempt = resends.begin(key, call.has_hung_up)
+        # The address that the client reports: a proxy hides the real one.
+        address = (request.clientIp or "").strip()
+        if not addresses.is_address(address):
+            address = actor.address
+        version = (request.sdkVersion or "").strip()
+        user_agent = call.request.META.get("HTTP_USER_AGENT", "")
+        sdk = client_name("", version) if version else user_agent
+        sender = metrics.Sender(actor, address, sdk)
         try:
-            _send(asked.topicName, messages, mine.batch_id, _sender(call, asked, actor))
-            failed = False
-        except Invalid:
-            failed = False
+            _store(request.topicName, messages, attempt.batch_id, sender)
+        except BaseException as error:
+            # Invalid is a final answer: a repeat of this request is a new send.
+            resends.end(key, attempt, failed=not isinstance(error, Invalid))
             raise
-        finally:
-            resends.end(key, mine, failed=failed)
+        resends.end(key, attempt, failed=False)
         return {"sleepTime": 0}
 
     def refused(self, call: Call, error: Exception) -> HttpResponse:
-        """Return the answer; who is too fast waits for `sleepTime` ms and sends it again."""
         if not isinstance(error, RateLimited):
             return refusal(call, error, sleepTime=0)
         answer = refusal(call, error, sleepTime=error.retry_after_ms or 1000)
+        # 200, not 429: the client reads `sleepTime` only from answers that succeeded.
         answer.status_code = 200
         return answer
 
 
-def _check_token(topic: str, token: str | None) -> None:
-    """Raise Forbidden unless a topic takes messages with this token."""
-    known = snapshot.current().topic(topic)
-    if known is None or not known.send_tokens:
+def _check_send_token(topic: str, token: str | None) -> None:
+    info = snapshot.current().topic(topic)
+    if info is None or not info.send_tokens:
         return
     if not token:
         raise Forbidden(
             f"Topic {topic} takes messages with a send token only: set the token of the producer."
         )
-    if api_keys.digest(token) not in known.send_tokens:
+    if api_keys.digest(token) not in info.send_tokens:
         raise Forbidden(
             f"The token is no send token of topic {topic}: ask its owners for one."
         )
 
 
-def _sender(call: Call, asked: PublishRequest, actor: Actor) -> metrics.Sender:
-    """Return who sends. The address is what the client says, because a proxy hides the one
-    it has.
-    """
-    address, version = (asked.clientIp or "").strip(), (asked.sdkVersion or "").strip()
-    sdk = (
-        client_of("", version) if version else call.request.META.get("HTTP_USER_AGENT", "")
-    )
-    return metrics.Sender(
-        actor, address if addresses.is_address(address) else actor.address, sdk
-    )
-
-
-def _send(
+def _store(
     topic: str, messages: list[NewMessage], batch_id: UUID, sender: metrics.Sender
 ) -> None:
-    """Store all messages, or raise the error of the first that was not stored; what was
-    stored stays.
+    """Store all messages. Raise the error of the first message that was not stored; the
+    stored ones stay.
     """
     if not messages:
         raise Invalid.field("msgs", "is empty: send at least one message")
-    for number, some in enumerate(chunks(messages, config.max_messages)):
-        one_id = derived_batch_id(batch_id, number) if number else batch_id
-        runs = publish.send(topic=topic, messages=some, batch_id=one_id, actor=sender.actor)
-        metrics.count_sent(
-            topic, runs, bytes=sum(len(one.body) for one in some), sender=sender
+    # A request may have more messages than a batch of the store.
+    for number, chunk in enumerate(chunks(messages, config.max_messages)):
+        chunk_batch_id = derived_batch_id(batch_id, number) if number else batch_id
+        runs = publish.send(
+            topic=topic, messages=chunk, batch_id=chunk_batch_id, actor=sender.actor
         )
-        wrong = [run.fate for run in runs if isinstance(run.fate, CatmqError)]
-        if wrong:
-            raise next((one for one in wrong if isinstance(one, Unavailable)), wrong[0])
+        metrics.count_sent(
+            topic, runs, bytes=sum(len(message.body) for message in chunk), sender=sender
+        )
+        errors = [run.fate for run in runs if isinstance(run.fate, CatmqError)]
+        if errors:
+            # Unavailable first: after 503 the client repeats the request with the same
+            # batch id.
+            raise next(
+                (error for error in errors if isinstance(error, Unavailable)), errors[0]
+            )
 
 
-def _message(topic: str, one: NewJavaMessage) -> NewMessage:
-    queue = _queue(topic, one.partitionInfo)
+def _new_message(topic: str, message: NewJavaMessage) -> NewMessage:
+    queue = _find_queue(topic, message.partitionInfo)
     return NewMessage(
-        body=(one.body or "").encode(),
-        key=one.bizId or None,
-        tag=one.tag or None,
-        trace_id=one.traceId or None,
+        body=(message.body or "").encode(),
+        key=message.bizId or None,
+        tag=message.tag or None,
+        trace_id=message.traceId or None,
         headers={
-            name: value for name, value in (one.head or {}).items() if value is not None
+            name: value for name, value in (message.head or {}).items() if value is not None
         }
         or None,
         queue=queue,
         queue_strict=queue is None
-        or one.partitionInfo is None
-        or bool(one.partitionInfo.strictMode),
+        or message.partitionInfo is None
+        or bool(message.partitionInfo.strictMode),
     )
 
 
-def _queue(topic: str, wanted: PartitionInfo | None) -> int | None:
-    """Return the queue that a message is to go to. One that is only wished for must be of
+def _find_queue(topic: str, partition: PartitionInfo | None) -> int | None:
+    """Return the queue for a message, None if any will do. A preferred queue must belong to
     the topic.
     """
-    if wanted is None or not wanted.queueId:
+    if partition is None or not partition.queueId:
         return None
-    _, queue = handles.parts(wanted.queueId)
-    known = snapshot.current().queues.get(queue)
-    named = snapshot.current().topic(topic)
-    belongs = known is not None and named is not None and known.topic_id == named.id
-    return queue if wanted.strictMode or belongs else None
+    _, queue = handles.decode(partition.queueId)
+    info = snapshot.current().queues.get(queue)
+    topic_info = snapshot.current().topic(topic)
+    is_of_topic = (
+        info is not None and topic_info is not None and info.topic_id == topic_info.id
+    )
+    return queue if partition.strictMode or is_of_topic else None

@@ -1,5 +1,5 @@
-"""Reports of Java clients about themselves, which go to the log, shortened; and the address
-they have.
+"""Reports of Java clients about themselves, which are logged, shortened; and the address of
+a client.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Any
 from django.http import HttpResponse
 from drf_spectacular.utils import extend_schema
 
-from brokerapi.endpoint import Call, Endpoint
+from brokerapi.endpoint import Call, PublicEndpoint
 from brokerapi.java.endpoint import Body, JavaEndpoint, JavaRequest, java_actor, refusal
 
 log = logging.getLogger(__name__)
@@ -30,24 +30,33 @@ class Report(JavaRequest):
 
 
 class AddLog(JavaEndpoint):
-    """POST tool/addLog: steps of a message, which we never ask for."""
+    """POST tool/addLog: steps of a message. The broker never requests them."""
 
     body = Body(Report)
     level = logging.DEBUG
 
-    def answer_to(self, call: Call, asked: Report) -> dict[str, Any]:
-        who = asked.consumerName or asked.clientIp or ""
-        where = asked.consumerGroupName or asked.topicName or ""
-        words = (asked.subject, asked.method, asked.action, asked.msg, asked.content)
-        text = " ".join(word for word in words if word)[:MOST_CHARS]
+    def answer_to(self, call: Call, request: Report) -> dict[str, Any]:
+        client = request.consumerName or request.clientIp or ""
+        group_or_topic = request.consumerGroupName or request.topicName or ""
+        texts = (
+            request.subject,
+            request.method,
+            request.action,
+            request.msg,
+            request.content,
+        )
         log.log(
-            self.level, "Java client %r %r: %r", who[:MOST_CHARS], where[:MOST_CHARS], text
+            self.level,
+            "Java client %r %r: %r",
+            client[:MOST_CHARS],
+            group_or_topic[:MOST_CHARS],
+            " ".join(part for part in texts if part)[:MOST_CHARS],
         )
         return {}
 
 
 class AddOpLog(AddLog):
-    """POST tool/addOpLog: what the client began, stopped or was told."""
+    """POST tool/addOpLog: what the client started, stopped or was sent."""
 
 
 class AddCat(AddLog):
@@ -57,21 +66,18 @@ class AddCat(AddLog):
 
 
 class SendMail(AddLog):
-    """POST tool/sendMail: troubles that a person is to hear of. They are in the log; no
-    mail is sent.
+    """POST tool/sendMail: problems that a person should know. They are logged; no mail is
+    sent.
     """
 
     level = logging.WARNING
 
 
-class GetIp(Endpoint):
+class GetIp(PublicEndpoint):
     """GET tool/getIp: the address of the client, as text."""
-
-    public = True
 
     @extend_schema(exclude=True)
     def get(self, call: Call) -> HttpResponse:
-        """Answer the address."""
         address = call.request.META.get("REMOTE_ADDR", "")
         try:
             java_actor(address)

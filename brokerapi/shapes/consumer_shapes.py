@@ -12,20 +12,21 @@ from uuid import UUID
 from msgspec import UNSET, Meta, UnsetType, convert
 
 from brokerapi.http import formats
-from brokerapi.http.longpoll import Asked, Pulled
+from brokerapi.http.longpoll import PullParameters, PullResult
 from brokerapi.http.parsers import Body
-from brokerapi.shapes.base import Answer, Id, Request, ShortText
+from brokerapi.shapes.base import Answer, Id, Request, ShortText, fields_of
 from brokerapi.shapes.message_shapes import (
     OriginAnswer,
     StoredAnswer,
-    origin_of,
-    stored_rows,
-    with_origins,
+    add_origins,
+    decode_origin,
+    row_answers,
 )
 from messagestore.consume import positions
 from messagestore.consume.positions import Claim, CommitOffset
 from messagestore.consume.pull_types import PulledQueue, PullQueue
 from messagestore.engine.messages import StoredRow
+from messagestore.topology import membership
 from metadata.cache import snapshot
 from metadata.config import config
 from metadata.errors import Invalid
@@ -33,7 +34,8 @@ from metadata.membership import consumers
 from metadata.rules.groups.delivery import Delivery
 from metadata.rules.membership import process_report
 
-MAX_OWNED = 10_000  # queues one member may hold: a lone one holds all of its group's
+# Queues of a member: a lone member owns all queues of its group.
+MAX_OWNED = 10_000
 
 
 class RegisterRequest(Request, kw_only=True):
@@ -57,13 +59,11 @@ class RegisterRequest(Request, kw_only=True):
     sdk: ShortText = ""
 
 
+@fields_of(
+    membership.Joined, "consumer_id session_timeout_ms heartbeat_interval_ms created"
+)
 class RegisterAnswer(Answer, kw_only=True):
     """`created` names what was created: "group:billing", "subscription:orders"."""
-
-    consumer_id: str
-    session_timeout_ms: int
-    heartbeat_interval_ms: int
-    created: Sequence[str]
 
 
 class Owned(Request, kw_only=True):
@@ -108,8 +108,7 @@ class HeartbeatRequest(Request, kw_only=True):
     owned: Annotated[list[Owned], Meta(max_length=MAX_OWNED)]
     report: ProcessReport | None = None
 
-    def reported(self) -> process_report.ProcessReport | None:
-        """Return the report for the layer below."""
+    def process_report(self) -> process_report.ProcessReport | None:
         if self.report is None:
             return None
         return convert(self.report, process_report.ProcessReport, from_attributes=True)
@@ -149,17 +148,14 @@ class AcquireRequest(Request, kw_only=True):
     queues: Annotated[list[Owned], Meta(max_length=config.max_pull_queues)]
 
     def claims(self) -> list[Claim]:
-        """The queues for the layer below. Raises Invalid if one is named twice."""
-        _check_once([owned.queue for owned in self.queues], "queues")
+        """Return the claims. Raises Invalid if a queue is named twice."""
+        _check_distinct([owned.queue for owned in self.queues], "queues")
         return [Claim(owned.queue, owned.epoch) for owned in self.queues]
 
 
+@fields_of(positions.Acquired)
 class AcquiredQueue(Answer, kw_only=True):
     """`state` is ok, fenced or unavailable; `offset` is the committed offset."""
-
-    queue: int
-    state: str
-    offset: int | None
 
 
 class AcquireAnswer(Answer, kw_only=True):
@@ -171,11 +167,9 @@ class AcquireAnswer(Answer, kw_only=True):
     generation: int
 
 
-class PullPosition(Request, kw_only=True):
+class PullPosition(Owned, kw_only=True):
     """The next offset to read of an owned queue."""
 
-    queue: Id
-    epoch: Id
     offset: Id
 
 
@@ -192,14 +186,14 @@ class PullRequest(Request, kw_only=True):
     )
     wait_ms: Annotated[int, Meta(ge=0, le=config.max_wait_ms)] = 0
 
-    def asked(self) -> Asked:
-        """The request for the layer below. Raises Invalid if a queue is named twice."""
-        _check_once([position.queue for position in self.queues], "queues")
+    def parameters(self) -> PullParameters:
+        """Return the parameters of the pull. Raises Invalid if a queue is named twice."""
+        _check_distinct([position.queue for position in self.queues], "queues")
         queues = [
             PullQueue(position.queue, position.epoch, position.offset)
             for position in self.queues
         ]
-        return Asked(
+        return PullParameters(
             self.generation, queues, self.max_messages, self.max_bytes, self.wait_ms
         )
 
@@ -245,27 +239,27 @@ class PullAnswer(Answer, kw_only=True, omit_defaults=True):
     retry_after_ms: int | UnsetType = UNSET
 
 
-def pull_answer(pulled: Pulled, kind: formats.Format) -> PullAnswer:
+def pull_answer(pulled: PullResult, kind: formats.Format) -> PullAnswer:
     return PullAnswer(
         generation=pulled.generation,
-        queues=[_pulled(queue, kind) for queue in pulled.queues],
+        queues=[_pulled_answer(queue, kind) for queue in pulled.queues],
         assignment_changed=pulled.assignment_changed,
         retry_after_ms=UNSET if pulled.retry_after_ms is None else pulled.retry_after_ms,
     )
 
 
-def _pulled(queue: PulledQueue, kind: formats.Format) -> PulledAnswer:
+def _pulled_answer(queue: PulledQueue, kind: formats.Format) -> PulledAnswer:
     messages: list[StoredAnswer] | UnsetType = UNSET
     if not kind.rows:
-        messages = stored_rows(queue.queue, queue.rows, kind)
+        messages = row_answers(queue.queue, queue.rows, kind)
         if queue.origins:
-            messages = with_origins(messages, queue.origins)
+            messages = add_origins(messages, queue.origins)
     return PulledAnswer(
         queue=queue.queue,
         state=queue.state,
         messages=messages,
         rows=queue.rows if kind.rows else UNSET,
-        origins=[origin_of(text) for text in queue.origins]
+        origins=[decode_origin(text) for text in queue.origins]
         if kind.rows and queue.origins
         else UNSET,
         next_offset=queue.next_offset,
@@ -277,12 +271,8 @@ def _pulled(queue: PulledQueue, kind: formats.Format) -> PulledAnswer:
     )
 
 
-class CommitPosition(Request, kw_only=True):
+class CommitPosition(PullPosition, kw_only=True):
     """The next offset that the owner will read."""
-
-    queue: Id
-    epoch: Id
-    offset: Id
 
 
 class CommitRequest(Request, kw_only=True):
@@ -291,19 +281,17 @@ class CommitRequest(Request, kw_only=True):
     offsets: Annotated[list[CommitPosition], Meta(max_length=config.max_pull_queues)]
 
     def positions(self) -> list[CommitOffset]:
-        """The positions for the layer below. Raises Invalid if a queue is named twice."""
-        _check_once([position.queue for position in self.offsets], "offsets")
+        """Return the offsets to commit. Raises Invalid if a queue is named twice."""
+        _check_distinct([position.queue for position in self.offsets], "offsets")
         return [
             CommitOffset(position.queue, position.epoch, position.offset)
             for position in self.offsets
         ]
 
 
+@fields_of(positions.Committed, "queue state")
 class CommitResult(Answer, kw_only=True):
     """`state` is ok, fenced, out_of_range or unavailable."""
-
-    queue: int
-    state: str
 
 
 class CommitAnswer(Answer, kw_only=True):
@@ -313,14 +301,14 @@ class CommitAnswer(Answer, kw_only=True):
     generation: int
 
 
-def _check_once(queues: list[int], field: str) -> None:
+def _check_distinct(queues: list[int], field: str) -> None:
     if len(set(queues)) == len(queues):
         return
-    seen: set[int] = set()
+    earlier: set[int] = set()
     for index, queue in enumerate(queues):
-        if queue in seen:
+        if queue in earlier:
             raise Invalid.field(f"{field}[{index}].queue", f"queue {queue} is named twice")
-        seen.add(queue)
+        earlier.add(queue)
 
 
 # The lists of these requests have a limit that msgspec checks once they are made, so their
@@ -333,59 +321,55 @@ PULL = Body(PullRequest, most_bytes=MOST_BYTES)
 COMMIT = Body(CommitRequest, most_bytes=MOST_BYTES)
 
 
-def heartbeat_answer(told: consumers.HeartbeatAnswer, group_id: int) -> HeartbeatAnswer:
-    """The answer to a heartbeat of a member of the group."""
+def heartbeat_answer(
+    assignment: consumers.HeartbeatAnswer, group_id: int
+) -> HeartbeatAnswer:
     return HeartbeatAnswer(
-        generation=told.generation,
-        assigned=assigned(told.assigned),
-        revoked=list(told.revoked),
-        subscriptions=delivery_settings(group_id, topics_read(group_id, told.assigned)),
+        generation=assignment.generation,
+        assigned=assigned_answers(assignment.assigned),
+        revoked=list(assignment.revoked),
+        subscriptions=delivery_settings(
+            group_id, topics_to_read(group_id, assignment.assigned)
+        ),
     )
 
 
-def topics_read(group_id: int, assigned: Iterable[consumers.OwnedQueue]) -> set[str]:
-    """The topics that a member reads, of what it was assigned; in a share group every one
-    of the group's.
+def topics_to_read(group_id: int, assigned: Iterable[consumers.OwnedQueue]) -> set[str]:
+    """Return the topics a member reads: those of its assigned queues, in a share group all
+    of the group.
     """
-    known = snapshot.current()
-    group = known.groups.get(group_id)
+    current = snapshot.current()
+    group = current.groups.get(group_id)
     if group is None or not group.is_share:
-        return {one.topic for one in assigned}
-    read = (known.topics.get(one.topic_id) for one in known.subscriptions_of(group_id))
-    return {topic.name for topic in read if topic is not None}
+        return {queue.topic for queue in assigned}
+    topics = (
+        current.topics.get(subscription.topic_id)
+        for subscription in current.subscriptions_of(group_id)
+    )
+    return {topic.name for topic in topics if topic is not None}
 
 
-def assigned(queues: Iterable[consumers.OwnedQueue]) -> list[Assigned]:
-    """Queues to own."""
+def assigned_answers(queues: Iterable[consumers.OwnedQueue]) -> list[Assigned]:
     return [
         Assigned(
-            topic=one.topic,
-            queue=one.queue,
-            epoch=one.epoch,
-            stopped=one.stopped,
-            origin_topic=one.origin_topic or UNSET,
+            topic=queue.topic,
+            queue=queue.queue,
+            epoch=queue.epoch,
+            stopped=queue.stopped,
+            origin_topic=queue.origin_topic or UNSET,
         )
-        for one in queues
+        for queue in queues
     ]
 
 
-def acquire_answer(
-    acquired: Sequence[positions.Acquired], generation: int
-) -> AcquireAnswer:
-    queues = [
-        AcquiredQueue(queue=one.queue, state=one.state, offset=one.offset)
-        for one in acquired
-    ]
-    return AcquireAnswer(queues=queues, generation=generation)
-
-
-def commit_answer(
-    committed: Sequence[positions.Committed], generation: int
-) -> CommitAnswer:
-    results = [CommitResult(queue=one.queue, state=one.state) for one in committed]
-    return CommitAnswer(results=results, generation=generation)
-
-
+@fields_of(
+    Delivery,
+    "ordered retries retry_delays_s delay_s tags headers breaker_pause_s trace_percent",
+    headers=Annotated[
+        Mapping[str, Sequence[str]],
+        Meta(description="headers that a message has, each with the accepted values"),
+    ],
+)
 class DeliverySettings(Answer, kw_only=True, omit_defaults=True):
     """Settings of a subscription; for a missing one the member uses its own option.
 
@@ -394,17 +378,6 @@ class DeliverySettings(Answer, kw_only=True, omit_defaults=True):
     messages of which the member reports how it handled them.
     """
 
-    ordered: bool
-    retries: int
-    retry_delays_s: Sequence[int]
-    delay_s: int
-    tags: Sequence[str]
-    headers: Annotated[
-        Mapping[str, Sequence[str]],
-        Meta(description="headers that a message has, each with the accepted values"),
-    ]
-    breaker_pause_s: int
-    trace_percent: int
     handler_timeout_ms: int | UnsetType = UNSET
     breaker_failures: int | UnsetType = UNSET
     threads: int | UnsetType = UNSET
@@ -414,28 +387,27 @@ class DeliverySettings(Answer, kw_only=True, omit_defaults=True):
 
 
 def delivery_settings(group_id: int, topics: Iterable[str]) -> dict[str, DeliverySettings]:
-    """The settings of a group's subscriptions to some topics, by topic, as the snapshot has
-    them.
+    """Return the settings of a group's subscriptions, by topic.
 
-    What failed of a topic comes by the settings of that topic, so those stand for its
-    failure topic.
+    The messages of a retry topic follow the settings of the topic in which they failed, so
+    the settings of that topic are returned for it.
     """
-    known = snapshot.current()
-    found: dict[str, DeliverySettings] = {}
+    current = snapshot.current()
+    settings: dict[str, DeliverySettings] = {}
     for name in topics:
-        topic = known.topic(name)
+        topic = current.topic(name)
         if topic is not None and topic.failure_of is not None:
-            topic = known.topics.get(topic.failure_of)
-        if topic is not None and topic.name not in found:
-            found[topic.name] = _settings(known.delivery(group_id, topic.id))
-    return found
+            topic = current.topics.get(topic.failure_of)
+        if topic is not None and topic.name not in settings:
+            settings[topic.name] = _settings(current.delivery(group_id, topic.id))
+    return settings
 
 
 @lru_cache(maxsize=1_000)
 def _settings(delivery: Delivery) -> DeliverySettings:
-    # Heartbeats come by the hundred a second, and most subscriptions are alike.
-    found = {name: getattr(delivery, name) for name in DeliverySettings.__struct_fields__}
-    found["headers"] = dict(delivery.headers)
+    # Heartbeats arrive at hundreds per second, and most subscriptions have the same settings.
+    fields = {name: getattr(delivery, name) for name in DeliverySettings.__struct_fields__}
+    fields["headers"] = dict(delivery.headers)
     return DeliverySettings(
-        **{name: value for name, value in found.items() if value is not None}
+        **{name: value for name, value in fields.items() if value is not None}
     )

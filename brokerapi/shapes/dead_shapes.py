@@ -9,12 +9,11 @@ from rest_framework import serializers
 
 from brokerapi.http import formats
 from brokerapi.shapes.base import Request as Query
-from brokerapi.shapes.fields import Answer, Flag, Number, Request, Text, body_of, texts
+from brokerapi.shapes.fields import Answer, Flag, Number, Request, Text, body_field, texts
 from messagestore.retries.dead_letters import (
     DeadCount,
     DeadLetterDetail,
     DeadLetterInfo,
-    Summary,
 )
 from messagestore.retries.pending import PendingRetry, RetryCount
 from metadata.redrive_rows import RedriveView
@@ -84,7 +83,7 @@ class DeadAnswer(Answer):
     """A dead letter; `topic`, `queue` and `offset` are those of the original message."""
 
     view = DeadLetterInfo
-    shown = "id topic queue offset key tag trace_id first_failed_at_ms died_at_ms"
+    view_fields = "id topic queue offset key tag trace_id first_failed_at_ms died_at_ms"
     attempts = Number(help_text="number of failures")
     error_class = Text(help_text="kind of its last error, the text before the first colon")
     error: Any = Text(help_text="the last error")
@@ -116,7 +115,7 @@ class DeadCountAnswer(Answer):
     """Number of a topic's dead letters with one kind of error."""
 
     view = DeadCount
-    shown = "topic error_class count first_at_ms last_at_ms"
+    view_fields = "topic error_class count first_at_ms last_at_ms"
 
 
 class DeadSummaryAnswer(Answer):
@@ -139,7 +138,10 @@ class RedriveAnswer(Answer):
     """
 
     view = RedriveView
-    shown = "id group to rate state redriven skipped detail asked_by created_at_ms finished_at_ms"
+    view_fields = (
+        "id group to rate state redriven skipped detail asked_by "
+        "created_at_ms finished_at_ms"
+    )
     topic = Text(allow_null=True)
     error = Text(allow_null=True)
     total = Number(help_text="dead letters that matched at the time of the request")
@@ -151,7 +153,7 @@ class FailedMessageAnswer(Answer):
     """
 
     view = PendingRetry
-    shown = "topic queue offset key tag error first_failed_at_ms due_at_ms size"
+    view_fields = "topic queue offset key tag error first_failed_at_ms due_at_ms size"
     attempt = Number(help_text="number of the retry")
 
 
@@ -161,7 +163,7 @@ class FailedCountAnswer(Answer):
     """
 
     view = RetryCount
-    shown = "topic failure_topic waiting unread"
+    view_fields = "topic failure_topic waiting unread"
 
 
 class FailedAnswer(Answer):
@@ -172,16 +174,12 @@ class FailedAnswer(Answer):
     away = texts()
 
 
-def whole(message: DeadLetterDetail, kind: formats.Format) -> dict[str, Any]:
-    name, body = body_of(message.body, kind)
-    return {**DeadAnswer.of(message.about), "headers": message.headers, name: body}
+def dead_letter_answer(message: DeadLetterDetail, kind: formats.Format) -> dict[str, Any]:
+    name, body = body_field(message.body, kind)
+    return {**DeadAnswer.from_view(message.about), "headers": message.headers, name: body}
 
 
-def redrive(view: RedriveView) -> dict[str, Any]:
-    return RedriveAnswer.of(
+def redrive_answer(view: RedriveView) -> dict[str, Any]:
+    return RedriveAnswer.from_view(
         view, topic=view.chosen.topic or None, error=view.chosen.error_class
     )
-
-
-def summary(found: Summary) -> dict[str, Any]:
-    return DeadSummaryAnswer.of(found, count=sum(one.count for one in found.errors))

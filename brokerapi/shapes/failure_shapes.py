@@ -7,9 +7,10 @@ from typing import Annotated, Literal
 from msgspec import Meta
 
 from brokerapi.http.parsers import Body
-from brokerapi.shapes.base import Answer, Id, Request
+from brokerapi.shapes.base import Answer, Id, Request, fields_of
 from messagestore.engine.messages import MAX_DELAY_MS
-from messagestore.retries.failures import Failure, Report
+from messagestore.retries import failures
+from messagestore.retries.failures import Failure
 from metadata.config import config
 from metadata.errors import Invalid
 from metadata.groups.handling_traces import Attempt
@@ -40,11 +41,11 @@ class FailedMessage(Request, kw_only=True):
     delay_ms: Annotated[int, Meta(ge=0, le=MAX_DELAY_MS)] | None = None
 
     def failure(self, index: int) -> Failure:
-        """The message for the layer below. Raises Invalid."""
+        """Return the failure to store. Raises Invalid."""
         grant = Grant.parse(self.grant) if self.grant is not None else None
         if (self.epoch is None) == (self.grant is None):
-            what = "give either the epoch of the queue, or the grant of the run in a share group"
-            raise Invalid.field(f"messages[{index}].epoch", what)
+            problem = "give either the epoch of the queue, or the grant of the run in a share group"
+            raise Invalid.field(f"messages[{index}].epoch", problem)
         if self.grant is not None and grant is None:
             raise Invalid.field(
                 f"messages[{index}].grant", "is not a grant that a broker gave"
@@ -71,39 +72,29 @@ class FailuresRequest(Request, kw_only=True):
     ]
 
     def failures(self) -> list[Failure]:
-        """The messages for the layer below. Raises Invalid if one is named twice."""
-        named: set[tuple[int, int]] = set()
-        for index, one in enumerate(self.messages):
-            if (one.queue, one.offset) in named:
-                what = f"message {one.queue}-{one.offset} is named twice"
-                raise Invalid.field(f"messages[{index}].offset", what)
-            named.add((one.queue, one.offset))
-        return [one.failure(index) for index, one in enumerate(self.messages)]
+        """Return the failures to store. Raises Invalid if a message is named twice."""
+        earlier: set[tuple[int, int]] = set()
+        for index, message in enumerate(self.messages):
+            if (message.queue, message.offset) in earlier:
+                problem = f"message {message.queue}-{message.offset} is named twice"
+                raise Invalid.field(f"messages[{index}].offset", problem)
+            earlier.add((message.queue, message.offset))
+        return [message.failure(index) for index, message in enumerate(self.messages)]
 
 
+@fields_of(failures.Retried)
 class RetriedMessage(Answer, kw_only=True):
     """A message that will be retried (retry number `attempt`) at or soon after `due_at_ms`."""
 
-    queue: int
-    offset: int
-    attempt: int
-    due_at_ms: int
 
-
+@fields_of(failures.Dead)
 class DeadMessage(Answer, kw_only=True):
     """A message that failed `attempt` times and has no retry left."""
 
-    queue: int
-    offset: int
-    attempt: int
 
-
+@fields_of(failures.Refused)
 class RefusedMessage(Answer, kw_only=True):
     """A message of which nothing was stored: `state` is fenced, missing or unavailable."""
-
-    queue: int
-    offset: int
-    state: str
 
 
 class FailuresAnswer(Answer, kw_only=True):
@@ -115,14 +106,6 @@ class FailuresAnswer(Answer, kw_only=True):
 
 
 FAILURES = Body(FailuresRequest)
-
-
-def failures_answer(report: Report) -> FailuresAnswer:
-    return FailuresAnswer(
-        retried=[RetriedMessage(**one._asdict()) for one in report.retried],
-        dead=[DeadMessage(**one._asdict()) for one in report.dead],
-        refused=[RefusedMessage(**one._asdict()) for one in report.refused],
-    )
 
 
 MOST_TRACES = 500  # of one report
@@ -148,12 +131,16 @@ class TracesRequest(Request, kw_only=True):
     traces: Annotated[list[HandledMessage], Meta(max_length=MOST_TRACES)]
 
     def attempts(self) -> list[Attempt]:
-        """Return the attempts for the layer below."""
         return [
             Attempt(
-                one.queue, one.offset, one.attempt, one.outcome, one.ago_ms, one.took_ms
+                message.queue,
+                message.offset,
+                message.attempt,
+                message.outcome,
+                message.ago_ms,
+                message.took_ms,
             )
-            for one in self.traces
+            for message in self.traces
         ]
 
 

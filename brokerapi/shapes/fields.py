@@ -1,10 +1,10 @@
 """Fields and bases of management requests and answers: checked, filled and documented by
 DRF serializers.
 
-A request refuses fields that it does not know and values of another type: DRF alone would
-ignore the first, turn "4" into 4 and cut the blanks off a name. An answer takes its fields
-from a view of the layers below, whose types say what they are. The settings of a noun stand
-in neither: their declaration has them.
+A request refuses unknown fields and values of another type: DRF alone would ignore unknown
+fields, turn "4" into 4 and strip strings. An answer reads its fields from a view of the
+layers below, and takes their types from the view's annotations. Settings are declared once,
+in metadata.rules.settings, for requests and answers alike.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from metadata.rules.setting_types import Setting
 MAX_BIGINT = 2**63 - 1
 MOST_NAMED = 20  # unknown fields that are named
 MOST_NAME_CHARS = 100
-# values in a request, nested ones included: to check each costs more than to read it
+# Values in a request, including nested values: checking them costs more than reading them.
 MOST_PARTS = 10_000
 WHOLE = "non_field_errors"  # the framework's name for the object itself
 
 
 class Text(serializers.CharField):
-    """A string, kept as it was sent; how long it may be the layer below knows."""
+    """A string, kept as it was sent. The layer below limits its length."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**{"trim_whitespace": False, "allow_blank": True, **options})
@@ -46,7 +46,7 @@ class Text(serializers.CharField):
 
 
 class Number(serializers.IntegerField):
-    """An integer; neither text nor a fraction."""
+    """An integer; neither a string nor a fraction."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**{"min_value": 0, "max_value": MAX_BIGINT, **options})
@@ -60,7 +60,7 @@ class Number(serializers.IntegerField):
 
 
 class Count(Number):
-    """The length of a list of the view."""
+    """The length of a list in the view."""
 
     def to_representation(self, value: Any) -> int:
         return len(value)
@@ -78,7 +78,7 @@ class Flag(serializers.BooleanField):
 
 
 class Tags(Text):
-    """A tag filter: tags in the view, a text outside."""
+    """A tag filter: a list of tags in the view, one string in the API."""
 
     def to_representation(self, value: Iterable[str]) -> str:
         return setting_types.Tags.separator.join(value)
@@ -92,7 +92,7 @@ class Tags(Text):
     }
 )
 class HeaderFilter(serializers.DictField):
-    """A header filter: pairs in the view, an object of lists outside."""
+    """A header filter: pairs in the view, an object of lists in the API."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(child=texts(), **options)
@@ -102,22 +102,20 @@ class HeaderFilter(serializers.DictField):
 
 
 def texts(**options: Any) -> serializers.ListField:
-    """Return a field for a list of strings."""
     return serializers.ListField(child=Text(), **options)
 
 
 def numbers(**options: Any) -> serializers.ListField:
-    """Return a field for a list of integers."""
     return serializers.ListField(child=Number(), **options)
 
 
-def _field(one: Setting, **options: Any) -> Any:
-    kind = one.kind
-    empty = (
+def _setting_field(setting: Setting, **options: Any) -> Any:
+    kind = setting.kind
+    meaning_of_null = (
         kind.null
         and f"{'null' if isinstance(kind, setting_types.Whole) else 'empty'}: {kind.null}"
     )
-    options["help_text"] = " ".join(filter(None, (one.help, empty))) or None
+    options["help_text"] = " ".join(filter(None, (setting.help, meaning_of_null))) or None
     match kind:
         case setting_types.Whole():
             return Number(**options, **({"allow_null": True} if kind.null else {}))
@@ -134,36 +132,37 @@ def _field(one: Setting, **options: Any) -> Any:
     return Text(**options)
 
 
-def _of_type(hint: Any) -> Any:
-    """Return the field of a view's attribute, by its type."""
+def _typed_field(hint: Any) -> Any:
     kinds = get_args(hint) or (hint,)
     options = {"allow_null": True} if NoneType in kinds else {}
     return {int: Number, str: Text, bool: Flag}[kinds[0]](**options)
 
 
 class Shape(serializers.Serializer[Any]):
-    """Base of requests and answers: its own fields, and those of the declared `settings`."""
+    """Base of requests and answers: declared fields, and those of the `settings`."""
 
     settings: ClassVar[Mapping[str, Setting]] = {}
     settings_required: ClassVar[bool] = False
 
     def get_fields(self) -> dict[str, Any]:
-        made = {
-            name: _field(one, required=self.settings_required, **self.place(name))
-            for name, one in self.settings.items()
+        setting_fields = {
+            name: _setting_field(
+                setting, required=self.settings_required, **self.place(name)
+            )
+            for name, setting in self.settings.items()
         }
-        return {**made, **super().get_fields()}
+        return {**setting_fields, **super().get_fields()}
 
     def place(self, setting: str) -> dict[str, str]:
-        """Return options that say where a setting stands in the view, if not at its own
-        name.
+        """Return options that locate a setting in the view, if it is not an attribute of
+        its own name.
         """
         return {}
 
 
 class Request(Shape):
-    """Base of requests: an object without unknown fields; a large one says how many values
-    it may have.
+    """Base of requests: an object without unknown fields, and with at most `most_parts`
+    values.
     """
 
     most_parts: ClassVar[int] = MOST_PARTS
@@ -173,10 +172,11 @@ class Request(Shape):
             raise serializers.ValidationError(
                 {WHOLE: [f"must be an object, not {type(data).__name__}"]}
             )
+        # Keys come from the client: only some are named, and cut.
         unknown = (str(name)[:MOST_NAME_CHARS] for name in data if name not in self.fields)
-        if named := list(islice(unknown, MOST_NAMED)):
+        if names := list(islice(unknown, MOST_NAMED)):
             raise serializers.ValidationError(
-                {name: ["is not a field of this request"] for name in named}
+                {name: ["is not a field of this request"] for name in names}
             )
         if _has_more_parts(data, self.most_parts):
             raise serializers.ValidationError(
@@ -186,20 +186,21 @@ class Request(Shape):
 
 
 def _has_more_parts(data: Any, most: int) -> bool:
-    """Return True if a value holds more than so many others."""
-    waiting, seen = [data], 0
-    while waiting:
-        one = waiting.pop()
-        if isinstance(one, Mapping | list):
-            seen += len(one)
-            if seen > most:
+    """Return True if a value contains more than `most` nested values."""
+    # A stack instead of recursion: the nesting of a body is as deep as the client likes.
+    stack, count = [data], 0
+    while stack:
+        value = stack.pop()
+        if isinstance(value, Mapping | list):
+            count += len(value)
+            if count > most:
                 return True
-            waiting += one.values() if isinstance(one, Mapping) else one
+            stack += value.values() if isinstance(value, Mapping) else value
     return False
 
 
 class Change(Request):
-    """Base of PATCH requests: at least one field."""
+    """Base of PATCH requests: at least one field must be present."""
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
         if not attrs:
@@ -207,11 +208,11 @@ class Change(Request):
         return attrs
 
 
-class _With:
-    """A view with more attributes, which go before its own."""
+class _ExtendedView:
+    """A view with additional attributes, which take precedence over its own."""
 
-    def __init__(self, view: object, more: dict[str, Any]) -> None:
-        self.__dict__.update(more)
+    def __init__(self, view: object, attributes: dict[str, Any]) -> None:
+        self.__dict__.update(attributes)
         self.__view = view
 
     def __getattr__(self, name: str) -> Any:
@@ -222,62 +223,68 @@ class Answer(Shape):
     """Base of answers: each field is the attribute of that name of a view, or of its
     `source`.
 
-    `shown` names attributes of `view` of which their types say enough; others are declared
-    as fields.
+    `view_fields` names attributes of `view` whose fields follow from their types. Other fields
+    are declared.
     """
 
     view: ClassVar[type] = object
-    shown: ClassVar[str] = ""
+    view_fields: ClassVar[str] = ""
 
     def get_fields(self) -> dict[str, Any]:
-        hints = get_type_hints(self.view) if self.shown else {}
+        hints = get_type_hints(self.view) if self.view_fields else {}
         return {
-            **{name: _of_type(hints[name]) for name in self.shown.split()},
+            **{name: _typed_field(hints[name]) for name in self.view_fields.split()},
             **super().get_fields(),
         }
 
     @classmethod
-    def of(cls, view: object, **more: Any) -> dict[str, Any]:
-        """Return the answer for a view, with `more` values that it does not have."""
-        made: dict[str, Any] = _filler(cls).to_representation(
-            _With(view, more) if more else view
+    def from_view(cls, view: object, **more: Any) -> dict[str, Any]:
+        """Return the answer for a view, with `more` values that the view lacks."""
+        answer: dict[str, Any] = _serializer(cls).to_representation(
+            _ExtendedView(view, more) if more else view
         )
-        return made
+        return answer
 
     @classmethod
-    def page(cls, plural: str, found: Page[Any]) -> dict[str, Any]:
-        """Return a page of a list: {"topics": [...], "next": the name to ask after, or
+    def listed(cls, plural: str, views: Iterable[object]) -> dict[str, Any]:
+        """Return a whole list: {"brokers": [...]}."""
+        return {plural: [cls.from_view(view) for view in views]}
+
+    @classmethod
+    def page(cls, plural: str, page: Page[Any]) -> dict[str, Any]:
+        """Return a page of a list: {"topics": [...], "next": name to continue after, or
         null}.
         """
-        return {plural: [cls.of(one) for one in found.items], "next": found.next}
+        return {**cls.listed(plural, page.items), "next": page.next}
 
 
 @cache
-def _filler(answer: type[Answer]) -> Answer:
-    return answer()  # to make one copies all its fields; to fill it changes nothing in it
+def _serializer(answer: type[Answer]) -> Answer:
+    # Creating a serializer copies all its fields; filling it changes nothing in it.
+    return answer()
 
 
 class FromTo(Answer):
-    """Base of moves, `from` here `to` there; a subclass names where its view has them."""
+    """Base of moves, `from` here `to` there. A subclass names where its view has them."""
 
     sources: ClassVar[tuple[str, str]] = ("from_offset", "to_offset")
     field: ClassVar[tuple[type[Any], dict[str, Any]]] = (Number, {})
 
     def get_fields(self) -> dict[str, Any]:
-        """Return the fields by name; `from` is a word of Python and cannot stand among the
-        others.
+        """Return the fields by name. `from` is a keyword of Python, so it cannot be
+        declared like the others.
         """
-        made, options = self.field
-        moved = {
-            name: made(source=source, **options)
+        field_type, options = self.field
+        from_to = {
+            name: field_type(source=source, **options)
             for name, source in zip(("from", "to"), self.sources, strict=True)
         }
-        return {**super().get_fields(), **moved}
+        return {**super().get_fields(), **from_to}
 
 
-def body_of(body: bytes, kind: formats.Format) -> tuple[str, str | bytes]:
-    """Return the name and value of a body's field: bytes in MessagePack; in JSON text, or
-    base64.
+def body_field(body: bytes, kind: formats.Format) -> tuple[str, str | bytes]:
+    """Return the name and value of the body's field: bytes in MessagePack; text or base64
+    in JSON.
     """
     if kind.name == formats.MSGPACK.name:
         return "body_bytes", body

@@ -11,7 +11,7 @@ from metadata.rules.membership.process_report import ProcessReport, SlowHandler
 from metadata.rules.settings import GROUP
 
 # no group begins paused
-_AT_START = {name: one for name, one in GROUP.items() if name != "stopped"}
+_AT_START = {name: setting for name, setting in GROUP.items() if name != "stopped"}
 
 
 class GroupCreate(Request):
@@ -36,7 +36,7 @@ class SlowHandlerAnswer(Answer):
     """
 
     view = SlowHandler
-    shown = "queue offset"
+    view_fields = "queue offset"
     running_ms = Number(help_text="for how long it ran when the process reported it")
 
 
@@ -59,7 +59,7 @@ class MemberAnswer(Answer):
     """A member of a group."""
 
     view = MemberView
-    shown = "name instance_id address sdk joined_at_ms heartbeat_age_ms"
+    view_fields = "name instance_id address sdk joined_at_ms heartbeat_age_ms"
     consumer_id_prefix = Text(
         help_text="beginning of the consumer id, as in logs; not valid as an id"
     )
@@ -75,7 +75,7 @@ class GroupSummary(Answer):
 
     settings = _AT_START
     view = GroupView
-    shown = "name mode stopped generation created_at_ms"
+    view_fields = "name mode stopped generation created_at_ms"
     rebalancing = Flag(help_text="a new assignment is due")
 
 

@@ -11,7 +11,7 @@ from msgspec import UNSET, Meta, UnsetType, json
 from brokerapi.http import formats, value_limits
 from brokerapi.http.parsers import Body
 from brokerapi.shapes.base import Answer, Id, Request
-from brokerapi.shapes.fields import body_of
+from brokerapi.shapes.fields import body_field
 from messagestore.engine.messages import (
     MessageSearch,
     NewMessage,
@@ -45,28 +45,23 @@ class Message(Request, kw_only=True):
     delay_ms: Id | UnsetType = UNSET
     deliver_at_ms: Id | UnsetType = UNSET
 
-    def new(self, index: int) -> NewMessage:
-        """The message to store. Raises Invalid, naming the message by its index."""
+    def to_new_message(self, index: int) -> NewMessage:
+        """Return the message to store. Raises Invalid, naming the message by its index."""
+        text, raw = self.body, getattr(self, self.raw)
+        if (text is UNSET) == (raw is UNSET):
+            problem = "one of them is needed" if raw is UNSET else "give only one of them"
+            raise Invalid.field(f"messages[{index}].body", f"body or {self.raw}: {problem}")
         return NewMessage(
-            body=self._body(index),
+            body=text.encode() if isinstance(text, str) else raw,
             key=self.key,
             tag=self.tag,
             headers=self.headers,
             trace_id=self.trace_id,
             queue=self.queue,
             queue_strict=self.queue_strict,
-            delay_ms=_given(self.delay_ms) or None,  # no delay is none
-            deliver_at_ms=_given(self.deliver_at_ms),
+            delay_ms=_unset_to_none(self.delay_ms) or None,  # no delay is none
+            deliver_at_ms=_unset_to_none(self.deliver_at_ms),
         )
-
-    def _body(self, index: int) -> bytes:
-        text, raw = self.body, getattr(self, self.raw)
-        if isinstance(text, str) and raw is UNSET:
-            return text.encode()
-        if isinstance(raw, bytes) and text is UNSET:
-            return raw
-        both = "give only one of them" if raw is not UNSET else "one of them is needed"
-        raise Invalid.field(f"messages[{index}].body", f"body or {self.raw}: {both}")
 
 
 class JsonMessage(Message):
@@ -143,11 +138,11 @@ SEND: Body[AnySend] = Body(
 )
 
 
-def new_messages(asked: AnySend) -> Sequence[NewMessage]:
-    """The messages to store. Raises Invalid naming the first that is wrong."""
-    if isinstance(asked, UsualSendRequest):
-        return asked.messages
-    return [message.new(index) for index, message in enumerate(asked.messages)]
+def new_messages(request: AnySend) -> Sequence[NewMessage]:
+    """Return the messages to store. Raises Invalid naming the first that is wrong."""
+    if isinstance(request, UsualSendRequest):
+        return request.messages
+    return [message.to_new_message(index) for index, message in enumerate(request.messages)]
 
 
 class SendError(Answer, kw_only=True):
@@ -190,14 +185,15 @@ class SendAnswer(Answer, kw_only=True):
 
 def send_answer(runs: Sequence[Run], receipts: Receipts) -> SendAnswer:
     if receipts == "runs":
-        return SendAnswer(runs=[_send_run(run) for run in runs])
+        return SendAnswer(
+            runs=[
+                SendRun(run.length, run.fate.queue, run.fate.offset)
+                if isinstance(run.fate, Receipt)
+                else SendRun(run.length, result=_send_result(run.fate))
+                for run in runs
+            ]
+        )
     return SendAnswer(results=[_send_result(fate) for run in runs for fate in run.fates()])
-
-
-def _send_run(run: Run) -> SendRun:
-    if isinstance(run.fate, Receipt):
-        return SendRun(run.length, run.fate.queue, run.fate.offset)
-    return SendRun(run.length, result=_send_result(run.fate))
 
 
 def _send_result(fate: Fate) -> SendResult:
@@ -242,27 +238,26 @@ class StoredAnswer(Answer, kw_only=False, omit_defaults=True, gc=False):
     origin: OriginAnswer | UnsetType = UNSET  # of messages of a failure topic
 
 
-def with_origins(
+def add_origins(
     answers: list[StoredAnswer], origins: Sequence[str | None]
 ) -> list[StoredAnswer]:
-    """The messages of a queue of a retry topic, with their origins."""
+    """Set the origins of the messages of a retry topic. Return the messages."""
     for answer, text in zip(answers, origins, strict=True):
-        origin = origin_of(text)
+        origin = decode_origin(text)
         if origin is not None:
             answer.origin = origin
     return answers
 
 
-def origin_of(text: str | None) -> OriginAnswer | None:
-    """An origin as its table holds it."""
+def decode_origin(text: str | None) -> OriginAnswer | None:
     return None if text is None else json.decode(text, type=OriginAnswer)
 
 
-def stored(
+def message_answer(
     message: StoredMessage, kind: formats.Format, queue: int | UnsetType = UNSET
 ) -> StoredAnswer:
-    """A message as it is answered in a format; `queue` only where the answer does not name
-    it already.
+    """Return a message in a format. `queue` is given where the answer does not name it
+    elsewhere.
     """
     answer = StoredAnswer(
         message.offset,
@@ -275,16 +270,17 @@ def stored(
         message.attempt,
         queue,
     )
-    setattr(answer, *body_of(message.body, kind))
+    setattr(answer, *body_field(message.body, kind))
     return answer
 
 
-def stored_rows(
+def row_answers(
     queue: int, rows: Sequence[StoredRow], kind: formats.Format
 ) -> list[StoredAnswer]:
-    """Messages as a pull answers them, straight from the rows of their queue."""
+    """Return the messages of a pull, straight from the rows of their queue."""
     if kind.name != formats.MSGPACK.name:
-        return [stored(stored_message(queue, row), kind) for row in rows]
+        return [message_answer(stored_message(queue, row), kind) for row in rows]
+    # No StoredMessage between row and answer: a pull builds hundreds of answers.
     return [
         StoredAnswer(
             offset,
@@ -318,9 +314,11 @@ class MessagesAnswer(Answer, kw_only=True):
     next: int | str | None
 
 
-def browsed(found: MessagePage | SearchResult, kind: formats.Format) -> MessagesAnswer:
-    messages = [stored(message, kind, message.queue) for message in found.messages]
-    return MessagesAnswer(messages=messages, scanned=found.scanned, next=found.next)
+def messages_answer(
+    page: MessagePage | SearchResult, kind: formats.Format
+) -> MessagesAnswer:
+    messages = [message_answer(message, kind, message.queue) for message in page.messages]
+    return MessagesAnswer(messages=messages, scanned=page.scanned, next=page.next)
 
 
 class BrowseQuery(Request, kw_only=True):
@@ -343,34 +341,29 @@ class BrowseQuery(Request, kw_only=True):
     header: Annotated[str, Meta(min_length=2, max_length=1000)] | UnsetType = UNSET
     after: str | UnsetType = UNSET
 
-    def wanted(self) -> MessageSearch:
-        """Return the key, tag, trace id, text and header that a message must carry."""
-        part = _given(self.contains)
+    def search_conditions(self) -> MessageSearch:
+        """Return the key, tag, trace id, text and header that a message must have."""
+        text, header = _unset_to_none(self.contains), _unset_to_none(self.header)
+        name, colon, value = (header or "").partition(":")
+        if header is not None and not (name and colon):
+            raise Invalid.field("header", f"{header!r} is not name:value")
         return MessageSearch(
-            _given(self.key),
-            _given(self.tag),
-            _given(self.trace_id),
-            None if part is None else part.encode(),
-            self._header(),
+            _unset_to_none(self.key),
+            _unset_to_none(self.tag),
+            _unset_to_none(self.trace_id),
+            None if text is None else text.encode(),
+            None if header is None else (name, value),
         )
 
-    def _header(self) -> tuple[str, str] | None:
-        given = _given(self.header)
-        if given is None:
-            return None
-        name, colon, value = given.partition(":")
-        if not name or not colon:
-            raise Invalid.field("header", f"{given!r} is not name:value")
-        return name, value
-
-    def times(self) -> TimeRange:
-        """Return the times between which it was stored."""
-        return TimeRange(_given(self.from_ms), _given(self.to_ms))
+    def time_range(self) -> TimeRange:
+        return TimeRange(_unset_to_none(self.from_ms), _unset_to_none(self.to_ms))
 
     def is_search(self) -> bool:
-        """Return True if it asks for more than a place in a queue."""
-        return self.wanted() != MessageSearch() or self.times() != TimeRange()
+        """Return True if the query has conditions, besides the position in a queue."""
+        return (
+            self.search_conditions() != MessageSearch() or self.time_range() != TimeRange()
+        )
 
 
-def _given(value: T | UnsetType) -> T | None:
+def _unset_to_none(value: T | UnsetType) -> T | None:
     return None if isinstance(value, UnsetType) else value

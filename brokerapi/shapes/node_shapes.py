@@ -51,7 +51,7 @@ class NodeAnswer(Answer):
     """A node, without its password."""
 
     view = NodeView
-    shown = (
+    view_fields = (
         "name kind engine host port database username state dedicated epoch capacity_gb "
         "replica_host replica_port tls tls_ca queues created_at_ms"
     )
@@ -67,11 +67,15 @@ class NodeAnswer(Answer):
     upgrade_possible = Flag(help_text="manage.py upgrade_nodes can raise the version")
 
     @classmethod
-    def of(cls, view: object, **more: Any) -> dict[str, Any]:
-        """Return the answer for a node, with what this broker knows of its tables."""
+    def from_view(cls, view: object, **more: Any) -> dict[str, Any]:
+        """Return the answer for a node, with the version of its tables as this broker has
+        read it.
+        """
         node_id = view.id  # type: ignore[attr-defined]
         more["schema_version"] = registry.schema_version(node_id)
-        return super().of(view, **more, upgrade_possible=registry.can_be_upgraded(node_id))
+        return super().from_view(
+            view, **more, upgrade_possible=registry.can_be_upgraded(node_id)
+        )
 
 
 class BrokerChange(Request):
@@ -84,7 +88,7 @@ class BrokerAnswer(Answer):
     """A broker. Clients use brokers with `alive` true and state `in`."""
 
     view = BrokerView
-    shown = "name url version started_at_ms last_seen_at_ms"
+    view_fields = "name url version started_at_ms last_seen_at_ms"
     state = Text(help_text="`in`, or `out` if it is drained")
     alive = Flag(help_text="it reported within 10 s, and is not stopping")
     stopped_at_ms = Number(allow_null=True, help_text="when it began to stop")
@@ -146,7 +150,7 @@ class LostAnswer(Answer):
     """Lost messages that a group had not read."""
 
     view = Lost
-    shown = "topic queue group messages"
+    view_fields = "topic queue group messages"
     as_of_ms = Number(
         allow_null=True,
         help_text="time of its last known offset; what it has read since then is not known",
@@ -181,14 +185,12 @@ class NodeMoveAnswer(Answer):
     plan = NodePlanAnswer(allow_null=True)
 
 
-def planned(plan: Plan) -> dict[str, Any]:
-    """Return the move that a plan would make."""
+def plan_answer(plan: Plan) -> dict[str, Any]:
     notes = [delayed_loss(plan.delayed)] if plan.delayed else []
-    return NodeMoveAnswer.of(
+    return NodeMoveAnswer.from_view(
         plan, dry_run=True, state=None, epoch=None, notes=notes, plan=plan
     )
 
 
-def moved(done: Outcome) -> dict[str, Any]:
-    """Return the move that was made."""
-    return NodeMoveAnswer.of(done, dry_run=False, plan=None)
+def move_answer(outcome: Outcome) -> dict[str, Any]:
+    return NodeMoveAnswer.from_view(outcome, dry_run=False, plan=None)

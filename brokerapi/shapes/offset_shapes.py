@@ -1,4 +1,4 @@
-"""The shapes of offsets and rebalances: lag, moving offsets by hand, sharing queues anew."""
+"""Shapes of offsets and rebalances: lag, trend, offset resets, moves of queues."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class MoveAnswer(FromTo):
     """
 
     view = Move
-    shown = "topic queue number skipped repeated"
+    view_fields = "topic queue number skipped repeated"
     kept = Flag(help_text="true: not moved, as `source_group` has no offset in this queue")
     asked = Number(
         allow_null=True,
@@ -71,17 +71,16 @@ class OffsetsMoved(Answer):
     moves = MoveAnswer(many=True)
 
 
-def moved(made: Sequence[Move], *, dry_run: bool) -> dict[str, Any]:
-    """Return the offsets that a reset moved, or would move."""
-    reset = next((one.reset for one in made if one.reset), None)
-    return OffsetsMoved.of(None, dry_run=dry_run, reset=reset, moves=made)
+def moves_answer(moves: Sequence[Move], *, dry_run: bool) -> dict[str, Any]:
+    reset = next((move.reset for move in moves if move.reset), None)
+    return OffsetsMoved.from_view(None, dry_run=dry_run, reset=reset, moves=moves)
 
 
 class PastMoveAnswer(FromTo):
     """A move of a past reset; moves with the same `reset` belong together."""
 
     view = offset_resets.PastMove
-    shown = "id reset topic queue number instance at_ms actor"
+    view_fields = "id reset topic queue number instance at_ms actor"
     done = Flag(help_text="false: begun, but possibly not completed")
     undoes = Text(allow_null=True, help_text="the reset that this one undid")
 
@@ -92,7 +91,7 @@ class LagAnswer(Answer):
     """
 
     view = QueueLag
-    shown = (
+    view_fields = (
         "topic queue number committed head low lag owner epoch runs in_flight redelivered"
     )
     instance = Text(allow_null=True, help_text="null unless the group is broadcasting")
@@ -145,18 +144,18 @@ class OffsetsAnswer(Answer):
     queues = LagAnswer(many=True)
 
 
-def offsets(
-    group: str, lags: Sequence[QueueLag], found: GroupProgress | None
+def offsets_answer(
+    group: str, lags: Sequence[QueueLag], progress: GroupProgress | None
 ) -> dict[str, Any]:
-    """Return a group's offsets, sum of lags and worst age, null while one of them is not
-    known.
+    """Return the offsets of a group, its total lag and the highest age; null if one of them
+    is unknown.
     """
-    behind = [one.lag for one in lags if one.lag is not None]
-    ages = [one.lag_ms for one in lags if one.lag_ms is not None]
-    lag = sum(behind) if len(behind) == len(lags) else None
+    known_lags = [queue.lag for queue in lags if queue.lag is not None]
+    ages = [queue.lag_ms for queue in lags if queue.lag_ms is not None]
+    lag = sum(known_lags) if len(known_lags) == len(lags) else None
     lag_ms = max(ages, default=0) if len(ages) == len(lags) else None
-    return OffsetsAnswer.of(
-        None, group=group, lag=lag, lag_ms=lag_ms, progress=found, queues=lags
+    return OffsetsAnswer.from_view(
+        None, group=group, lag=lag, lag_ms=lag_ms, progress=progress, queues=lags
     )
 
 
@@ -201,6 +200,6 @@ class RebalanceAnswer(Answer):
     """A rebalance of the past; `assignment` maps members to the queues meant for them."""
 
     view = RebalanceView
-    shown = "id generation cause at_ms"
+    view_fields = "id generation cause at_ms"
     assignment = serializers.DictField(child=numbers())
     moves = PastMove(many=True)

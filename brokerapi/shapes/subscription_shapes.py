@@ -33,15 +33,15 @@ class SubscriptionAnswer(Answer):
     settings = SUBSCRIPTION
     settings_required = True
     view = SubscriptionView
-    shown = "group topic state start created_at_ms"
+    view_fields = "group topic state start created_at_ms"
     start_at_ms = Number(
         allow_null=True,
         help_text="it started at what was stored then or later; null: `start` says it",
     )
 
     def place(self, setting: str) -> dict[str, str]:
-        """Return options that say where a setting stands in the view, if not at its own
-        name.
+        """Return where the setting is in the view: the delivery settings are in an object
+        of their own.
         """
         return {"source": f"delivery.{setting}"} if setting in DELIVERY else {}
 

@@ -72,7 +72,7 @@ class TopicSummary(Answer):
 
     settings = TOPIC
     view = TopicView
-    shown = "name kind state created_at_ms"
+    view_fields = "name kind state created_at_ms"
     queues: Any = Count()
 
 
@@ -89,7 +89,7 @@ class SendTokenAnswer(Answer):
     """
 
     view = SendTokenView
-    shown = "id created_at_ms"
+    view_fields = "id created_at_ms"
 
 
 class NewSendTokenAnswer(SendTokenAnswer):
@@ -98,9 +98,8 @@ class NewSendTokenAnswer(SendTokenAnswer):
     token = Text(help_text="what Java clients give as the token of their producer")
 
 
-def topic(state: TopicState) -> dict[str, Any]:
-    """Return a topic with its layout and its queues."""
-    return TopicAnswer.of(state.topic, queues=state.queues, layout=state.topic)
+def topic_answer(state: TopicState) -> dict[str, Any]:
+    return TopicAnswer.from_view(state.topic, queues=state.queues, layout=state.topic)
 
 
 class ProducerAnswer(Answer):
@@ -125,7 +124,7 @@ class TraceAnswer(Answer):
     """An attempt at a message that was in the sample of a group."""
 
     view = TraceView
-    shown = "group"
+    view_fields = "group"
     member = Text(help_text="name of the member, or its instance")
     attempt = Number(help_text="failed attempts before this one")
     outcome = Text(help_text="handled, failed, or delivered if nothing else is known")
@@ -208,15 +207,17 @@ class QueueState(_PlacedQueue):
     unread = UnreadAnswer(many=True, help_text="by group")
 
 
-def change(made: queues.Change) -> dict[str, Any]:
-    """Return the changes that an expansion or a shrinking made, or would make."""
-    shown = [
-        ChangedQueue.of(
-            one, queue=None if made.dry_run and one.state == "creating" else one.queue
+def layout_change_answer(change: queues.Change) -> dict[str, Any]:
+    queue_answers = [
+        ChangedQueue.from_view(
+            queue,
+            queue=None if change.dry_run and queue.state == "creating" else queue.queue,
         )
-        for one in made.queues
+        for queue in change.queues
     ]
-    return LayoutChangeAnswer.of(made, queues=shown, moved_share=round(made.moved_share, 4))
+    return LayoutChangeAnswer.from_view(
+        change, queues=queue_answers, moved_share=round(change.moved_share, 4)
+    )
 
 
 class PlannedQueueAnswer(Answer):
@@ -227,7 +228,7 @@ class PlannedQueueAnswer(Answer):
     queue = Number(help_text="id of the queue")
     number = Number(help_text="its number within the topic")
     view = PlannedQueue
-    shown = "node table low"
+    view_fields = "node table low"
     head = Number(help_text="durable log end offset")
     gaps = serializers.ListField(
         child=numbers(), help_text="lost offsets: from, to (excluded)"
@@ -240,7 +241,7 @@ class PlannedNodeAnswer(Answer):
     """
 
     view = PlannedNode
-    shown = "name engine host port username password tls tls_ca"
+    view_fields = "name engine host port username password tls tls_ca"
     database = Text(help_text="the schema on mysql, the file's path on sqlite")
     identity = Text(help_text="identity of the node's data")
     min_release = Text(

@@ -1,1 +1,1 @@
-"""Share groups over HTTP: lease runs, report on them, and look at those that are out."""
+"""Share groups over HTTP: lease runs, report on them, and list the runs that are leased."""

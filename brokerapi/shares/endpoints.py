@@ -1,4 +1,4 @@
-"""Share groups: lease runs and report on them."""
+"""Share groups: lease runs, report on them, list and release them."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from brokerapi.shares.share_shapes import (
     SHARE,
     DoneAnswer,
     DoneRequest,
+    ListedRunAnswer,
     ReleaseAnswer,
     ReleaseRequest,
     RunsAnswer,
@@ -21,7 +22,6 @@ from brokerapi.shares.share_shapes import (
     ShareAnswer,
     ShareRequest,
     report_answers,
-    runs_answer,
     share_answer,
 )
 from messagestore.shares import finishing, listing
@@ -33,20 +33,21 @@ class Share(Endpoint):
         """Leases messages to a member of a share group. Waits up to `wait_ms` for the first
         message.
         """
-        member, asked = call.consumer(consumer), call.read(SHARE)
-        reports = [one.done() for one in asked.done]
-        answered = waiting.share_or_wait(
+        member, request = call.consumer_id(consumer), call.read(SHARE)
+        reports = [report.to_report() for report in request.done]
+        result = waiting.share_or_wait(
             consumer=member,
-            wanted=asked.wanted(),
+            request=request.lease_request(),
             reports=reports,
-            wait_ms=asked.wait_ms,
+            wait_ms=request.wait_ms,
             has_hung_up=call.has_hung_up,
             address=call.actor.address,
         )
+        # The key may have been deleted while the call waited.
         call.check_key()
-        metrics.count_pulled(member.group_id, answered.shared.runs)
-        metrics.count_committed(member.group_id, answered.recorded)
-        return call.answer(share_answer(asked, answered, call.kind))
+        metrics.count_pulled(member.group_id, result.shared.runs)
+        metrics.count_committed(member.group_id, result.recorded)
+        return call.answer(share_answer(request, result, call.kind))
 
 
 class ShareDone(Endpoint):
@@ -55,12 +56,12 @@ class ShareDone(Endpoint):
         """Reports on leased messages: finished, to be delivered again, or in work still.
         Idempotent.
         """
-        member, asked = call.consumer(consumer), call.read(DONE)
+        member, request = call.consumer_id(consumer), call.read(DONE)
         group = waiting.share_group(member)
-        reports = [one.done() for one in asked.done]
+        reports = [report.to_report() for report in request.done]
         recorded = finishing.record(consumer=member, group=group, reports=reports)
         metrics.count_committed(member.group_id, recorded)
-        answers = report_answers(asked.done, recorded)
+        answers = report_answers(request.done, recorded)
         return call.answer(DoneAnswer(generation=group.generation, done=answers))
 
 
@@ -70,16 +71,19 @@ class Runs(Endpoint):
         """Leased messages of a share group: who has them, how often they were leased, until
         when.
         """
-        found = listing.runs(group=group, actor=call.actor, **call.named(RunsQuery))
-        return call.answer(runs_answer(found))
+        leased_runs = listing.runs(
+            group=group, actor=call.actor, **call.query_fields(RunsQuery)
+        )
+        runs = [ListedRunAnswer.from_view(run) for run in leased_runs.runs]
+        return call.answer(RunsAnswer(runs=runs, away=sorted(leased_runs.away)))
 
 
 class ReleaseRuns(Endpoint):
     @operation("releaseRuns", tag="groups", request=ReleaseRequest, answer=ReleaseAnswer)
     def post(self, call: Call, group: str) -> HttpResponse:
         """Ends leases, so that the messages are delivered to another member."""
-        asked = call.read(RELEASE)
+        request = call.read(RELEASE)
         count = listing.release(
-            group=group, queue=asked.queue, first=asked.first, actor=call.actor
+            group=group, queue=request.queue, first=request.first, actor=call.actor
         )
         return call.answer(ReleaseAnswer(released=count))

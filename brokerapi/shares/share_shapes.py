@@ -5,24 +5,24 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated
 
-from msgspec import UNSET, Meta, UnsetType, convert
+from msgspec import UNSET, Meta, UnsetType
 
 from brokerapi.http import formats
 from brokerapi.http.parsers import Body
-from brokerapi.shapes.base import Answer, Id, Request, ShortText
+from brokerapi.shapes.base import Answer, Id, Request, ShortText, fields_of
 from brokerapi.shapes.message_shapes import (
     OriginAnswer,
     StoredAnswer,
-    origin_of,
-    stored_rows,
-    with_origins,
+    add_origins,
+    decode_origin,
+    row_answers,
 )
-from brokerapi.shares.waiting import Answered
+from brokerapi.shares.waiting import ShareResult
 from messagestore.engine.messages import StoredRow
 from messagestore.shares.delivering import Leased
 from messagestore.shares.finishing import GrantReport, ReportOutcome
 from messagestore.shares.leasing import MessageRequest
-from messagestore.shares.listing import LeasedRuns
+from messagestore.shares.listing import LeasedRun
 from metadata.cache import snapshot
 from metadata.config import config
 from metadata.rules.groups.sharing import MAX_RUN_MESSAGES
@@ -61,8 +61,7 @@ class RunReport(HeldRun, kw_only=True):
     begun: bool | None = None
     delivery: Annotated[int, Meta(ge=0, lt=1 << 31)] = 0
 
-    def done(self) -> GrantReport:
-        """The report for the layer below."""
+    def to_report(self) -> GrantReport:
         return GrantReport(
             self.queue,
             self.first,
@@ -104,8 +103,9 @@ class ShareRequest(Request, kw_only=True):
     holding: Annotated[tuple[HeldRun, ...], Meta(max_length=MOST_HELD)] = ()
     count_begun: bool = False
 
-    def wanted(self) -> MessageRequest:
-        """The request for the layer below."""
+    def lease_request(self) -> MessageRequest:
+        # None, not the empty set, if the client did not ask to recover: that finds no lost
+        # runs.
         held = frozenset(run.grant for run in self.holding) if self.recover else None
         return MessageRequest(
             self.topics, self.max_messages, self.max_bytes, held, self.count_begun
@@ -209,23 +209,13 @@ class ReleaseAnswer(Answer, kw_only=True):
     released: int
 
 
+@fields_of(LeasedRun)
 class ListedRunAnswer(Answer, kw_only=True):
     """A run: offsets `first` to `end` (not included), `messages` of which are not finished.
 
     `owner` is the name of the member, null for nobody; `lease_left_ms` is negative when the
     lease is over.
     """
-
-    topic: str
-    queue: int
-    number: int
-    first: int
-    end: int
-    owner: str | None
-    deliveries: int
-    messages: int
-    finished: int
-    lease_left_ms: int
 
 
 class RunsAnswer(Answer, kw_only=True):
@@ -235,11 +225,6 @@ class RunsAnswer(Answer, kw_only=True):
     away: list[str]
 
 
-def runs_answer(found: LeasedRuns) -> RunsAnswer:
-    runs = [convert(one, ListedRunAnswer, from_attributes=True) for one in found.runs]
-    return RunsAnswer(runs=runs, away=sorted(found.away))
-
-
 MOST_BYTES = 4 << 20  # of all that a member can hold or report at once
 SHARE = Body(ShareRequest, most_bytes=MOST_BYTES)
 RELEASE = Body(ReleaseRequest, most_bytes=64 << 10)
@@ -247,48 +232,45 @@ DONE = Body(DoneRequest, most_bytes=MOST_BYTES)
 
 
 def share_answer(
-    asked: ShareRequest, answered: Answered, kind: formats.Format
+    request: ShareRequest, result: ShareResult, kind: formats.Format
 ) -> ShareAnswer:
-    shared = answered.shared
+    shared = result.shared
     return ShareAnswer(
-        generation=answered.group.generation,
-        runs=[_run(one, kind) for one in shared.runs],
-        done=report_answers(asked.done, answered.recorded),
+        generation=result.group.generation,
+        runs=[_run_answer(leased, kind) for leased in shared.runs],
+        done=report_answers(request.done, result.recorded),
         queues=[
             SharedQueue(queue=queue, state=state)
             for queue, state in sorted(shared.queue_states.items())
         ],
-        retry_after_ms=UNSET
-        if answered.retry_after_ms is None
-        else answered.retry_after_ms,
+        retry_after_ms=UNSET if result.retry_after_ms is None else result.retry_after_ms,
     )
 
 
 def report_answers(
-    asked: Sequence[RunReport], recorded: Sequence[ReportOutcome]
+    reports: Sequence[RunReport], recorded: Sequence[ReportOutcome]
 ) -> list[ReportAnswer]:
-    """The outcomes of some reports."""
     return [
         ReportAnswer(
-            queue=one.queue,
-            first=one.first,
-            grant=one.grant,
-            state=found.state,
-            detail=found.detail or UNSET,
-            lease_ms=UNSET if found.lease_ms is None else found.lease_ms,
+            queue=report.queue,
+            first=report.first,
+            grant=report.grant,
+            state=outcome.state,
+            detail=outcome.detail or UNSET,
+            lease_ms=UNSET if outcome.lease_ms is None else outcome.lease_ms,
         )
-        for one, found in zip(asked, recorded, strict=True)
+        for report, outcome in zip(reports, recorded, strict=True)
     ]
 
 
-def _run(one: Leased, kind: formats.Format) -> RunAnswer:
-    run = one.run
+def _run_answer(leased: Leased, kind: formats.Format) -> RunAnswer:
+    run = leased.run
     messages: list[StoredAnswer] | UnsetType = UNSET
     if not kind.rows:
-        messages = stored_rows(run.queue, one.rows, kind)
-        if one.origins:
-            messages = with_origins(messages, one.origins)
-    topic, origin = _topics(run.queue)
+        messages = row_answers(run.queue, leased.rows, kind)
+        if leased.origins:
+            messages = add_origins(messages, leased.origins)
+    topic, origin = _topic_names(run.queue)
     return RunAnswer(
         topic=topic,
         queue=run.queue,
@@ -296,27 +278,27 @@ def _run(one: Leased, kind: formats.Format) -> RunAnswer:
         end=run.end,
         grant=run.grant.text,
         deliveries=run.delivery,
-        lease_ms=one.lease_ms,
+        lease_ms=leased.lease_ms,
         messages=messages,
-        rows=one.rows if kind.rows else UNSET,
-        origins=[origin_of(text) for text in one.origins]
-        if kind.rows and one.origins
+        rows=leased.rows if kind.rows else UNSET,
+        origins=[decode_origin(text) for text in leased.origins]
+        if kind.rows and leased.origins
         else UNSET,
-        skipped=one.skipped,
+        skipped=leased.skipped,
         origin_topic=origin or UNSET,
-        recovered=one.recovered,
+        recovered=leased.recovered,
         uncounted=run.uncounted,
     )
 
 
-def _topics(queue: int) -> tuple[str, str]:
-    """Names of a queue's topic and, if it is a retry topic, of that of its messages; '' if
-    not.
+def _topic_names(queue: int) -> tuple[str, str]:
+    """Return the topic of a queue and, for a retry topic, the topic of its messages; "" if
+    there is none.
     """
-    known = snapshot.current()
-    info = known.queues.get(queue)
-    topic = known.topics.get(info.topic_id) if info is not None else None
+    current = snapshot.current()
+    info = current.queues.get(queue)
+    topic = current.topics.get(info.topic_id) if info is not None else None
     if topic is None:  # deleted since
         return "", ""
-    origin = known.topics.get(topic.failure_of) if topic.failure_of is not None else None
+    origin = current.topics.get(topic.failure_of) if topic.failure_of is not None else None
     return topic.name, origin.name if origin is not None else ""

@@ -1,9 +1,10 @@
 """A member of a share group asks for runs, and may wait for the first.
 
-It waits like a pull (longpoll.py): without a database connection, at one of the places that
-pulls have, until a message comes, a lease ends, the group changes or the time is over. A
-new message wakes one of those who wait; who was woken for nothing looks again. Nothing is
-leased for a member that hung up meanwhile: its messages would sleep until the lease ends.
+It waits like a pull (longpoll.py): without a database connection, in one of the places of
+waiting pulls, until a message arrives, a lease ends, the group changes or the time is over.
+A new message wakes one of the waiting members; one that finds nothing to lease waits again.
+Nothing is leased for a client that has hung up: its messages would be stuck until the lease
+ends.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from typing import NamedTuple
 
 from django.db import close_old_connections
@@ -26,8 +28,10 @@ from metadata.errors import Code, Conflict
 from metadata.limits.concurrency import limiter
 
 
-class Answered(NamedTuple):
-    """Runs, and what came of the reports. `retry_after_ms`: no place to wait was free."""
+class ShareResult(NamedTuple):
+    """Leased runs, and the outcome of each report. `retry_after_ms`: no place to wait was
+    free.
+    """
 
     group: GroupInfo
     shared: LeaseResult
@@ -38,42 +42,46 @@ class Answered(NamedTuple):
 def share_or_wait(
     *,
     consumer: ConsumerId,
-    wanted: MessageRequest,
+    request: MessageRequest,
     reports: Sequence[GrantReport],
     wait_ms: int,
     has_hung_up: Callable[[], bool],
     address: str,
-) -> Answered:
-    """Record reports, then lease runs, waiting up to `wait_ms` for the first. `address` is
-    the client's.
+) -> ShareResult:
+    """Record reports, then lease runs, waiting up to `wait_ms` for the first.
 
-    Raises Draining, Conflict (group_settings_differ), NotFound, NodeUnavailable,
-    OutcomeUnknown.
+    `address` is that of the client. Raises Draining, Conflict (group_settings_differ),
+    NotFound, NodeUnavailable, OutcomeUnknown.
     """
     draining.check()
     group = share_group(consumer)
+    # Reports are recorded before runs are leased, as the API promises.
     recorded = finishing.record(consumer=consumer, group=group, reports=reports)
     until, has_place = time.monotonic() + wait_ms / 1000, False
-    asker = longpoll.asker(consumer.text, key_id=consumer.key_id, address=address)
-    try:
+    owner = longpoll.place_owner(consumer.text, key_id=consumer.key_id, address=address)
+    with ExitStack() as places:
         while not has_hung_up():
-            shared = leasing.lease(consumer=consumer, request=wanted)
-            if shared.runs or draining.hurries() or time.monotonic() >= until:
-                return Answered(leasing.find_group(consumer), shared, recorded)
-            has_place = has_place or longpoll.take_place(asker)
+            shared = leasing.lease(consumer=consumer, request=request)
+            if shared.runs or draining.must_not_wait() or time.monotonic() >= until:
+                return ShareResult(leasing.find_group(consumer), shared, recorded)
+            # A place is taken once and kept over several waits.
+            has_place = has_place or places.enter_context(longpoll.waiting_place(owner))
             if not has_place:
                 retry_ms = min(wait_ms, random.randint(*longpoll.TURNED_AWAY_MS))
-                return Answered(group, shared, recorded, retry_ms)
-            _wait(consumer, shared, until)
-        return Answered(group, LeaseResult([], {}, {}), recorded)
-    finally:
-        if has_place:
-            longpoll.give_back_place(asker)
+                return ShareResult(group, shared, recorded, retry_ms)
+            wait_s = min(until - time.monotonic(), shared.retry_after_s)
+            if wait_s > 0:
+                # A waiting thread must not hold a connection to the metadata database.
+                close_old_connections()
+                group_id, offsets = consumer.group_id, shared.wake_offsets
+                with board.watch(group_id, offsets, shares=True) as waiter, limiter.aside():
+                    waiter.wait(wait_s)
+        return ShareResult(group, LeaseResult([], {}, {}), recorded)
 
 
 def share_group(consumer: ConsumerId) -> GroupInfo:
-    """The group of a consumer. Raises NotFound, and Conflict (group_settings_differ) unless
-    it shares.
+    """Return the group of a consumer. Raises NotFound, and Conflict (group_settings_differ)
+    if it is not a share group.
     """
     group = leasing.find_group(consumer)
     if not group.is_share:
@@ -83,15 +91,3 @@ def share_group(consumer: ConsumerId) -> GroupInfo:
             code=Code.GROUP_SETTINGS_DIFFER,
         )
     return group
-
-
-def _wait(consumer: ConsumerId, shared: LeaseResult, until: float) -> None:
-    left_s = min(until - time.monotonic(), shared.retry_after_s)
-    if left_s <= 0:
-        return
-    close_old_connections()
-    with (
-        board.watch(consumer.group_id, shared.wake_offsets, shares=True) as waiter,
-        limiter.aside(),
-    ):
-        waiter.wait(left_s)

@@ -1,1 +1,1 @@
-"""The endpoints, one file per noun; `brokerapi/urls.py` says where each is."""
+"""The endpoints, one file per noun. `brokerapi/urls.py` maps URLs to them."""

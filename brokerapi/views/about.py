@@ -9,7 +9,7 @@ from django.http import Http404, HttpRequest, HttpResponse
 from drf_spectacular.utils import extend_schema
 
 from brokerapi import docs, try_it
-from brokerapi.endpoint import Call, Endpoint
+from brokerapi.endpoint import Call, Endpoint, PublicEndpoint
 from brokerapi.http.errors import respond
 from brokerapi.http.parsers import read_query
 from brokerapi.http.renderers import takes_gzip
@@ -34,35 +34,34 @@ MEDIA_TYPES = {
 }
 
 
-class About(Endpoint):
-    public = True
-
+class About(PublicEndpoint):
     @operation("about", tag="about", answer=AboutAnswer)
     def get(self, call: Call) -> HttpResponse:
         """Version and limits."""
+        # The names are read from Config, so that a new limit appears here by itself.
         limits = {name: getattr(config, name) for name in LIMITS}
-        about = {"name": "catmq", "version": VERSION, "api_version": API_VERSION}
-        return call.answer({**about, "limits": limits})
+        version_info = {"name": "catmq", "version": VERSION, "api_version": API_VERSION}
+        return call.answer({**version_info, "limits": limits})
 
 
-class Schema(Endpoint):
-    public = True
-
+class Schema(PublicEndpoint):
     @extend_schema(exclude=True)
     def get(self, request: HttpRequest) -> HttpResponse:
         """Return the OpenAPI schema, as YAML, or as JSON if the query or `Accept` says so."""
         kind = read_query(request, SchemaQuery).format
         if not kind:
             kind = "json" if "json" in request.META.get("HTTP_ACCEPT", "") else "yaml"
-        packed = takes_gzip(request)
-        response = HttpResponse(docs.schema(kind, packed=packed), MEDIA_TYPES[kind])
-        if packed:
+        gzipped = takes_gzip(request)
+        response = HttpResponse(docs.schema(kind, packed=gzipped), MEDIA_TYPES[kind])
+        if gzipped:
             response["Content-Encoding"] = "gzip"
         response["Vary"] = "Accept, Accept-Encoding"
         return response
 
-    def _answer(self, request: HttpRequest, words: dict[str, Any]) -> HttpResponse:
-        """Without the API's own formats: it is asked for in others."""
+    def _answer(self, request: HttpRequest, url_arguments: dict[str, Any]) -> HttpResponse:
+        """Answer without a Call: it would refuse `Accept` headers that name YAML or OpenAPI
+        types.
+        """
         return (
             self.get(request)
             if request.method in ("GET", "HEAD")
@@ -70,23 +69,19 @@ class Schema(Endpoint):
         )
 
 
-class Docs(Endpoint):
-    public = True
-
+class Docs(PublicEndpoint):
     @extend_schema(exclude=True)
     def get(self, call: Call) -> HttpResponse:
         """A readable page: all operations and all error codes."""
         return HttpResponse(docs.page(), headers=PAGE_HEADERS)
 
 
-class Script(Endpoint):
+class Script(PublicEndpoint):
     """The script of the docs page."""
-
-    public = True
 
     @extend_schema(exclude=True)
     def get(self, call: Call) -> HttpResponse:
-        """Return it; a browser asks again after another release was started."""
+        """Return the script. Browsers revalidate it, so that they notice an upgrade."""
         text = try_it.SCRIPT.read_bytes()
         return HttpResponse(
             text, "text/javascript; charset=utf-8", headers={"Cache-Control": "no-cache"}
@@ -94,9 +89,9 @@ class Script(Endpoint):
 
 
 class Unknown(Endpoint):
-    """Any other URL under /api"""
+    """Any other URL under /api."""
 
     @extend_schema(exclude=True)
     def dispatch(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
-        """404, whatever the method."""
+        """Answer 404, whatever the method."""
         return respond(Http404())

@@ -1,4 +1,4 @@
-"""Brokers: which there are, and whether they take work."""
+"""Brokers: list them, drain them, enable them."""
 
 from __future__ import annotations
 
@@ -15,13 +15,8 @@ class Brokers(Endpoint):
     @operation("listBrokers", tag="brokers", answer=list_of("brokers", BrokerAnswer))
     def get(self, call: Call) -> HttpResponse:
         """All brokers, at most a second old. Use those with `alive` true and state `in`."""
-        return call.answer(
-            {
-                "brokers": [
-                    BrokerAnswer.of(one) for one in discovery.list_brokers(actor=call.actor)
-                ]
-            }
-        )
+        brokers = discovery.list_brokers(actor=call.actor)
+        return call.answer(BrokerAnswer.listed("brokers", brokers))
 
 
 class Broker(Endpoint):
@@ -29,7 +24,7 @@ class Broker(Endpoint):
     def get(self, call: Call, broker: str) -> HttpResponse:
         """One broker."""
         return call.answer(
-            BrokerAnswer.of(discovery.find_broker(name=broker, actor=call.actor))
+            BrokerAnswer.from_view(discovery.find_broker(name=broker, actor=call.actor))
         )
 
     @operation("changeBroker", tag="brokers", request=BrokerChange, answer=BrokerAnswer)
@@ -37,9 +32,9 @@ class Broker(Endpoint):
         """Drains a broker, so that clients use the others, or enables it. Takes effect
         within a second.
         """
-        state = call.fields(BrokerChange)["state"]
+        state = call.read_fields(BrokerChange)["state"]
         return call.answer(
-            BrokerAnswer.of(
+            BrokerAnswer.from_view(
                 broker_rows.set_state(name=broker, state=state, actor=call.actor)
             )
         )
@@ -47,5 +42,7 @@ class Broker(Endpoint):
     @operation("deleteBroker", tag="brokers", query=ConfirmQuery, status=204)
     def delete(self, call: Call, broker: str) -> HttpResponse:
         """Removes a broker that is no longer alive from the registry."""
-        broker_rows.forget_broker(name=broker, confirm=call.confirm(), actor=call.actor)
-        return call.done()
+        broker_rows.forget_broker(
+            name=broker, confirm=call.confirmed_name(), actor=call.actor
+        )
+        return call.no_content()

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from django.http import HttpResponse
-from msgspec import convert, structs
+from msgspec import structs
 
 from brokerapi.endpoint import Call, Endpoint
 from brokerapi.http import draining, errors, longpoll, metrics
 from brokerapi.schema import operation
-from brokerapi.shapes import consumer_shapes, failure_shapes
+from brokerapi.shapes import consumer_shapes
 from brokerapi.shapes.consumer_shapes import (
     ACQUIRE,
     COMMIT,
@@ -16,9 +16,11 @@ from brokerapi.shapes.consumer_shapes import (
     PULL,
     REGISTER,
     AcquireAnswer,
+    AcquiredQueue,
     AcquireRequest,
     CommitAnswer,
     CommitRequest,
+    CommitResult,
     HeartbeatAnswer,
     HeartbeatRequest,
     PullAnswer,
@@ -30,14 +32,16 @@ from brokerapi.shapes.consumer_shapes import (
 from brokerapi.shapes.failure_shapes import (
     FAILURES,
     TRACES,
+    DeadMessage,
     FailuresAnswer,
     FailuresRequest,
+    RefusedMessage,
+    RetriedMessage,
     TracesRequest,
 )
 from messagestore.consume import node_owners, positions
 from messagestore.retries import failures
 from messagestore.topology import membership
-from metadata.db.consumer_ids import ConsumerId
 from metadata.errors import Unrecorded
 from metadata.groups import handling_traces
 from metadata.membership import consumers
@@ -53,22 +57,23 @@ class Consumers(Endpoint):
     )
     def post(self, call: Call, group: str) -> HttpResponse:
         """Joins a group. All further calls use the consumer id of the answer. Idempotent."""
-        asked = call.read(REGISTER)
+        request = call.read(REGISTER)
+        # A draining broker accepts no new members. Its present members are still served.
         draining.check()
-        given = structs.asdict(asked) | {"incarnation": str(asked.incarnation)}
-        joined = membership.join(
-            group=group, address=call.actor.address, actor=call.actor, **given
+        settings = structs.asdict(request) | {"incarnation": str(request.incarnation)}
+        registration = membership.join(
+            group=group, address=call.actor.address, actor=call.actor, **settings
         )
-        answer = convert(joined, RegisterAnswer, from_attributes=True)
-        return call.created(answer, "consumers", joined.consumer_id)
+        answer = RegisterAnswer.from_view(registration)
+        return call.created(answer, "consumers", registration.consumer_id)
 
 
 class Consumer(Endpoint):
     @operation("leave", tag="consumers", status=204)
     def delete(self, call: Call, consumer: str) -> HttpResponse:
         """Leaves the group. The queues are assigned to other members at once."""
-        consumers.leave(consumer=call.consumer(consumer), actor=call.actor)
-        return call.done()
+        consumers.leave(consumer=call.consumer_id(consumer), actor=call.actor)
+        return call.no_content()
 
 
 class Heartbeat(Endpoint):
@@ -79,41 +84,39 @@ class Heartbeat(Endpoint):
         """Reports owned queues. Returns assigned and revoked queues, when the heartbeat is
         recorded.
         """
-        member, asked = call.consumer(consumer), call.read(HEARTBEAT)
-        owned = [(queue.queue, queue.epoch) for queue in asked.owned]
+        member, request = call.consumer_id(consumer), call.read(HEARTBEAT)
+        owned = [(queue.queue, queue.epoch) for queue in request.owned]
         try:
-            told = consumers.heartbeat(
+            assignment = consumers.heartbeat(
                 consumer=member,
-                generation=asked.generation,
+                generation=request.generation,
                 owned=owned,
-                report=asked.reported(),
+                report=request.process_report(),
             )
         except Unrecorded as error:
-            return _by_the_nodes(member, error)
-        return call.answer(consumer_shapes.heartbeat_answer(told, member.group_id))
-
-
-def _by_the_nodes(member: ConsumerId, error: Unrecorded) -> HttpResponse:
-    """The refusal of a heartbeat, with what the nodes say that its member owns."""
-    owned = node_owners.owned(member)
-    settings = delivery_settings(
-        member.group_id, consumer_shapes.topics_read(member.group_id, owned)
-    )
-    return errors.respond(
-        error, assigned=consumer_shapes.assigned(owned), subscriptions=settings
-    )
+            # The refusal has the queues that the member owns on the nodes: it may go on with
+            # them while metadata is away.
+            owned_queues = node_owners.owned(member)
+            topics = consumer_shapes.topics_to_read(member.group_id, owned_queues)
+            return errors.respond(
+                error,
+                assigned=consumer_shapes.assigned_answers(owned_queues),
+                subscriptions=delivery_settings(member.group_id, topics),
+            )
+        return call.answer(consumer_shapes.heartbeat_answer(assignment, member.group_id))
 
 
 class Acquire(Endpoint):
     @operation("acquire", tag="consumers", request=AcquireRequest, answer=AcquireAnswer)
     def post(self, call: Call, consumer: str) -> HttpResponse:
         """Acquires assigned queues on their nodes. Returns the committed offset of each."""
-        member, asked = call.consumer(consumer), call.read(ACQUIRE)
+        member, request = call.consumer_id(consumer), call.read(ACQUIRE)
+        # Members of share groups own no queues: they call `share` instead.
         positions.check_owns(member)
-        acquired = positions.acquire(consumer=member, queues=asked.claims())
-        return call.answer(
-            consumer_shapes.acquire_answer(acquired, positions.generation(consumer=member))
-        )
+        acquired = positions.acquire(consumer=member, queues=request.claims())
+        queues = [AcquiredQueue.from_view(queue) for queue in acquired]
+        generation = positions.generation(consumer=member)
+        return call.answer(AcquireAnswer(queues=queues, generation=generation))
 
 
 class Pull(Endpoint):
@@ -122,11 +125,12 @@ class Pull(Endpoint):
         """Reads messages from the given offsets. Waits up to `wait_ms` for the first
         message.
         """
-        member, asked = call.consumer(consumer), call.read(PULL)
+        member, request = call.consumer_id(consumer), call.read(PULL)
         positions.check_owns(member)
         pulled = longpoll.pull_or_wait(
-            consumer=member, asked=asked.asked(), address=call.actor.address
+            consumer=member, parameters=request.parameters(), address=call.actor.address
         )
+        # The key may have been deleted while the pull waited.
         call.check_key()
         metrics.count_pulled(member.group_id, pulled.queues)
         return call.answer(consumer_shapes.pull_answer(pulled, call.kind))
@@ -138,13 +142,13 @@ class Commit(Endpoint):
         """Commits the next offset to read of each queue. Idempotent; a committed offset
         never decreases.
         """
-        member, asked = call.consumer(consumer), call.read(COMMIT)
+        member, request = call.consumer_id(consumer), call.read(COMMIT)
         positions.check_owns(member)
-        committed = positions.commit(consumer=member, offsets=asked.positions())
+        committed = positions.commit(consumer=member, offsets=request.positions())
         metrics.count_committed(member.group_id, committed)
-        return call.answer(
-            consumer_shapes.commit_answer(committed, positions.generation(consumer=member))
-        )
+        results = [CommitResult.from_view(result) for result in committed]
+        generation = positions.generation(consumer=member)
+        return call.answer(CommitAnswer(results=results, generation=generation))
 
 
 class Traces(Endpoint):
@@ -153,9 +157,9 @@ class Traces(Endpoint):
         """Reports how sampled messages were handled. What is too much is dropped; do not
         repeat a report.
         """
-        member, asked = call.consumer(consumer), call.read(TRACES)
-        handling_traces.report(consumer=member, attempts=asked.attempts())
-        return call.done()
+        member, request = call.consumer_id(consumer), call.read(TRACES)
+        handling_traces.report(consumer=member, attempts=request.attempts())
+        return call.no_content()
 
 
 class Failures(Endpoint):
@@ -166,8 +170,14 @@ class Failures(Endpoint):
         """Reports failed messages for a later retry. Answers when the retries are stored.
         Idempotent.
         """
-        member, asked = call.consumer(consumer), call.read(FAILURES)
-        report = failures.report(consumer=member, failures=asked.failures())
+        member, request = call.consumer_id(consumer), call.read(FAILURES)
+        report = failures.report(consumer=member, failures=request.failures())
         metrics.FAILURES.labels("retried").inc(len(report.retried))
         metrics.FAILURES.labels("dead").inc(len(report.dead))
-        return call.answer(failure_shapes.failures_answer(report))
+        return call.answer(
+            FailuresAnswer(
+                retried=[RetriedMessage.from_view(message) for message in report.retried],
+                dead=[DeadMessage.from_view(message) for message in report.dead],
+                refused=[RefusedMessage.from_view(message) for message in report.refused],
+            )
+        )

@@ -1,4 +1,4 @@
-"""Dead messages of a group, redrives of them, and what waits for a retry."""
+"""Dead letters of a group, redrives of them, and messages that wait for a retry."""
 
 from __future__ import annotations
 
@@ -29,19 +29,21 @@ class DeadMessages(Endpoint):
     @operation("listDead", tag="failures", query=DeadQuery, answer=DeadPageAnswer)
     def get(self, call: Call, group: str) -> HttpResponse:
         """Dead letters, newest first."""
-        page = dead_letters.page(group=group, actor=call.actor, **call.named(DeadQuery))
-        return call.answer(DeadPageAnswer.of(page))
+        page = dead_letters.page(
+            group=group, actor=call.actor, **call.query_fields(DeadQuery)
+        )
+        return call.answer(DeadPageAnswer.from_view(page))
 
     @operation("dropDead", tag="failures", query=DropQuery, answer=DroppedAnswer)
     def delete(self, call: Call, group: str) -> HttpResponse:
         """Deletes dead letters for good: some, or all that match."""
-        asked = call.named(DropQuery)
+        query = call.query_fields(DropQuery)
         ids = (
             None
-            if asked["ids"] is None
-            else [one for one in asked["ids"].split(",") if one]
+            if query["ids"] is None
+            else [message_id for message_id in query["ids"].split(",") if message_id]
         )
-        count = dead_letters.drop(group=group, actor=call.actor, **asked | {"ids": ids})
+        count = dead_letters.drop(group=group, actor=call.actor, **query | {"ids": ids})
         return call.answer({"dropped": count})
 
 
@@ -49,18 +51,19 @@ class DeadSummary(Endpoint):
     @operation("countDead", tag="failures", query=SummaryQuery, answer=DeadSummaryAnswer)
     def get(self, call: Call, group: str) -> HttpResponse:
         """Count the dead letters by topic and kind of error."""
-        found = dead_letters.summary(
-            group=group, actor=call.actor, **call.named(SummaryQuery)
+        summary = dead_letters.summary(
+            group=group, actor=call.actor, **call.query_fields(SummaryQuery)
         )
-        return call.answer(dead_shapes.summary(found))
+        count = sum(error.count for error in summary.errors)
+        return call.answer(DeadSummaryAnswer.from_view(summary, count=count))
 
 
 class DeadMessage(Endpoint):
     @operation("showDead", tag="failures", answer=WholeDeadAnswer)
     def get(self, call: Call, group: str, message: str) -> HttpResponse:
         """A dead letter with headers and body."""
-        shown = dead_letters.show(group=group, message=message, actor=call.actor)
-        return call.answer(dead_shapes.whole(shown, call.kind))
+        dead_letter = dead_letters.show(group=group, message=message, actor=call.actor)
+        return call.answer(dead_shapes.dead_letter_answer(dead_letter, call.kind))
 
 
 class RedriveDead(Endpoint):
@@ -69,13 +72,17 @@ class RedriveDead(Endpoint):
     )
     def post(self, call: Call, group: str) -> HttpResponse:
         """Starts a redrive of dead letters, which runs in the background."""
-        asked = call.fields(RedriveCreate, manages=("group", group))
-        everything = asked.pop("all", False)
-        made = redrives.request(
-            group=group, everything=everything, actor=call.actor, **asked
+        fields = call.read_fields(RedriveCreate, manages=("group", group))
+        everything = fields.pop("all", False)
+        redrive = redrives.request(
+            group=group, everything=everything, actor=call.actor, **fields
         )
         return call.created(
-            dead_shapes.redrive(made), "groups", group, "redrives", str(made.id)
+            dead_shapes.redrive_answer(redrive),
+            "groups",
+            group,
+            "redrives",
+            str(redrive.id),
         )
 
 
@@ -88,13 +95,14 @@ class Redrives(Endpoint):
     )
     def get(self, call: Call, group: str) -> HttpResponse:
         """The redrives of a group, newest first."""
-        asked = call.query(NewestQuery)
+        query = call.query(NewestQuery)
+        # One row more than the page shows whether there is a next page.
         rows = redrive_rows.list_redrives(
-            group=group, limit=asked.limit + 1, after=asked.after, actor=call.actor
+            group=group, limit=query.limit + 1, after=query.after, actor=call.actor
         )
-        shown = [dead_shapes.redrive(one) for one in rows[: asked.limit]]
+        page = [dead_shapes.redrive_answer(row) for row in rows[: query.limit]]
         return call.answer(
-            {"redrives": shown, "next": shown[-1]["id"] if len(rows) > len(shown) else None}
+            {"redrives": page, "next": page[-1]["id"] if len(rows) > len(page) else None}
         )
 
 
@@ -103,7 +111,7 @@ class Redrive(Endpoint):
     def get(self, call: Call, group: str, redrive: int) -> HttpResponse:
         """A redrive and its progress."""
         return call.answer(
-            dead_shapes.redrive(
+            dead_shapes.redrive_answer(
                 redrive_rows.find_redrive(group=group, redrive=redrive, actor=call.actor)
             )
         )
@@ -112,12 +120,14 @@ class Redrive(Endpoint):
     def delete(self, call: Call, group: str, redrive: int) -> HttpResponse:
         """Stops a redrive. Messages that were already sent are not taken back."""
         redrive_rows.stop_redrive(group=group, redrive=redrive, actor=call.actor)
-        return call.done()
+        return call.no_content()
 
 
 class Failed(Endpoint):
     @operation("listFailed", tag="failures", query=FailedQuery, answer=FailedAnswer)
     def get(self, call: Call, group: str) -> HttpResponse:
         """Messages that are waiting for a retry, ordered by the time when they are due."""
-        found = pending.waiting(group=group, actor=call.actor, **call.named(FailedQuery))
-        return call.answer(FailedAnswer.of(found))
+        retries = pending.waiting(
+            group=group, actor=call.actor, **call.query_fields(FailedQuery)
+        )
+        return call.answer(FailedAnswer.from_view(retries))

@@ -1,4 +1,4 @@
-"""Consumer groups and how far they are: create, list, show, change, delete; lag and resets."""
+"""Consumer groups: create, list, show, change, delete; their lag and offset resets."""
 
 from __future__ import annotations
 
@@ -39,31 +39,35 @@ class Groups(Endpoint):
     )
     def post(self, call: Call) -> HttpResponse:
         """Creates a group."""
-        asked = call.fields(GroupCreate, manages=("group", ""))
-        name, mode = asked.pop("name"), asked.pop("mode")
-        made = groups.create(name=name, mode=mode, settings=asked, actor=call.actor)
-        return call.created(GroupAnswer.of(made), "groups", name)
+        fields = call.read_fields(GroupCreate, manages=("group", ""))
+        name, mode = fields.pop("name"), fields.pop("mode")
+        group_view = groups.create(name=name, mode=mode, settings=fields, actor=call.actor)
+        return call.created(GroupAnswer.from_view(group_view), "groups", name)
 
 
 class Group(Endpoint):
     @operation("showGroup", tag="groups", answer=GroupAnswer)
     def get(self, call: Call, group: str) -> HttpResponse:
         """A group with its subscriptions and members."""
-        return call.answer(GroupAnswer.of(groups.describe(name=group, actor=call.actor)))
+        return call.answer(
+            GroupAnswer.from_view(groups.describe(name=group, actor=call.actor))
+        )
 
     @operation("changeGroup", tag="groups", request=GroupChange, answer=GroupAnswer)
     def patch(self, call: Call, group: str) -> HttpResponse:
         """Pauses or resumes a group, or changes its settings."""
-        settings = call.fields(GroupChange, manages=("group", group))
+        settings = call.read_fields(GroupChange, manages=("group", group))
         return call.answer(
-            GroupAnswer.of(groups.update(name=group, settings=settings, actor=call.actor))
+            GroupAnswer.from_view(
+                groups.update(name=group, settings=settings, actor=call.actor)
+            )
         )
 
     @operation("deleteGroup", tag="groups", query=ConfirmQuery, status=204)
     def delete(self, call: Call, group: str) -> HttpResponse:
         """Deletes a group without subscriptions and members."""
-        groups.delete(name=group, confirm=call.confirm(), actor=call.actor)
-        return call.done()
+        groups.delete(name=group, confirm=call.confirmed_name(), actor=call.actor)
+        return call.no_content()
 
 
 class Offsets(Endpoint):
@@ -73,7 +77,9 @@ class Offsets(Endpoint):
         trend.
         """
         return call.answer(
-            offset_shapes.offsets(group, *group_lag.standing(group=group, actor=call.actor))
+            offset_shapes.offsets_answer(
+                group, *group_lag.standing(group=group, actor=call.actor)
+            )
         )
 
     @operation("resetOffsets", tag="groups", request=OffsetsReset, answer=OffsetsMoved)
@@ -81,14 +87,14 @@ class Offsets(Endpoint):
         """Resets the offsets of a group, also while it is running. `dry_run` changes
         nothing.
         """
-        asked = call.fields(OffsetsReset, manages=("group", group))
-        dry_run = asked.pop("dry_run")
-        chosen = {name: asked.pop(name, None) for name in ("topic", "queues", "instance")}
-        target = offset_reset.Target(**asked)
-        made = offset_reset.reset(
-            group=group, target=target, dry_run=dry_run, actor=call.actor, **chosen
+        fields = call.read_fields(OffsetsReset, manages=("group", group))
+        dry_run = fields.pop("dry_run")
+        scope = {name: fields.pop(name, None) for name in ("topic", "queues", "instance")}
+        target = offset_reset.Target(**fields)
+        moves = offset_reset.reset(
+            group=group, target=target, dry_run=dry_run, actor=call.actor, **scope
         )
-        return call.answer(offset_shapes.moved(made, dry_run=dry_run))
+        return call.answer(offset_shapes.moves_answer(moves, dry_run=dry_run))
 
 
 class OffsetMoves(Endpoint):
@@ -101,7 +107,7 @@ class OffsetMoves(Endpoint):
     def get(self, call: Call, group: str) -> HttpResponse:
         """Offset resets of a group, newest first."""
         page = offset_resets.list_moves(
-            group=group, actor=call.actor, **call.named(NewestQuery)
+            group=group, actor=call.actor, **call.query_fields(NewestQuery)
         )
         return call.answer(PastMoveAnswer.page("moves", page))
 
@@ -110,9 +116,9 @@ class UndoOffsets(Endpoint):
     @operation("undoOffsets", tag="groups", request=OffsetsUndo, answer=OffsetsMoved)
     def post(self, call: Call, group: str) -> HttpResponse:
         """Undoes an offset reset."""
-        asked = call.fields(OffsetsUndo, manages=("group", group))
-        dry_run, reset = asked["dry_run"], asked.get("reset")
-        made = offset_reset.undo(
+        fields = call.read_fields(OffsetsUndo, manages=("group", group))
+        dry_run, reset = fields["dry_run"], fields.get("reset")
+        moves = offset_reset.undo(
             group=group, reset=reset, dry_run=dry_run, actor=call.actor
         )
-        return call.answer(offset_shapes.moved(made, dry_run=dry_run))
+        return call.answer(offset_shapes.moves_answer(moves, dry_run=dry_run))

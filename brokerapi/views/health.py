@@ -1,4 +1,4 @@
-"""State of this process: for load balancers and for monitoring. None of it needs an API
+"""State of this process, for load balancers and for monitoring. None of it needs an API
 key.
 """
 
@@ -6,23 +6,19 @@ from __future__ import annotations
 
 from django.http import HttpResponse
 
-from brokerapi.endpoint import Call, Endpoint
+from brokerapi.endpoint import Call, PublicEndpoint
 from brokerapi.http import health, metrics
 from brokerapi.schema import operation
 
 
-class Live(Endpoint):
-    public = True
-
+class Live(PublicEndpoint):
     @operation("live", tag="health", answer=health.Health)
     def get(self, call: Call) -> HttpResponse:
         """Liveness of the process. No database is accessed."""
         return call.answer(health.Health(status="ok", because=[]))
 
 
-class Ready(Endpoint):
-    public = True
-
+class Ready(PublicEndpoint):
     @operation("ready", tag="health", answer=health.Health)
     def get(self, call: Call) -> HttpResponse:
         """The broker's readiness: 200 ok or degraded, 503 if it serves neither sends nor
@@ -33,9 +29,7 @@ class Ready(Endpoint):
         return response
 
 
-class Metrics(Endpoint):
-    public = True
-
+class Metrics(PublicEndpoint):
     @operation("metrics", tag="health")
     def get(self, call: Call) -> HttpResponse:
         """Counters and gauges of all worker processes, for Prometheus."""

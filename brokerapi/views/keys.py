@@ -1,4 +1,4 @@
-"""API keys: who may do what."""
+"""API keys and their rights."""
 
 from __future__ import annotations
 
@@ -21,30 +21,34 @@ class Keys(Endpoint):
     @operation("createKey", tag="keys", request=KeyCreate, answer=NewKeyAnswer, status=201)
     def post(self, call: Call) -> HttpResponse:
         """Creates an API key. Only this answer has the key itself."""
-        asked = call.fields(KeyCreate)
-        name, rights = asked.pop("name"), asked.pop("rights")
+        fields = call.read_fields(KeyCreate)
+        name, rights = fields.pop("name"), fields.pop("rights")
         view, plaintext = api_keys.create(
-            name=name, rights=rights, settings=asked, actor=call.actor
+            name=name, rights=rights, settings=fields, actor=call.actor
         )
-        return call.created(NewKeyAnswer.of(view, api_key=plaintext), "keys", name)
+        return call.created(NewKeyAnswer.from_view(view, api_key=plaintext), "keys", name)
 
 
 class Key(Endpoint):
     @operation("showKey", tag="keys", answer=KeyAnswer)
     def get(self, call: Call, key: str) -> HttpResponse:
         """One key's rights."""
-        return call.answer(KeyAnswer.of(api_keys.find_key(name=key, actor=call.actor)))
+        return call.answer(
+            KeyAnswer.from_view(api_keys.find_key(name=key, actor=call.actor))
+        )
 
     @operation("changeKey", tag="keys", request=KeyChange, answer=KeyAnswer)
     def patch(self, call: Call, key: str) -> HttpResponse:
         """Changes the quotas of the key."""
-        settings = call.fields(KeyChange)
+        settings = call.read_fields(KeyChange)
         return call.answer(
-            KeyAnswer.of(api_keys.update(name=key, settings=settings, actor=call.actor))
+            KeyAnswer.from_view(
+                api_keys.update(name=key, settings=settings, actor=call.actor)
+            )
         )
 
     @operation("deleteKey", tag="keys", query=ConfirmQuery, status=204)
     def delete(self, call: Call, key: str) -> HttpResponse:
         """Deletes a key. Requests with it are refused from then on."""
-        api_keys.delete(name=key, confirm=call.confirm(), actor=call.actor)
-        return call.done()
+        api_keys.delete(name=key, confirm=call.confirmed_name(), actor=call.actor)
+        return call.no_content()

@@ -1,4 +1,4 @@
-"""Messages of a topic: send and look at."""
+"""Messages of a topic: send, browse, trace, recall."""
 
 from __future__ import annotations
 
@@ -28,16 +28,20 @@ class Messages(Endpoint):
     @operation("sendMessages", tag="messages", request=SendRequest, answer=SendAnswer)
     def post(self, call: Call, topic: str) -> HttpResponse:
         """Stores messages, each exactly once per `batch_id`. Answers when they are durable."""
+        # The right is checked before the body is read: a body may have megabytes.
         publish.check_may_send(topic=topic, actor=call.actor)
-        asked = call.read(SEND)
+        request = call.read(SEND)
+        # After the body: a broker that begins to drain while it arrives refuses it, too.
         draining.check()
-        messages = message_shapes.new_messages(asked)
+        messages = message_shapes.new_messages(request)
         runs = publish.send(
-            topic=topic, messages=messages, batch_id=asked.batch_id, actor=call.actor
+            topic=topic, messages=messages, batch_id=request.batch_id, actor=call.actor
         )
+        user_agent = call.request.META.get("HTTP_USER_AGENT", "")
+        sender = metrics.Sender(call.actor, call.actor.address, user_agent)
         size = sum([len(message.body) for message in messages])
-        metrics.count_sent(topic, runs, bytes=size, sender=_sender(call))
-        return call.answer(message_shapes.send_answer(runs, asked.receipts))
+        metrics.count_sent(topic, runs, bytes=size, sender=sender)
+        return call.answer(message_shapes.send_answer(runs, request.receipts))
 
     @operation("browseMessages", tag="messages", query=BrowseQuery, answer=MessagesAnswer)
     def get(self, call: Call, topic: str) -> HttpResponse:
@@ -45,21 +49,21 @@ class Messages(Endpoint):
         id, or those that carry a key, tag, trace id or text, or were stored within a time.
         One request of a search looks at a part of the topic: go on with `next` as
         `after`."""
-        asked = call.query(BrowseQuery)
-        if asked.is_search():
+        query = call.query(BrowseQuery)
+        if query.is_search():
             return call.answer(
-                message_shapes.browsed(_searched(call, topic, asked), call.kind)
+                message_shapes.messages_answer(_search(call, topic, query), call.kind)
             )
-        if isinstance(asked.message_id, str):
-            found = browse.read_message(
-                topic=topic, message_id=asked.message_id, actor=call.actor
+        if isinstance(query.message_id, str):
+            page = browse.read_message(
+                topic=topic, message_id=query.message_id, actor=call.actor
             )
-        elif isinstance(asked.queue, int):
-            found = longpoll.browse_or_wait(
+        elif isinstance(query.queue, int):
+            page = longpoll.browse_or_wait(
                 topic=topic,
-                place=(asked.queue, asked.offset),
-                limit=asked.limit,
-                wait_ms=asked.wait_ms,
+                position=(query.queue, query.offset),
+                limit=query.limit,
+                wait_ms=query.wait_ms,
                 actor=call.actor,
             )
             call.check_key()
@@ -68,7 +72,7 @@ class Messages(Endpoint):
                 "queue",
                 "is missing: give queue (and offset), message_id, or search conditions",
             )
-        return call.answer(message_shapes.browsed(found, call.kind))
+        return call.answer(message_shapes.messages_answer(page, call.kind))
 
 
 class Traces(Endpoint):
@@ -82,13 +86,13 @@ class Traces(Endpoint):
         """Members that handled a message, when and for how long, if it is in the sample of
         their group.
         """
-        (one,) = browse.read_message(
+        (message,) = browse.read_message(
             topic=topic, message_id=call.query(TracesQuery).message_id, actor=call.actor
         ).messages
-        found = handling_traces.traces_of_message(
-            queue=one.queue, offset=one.offset, actor=call.actor
+        traces = handling_traces.traces_of_message(
+            queue=message.queue, offset=message.offset, actor=call.actor
         )
-        return call.answer({"traces": [TraceAnswer.of(trace) for trace in found]})
+        return call.answer(TraceAnswer.listed("traces", traces))
 
 
 class Message(Endpoint):
@@ -98,38 +102,32 @@ class Message(Endpoint):
         its queue.
         """
         delayed_admin.recall(message_id=message_id, actor=call.actor)
-        return call.done()
+        return call.no_content()
 
 
 class Delayed(Endpoint):
     @operation("listDelayed", tag="messages", query=DelayedQuery, answer=DelayedAnswer)
     def get(self, call: Call, topic: str) -> HttpResponse:
         """Delayed messages that are not due yet, ordered by id, and their number."""
-        asked = call.query(DelayedQuery)
-        after = asked.after if isinstance(asked.after, str) else None
-        found = delayed_admin.of_topic(
-            topic=topic, after=after, limit=asked.limit, actor=call.actor
+        query = call.query(DelayedQuery)
+        after = query.after if isinstance(query.after, str) else None
+        page = delayed_admin.of_topic(
+            topic=topic, after=after, limit=query.limit, actor=call.actor
         )
-        return call.answer(delayed_shapes.delayed(found, call.kind))
+        return call.answer(delayed_shapes.delayed_answer(page, call.kind))
 
 
-def _sender(call: Call) -> metrics.Sender:
-    return metrics.Sender(
-        call.actor, call.actor.address, call.request.META.get("HTTP_USER_AGENT", "")
-    )
-
-
-def _searched(call: Call, topic: str, asked: BrowseQuery) -> search.SearchResult:
-    if isinstance(asked.message_id, str):
+def _search(call: Call, topic: str, query: BrowseQuery) -> search.SearchResult:
+    if isinstance(query.message_id, str):
         raise Invalid.field(
             "message_id", "names one message: leave out the search conditions"
         )
     return search.search_messages(
         topic=topic,
-        wanted=asked.wanted(),
-        times=asked.times(),
-        queue=asked.queue if isinstance(asked.queue, int) else None,
-        limit=asked.limit,
-        after=asked.after if isinstance(asked.after, str) else None,
+        wanted=query.search_conditions(),
+        times=query.time_range(),
+        queue=query.queue if isinstance(query.queue, int) else None,
+        limit=query.limit,
+        after=query.after if isinstance(query.after, str) else None,
         actor=call.actor,
     )

@@ -37,30 +37,33 @@ class Nodes(Endpoint):
     )
     def post(self, call: Call) -> HttpResponse:
         """Tests a database and registers it as a node."""
-        asked = call.fields(NodeCreate)
-        made = registry.register(**asked, actor=call.actor)
-        return call.created(NodeAnswer.of(made), "nodes", made.name)
+        node_view = registry.register(**call.read_fields(NodeCreate), actor=call.actor)
+        return call.created(NodeAnswer.from_view(node_view), "nodes", node_view.name)
 
 
 class Node(Endpoint):
     @operation("showNode", tag="nodes", answer=NodeAnswer)
     def get(self, call: Call, node: str) -> HttpResponse:
         """One node."""
-        return call.answer(NodeAnswer.of(node_rows.find_node(name=node, actor=call.actor)))
+        return call.answer(
+            NodeAnswer.from_view(node_rows.find_node(name=node, actor=call.actor))
+        )
 
     @operation("changeNode", tag="nodes", request=NodeChange, answer=NodeAnswer)
     def patch(self, call: Call, node: str) -> HttpResponse:
         """Opens or closes a node, or takes it offline."""
-        settings = call.fields(NodeChange)
+        settings = call.read_fields(NodeChange)
         return call.answer(
-            NodeAnswer.of(registry.update(name=node, settings=settings, actor=call.actor))
+            NodeAnswer.from_view(
+                registry.update(name=node, settings=settings, actor=call.actor)
+            )
         )
 
     @operation("deleteNode", tag="nodes", query=ConfirmQuery, status=204)
     def delete(self, call: Call, node: str) -> HttpResponse:
         """Removes a node without queues from the registry. Its database is not changed."""
-        node_rows.delete(name=node, confirm=call.confirm(), actor=call.actor)
-        return call.done()
+        node_rows.delete(name=node, confirm=call.confirmed_name(), actor=call.actor)
+        return call.no_content()
 
 
 class Examine(Endpoint):
@@ -69,31 +72,31 @@ class Examine(Endpoint):
         """Tests a database as a node of this name, and returns the findings. Changes
         nothing.
         """
-        asked = call.fields(NodeExamine)
-        found = preflight.examine(name=node, actor=call.actor, **asked)
-        return call.answer(ExaminationAnswer.of(found))
+        fields = call.read_fields(NodeExamine)
+        examination = preflight.examine(name=node, actor=call.actor, **fields)
+        return call.answer(ExaminationAnswer.from_view(examination))
 
 
 class Account(Endpoint):
     @operation("setNodeAccount", tag="nodes", request=NodeAccount, status=204)
     def patch(self, call: Call, node: str) -> HttpResponse:
         """Changes the account that brokers use for a node, after a test connection."""
-        registry.set_account(name=node, actor=call.actor, **call.fields(NodeAccount))
-        return call.done()
+        registry.set_account(name=node, actor=call.actor, **call.read_fields(NodeAccount))
+        return call.no_content()
 
 
 class Reader(Endpoint):
     @operation("setNodeReader", tag="nodes", request=NodeAccount, status=204)
     def patch(self, call: Call, node: str) -> HttpResponse:
         """Sets the account that jobs use to read a node, after a test connection."""
-        registry.set_reader(name=node, actor=call.actor, **call.fields(NodeAccount))
-        return call.done()
+        registry.set_reader(name=node, actor=call.actor, **call.read_fields(NodeAccount))
+        return call.no_content()
 
     @operation("deleteNodeReader", tag="nodes", status=204)
     def delete(self, call: Call, node: str) -> HttpResponse:
         """Removes the account that jobs use to read a node."""
         registry.set_reader(name=node, username="", password="", actor=call.actor)
-        return call.done()
+        return call.no_content()
 
 
 class Promote(Endpoint):
@@ -102,17 +105,19 @@ class Promote(Endpoint):
         """Promotes the replica of a node, which may take a minute. `dry_run` changes
         nothing.
         """
-        asked = call.fields(NodePromote)
-        to = {
-            name: asked[name] for name in ("host", "port", "tls", "tls_ca") if name in asked
+        fields = call.read_fields(NodePromote)
+        target = {
+            name: fields[name]
+            for name in ("host", "port", "tls", "tls_ca")
+            if name in fields
         }
-        if asked["dry_run"]:
-            plan = promotion_plans.promote(name=node, actor=call.actor, **to)
-            return call.answer(node_shapes.planned(plan))
-        done = promotion.promote(
-            name=node, known_dead=asked["known_dead"], actor=call.actor, **to
+        if fields["dry_run"]:
+            plan = promotion_plans.promote(name=node, actor=call.actor, **target)
+            return call.answer(node_shapes.plan_answer(plan))
+        outcome = promotion.promote(
+            name=node, known_dead=fields["known_dead"], actor=call.actor, **target
         )
-        return call.answer(node_shapes.moved(done))
+        return call.answer(node_shapes.move_answer(outcome))
 
 
 class Adopt(Endpoint):
@@ -121,8 +126,10 @@ class Adopt(Endpoint):
         """Puts a node into service with the database at its address. `dry_run` changes
         nothing.
         """
-        if call.fields(NodeAdopt)["dry_run"]:
+        if call.read_fields(NodeAdopt)["dry_run"]:
             return call.answer(
-                node_shapes.planned(promotion_plans.adopt(name=node, actor=call.actor))
+                node_shapes.plan_answer(promotion_plans.adopt(name=node, actor=call.actor))
             )
-        return call.answer(node_shapes.moved(promotion.adopt(name=node, actor=call.actor)))
+        return call.answer(
+            node_shapes.move_answer(promotion.adopt(name=node, actor=call.actor))
+        )

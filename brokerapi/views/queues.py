@@ -1,6 +1,4 @@
-"""The queues of a topic: more of them, fewer, one closed or opened, and how far they are
-read.
-"""
+"""The queues of a topic: list, add, close, open."""
 
 from __future__ import annotations
 
@@ -25,9 +23,11 @@ class Expand(Endpoint):
     )
     def post(self, call: Call, topic: str) -> HttpResponse:
         """Adds queues to a topic, which get a share of the keys. `dry_run` changes nothing."""
-        asked = call.fields(ExpandRequest, manages=("topic", topic))
+        fields = call.read_fields(ExpandRequest, manages=("topic", topic))
         return call.answer(
-            topic_shapes.change(queues.expand(topic=topic, actor=call.actor, **asked))
+            topic_shapes.layout_change_answer(
+                queues.expand(topic=topic, actor=call.actor, **fields)
+            )
         )
 
 
@@ -39,9 +39,11 @@ class Shrink(Endpoint):
         """Closes queues. They are retired when all groups have read them. `dry_run` changes
         nothing.
         """
-        asked = call.fields(ShrinkRequest, manages=("topic", topic))
+        fields = call.read_fields(ShrinkRequest, manages=("topic", topic))
         return call.answer(
-            topic_shapes.change(queues.shrink(topic=topic, actor=call.actor, **asked))
+            topic_shapes.layout_change_answer(
+                queues.shrink(topic=topic, actor=call.actor, **fields)
+            )
         )
 
 
@@ -49,22 +51,22 @@ class Queues(Endpoint):
     @operation("listQueues", tag="topics", answer=list_of("queues", QueueState))
     def get(self, call: Call, topic: str) -> HttpResponse:
         """The queues of a topic, with the unread messages of each group."""
-        found = drains.describe(topic=topic, actor=call.actor)
-        return call.answer({"queues": [QueueState.of(one) for one in found]})
+        queue_views = drains.describe(topic=topic, actor=call.actor)
+        return call.answer(QueueState.listed("queues", queue_views))
 
 
 class Queue(Endpoint):
     @operation("showQueue", tag="topics", answer=QueueState)
     def get(self, call: Call, topic: str, queue: int) -> HttpResponse:
         """A queue of a topic, with the unread messages of each group."""
-        (found,) = drains.describe(topic=topic, queue=queue, actor=call.actor)
-        return call.answer(QueueState.of(found))
+        (queue_view,) = drains.describe(topic=topic, queue=queue, actor=call.actor)
+        return call.answer(QueueState.from_view(queue_view))
 
     @operation("changeQueue", tag="topics", request=QueueChange, answer=QueueState)
     def patch(self, call: Call, topic: str, queue: int) -> HttpResponse:
         """Closes a queue for sends, or opens it."""
-        asked = call.fields(QueueChange, manages=("topic", topic))
-        changed = queues.set_state(
-            topic=topic, queue=queue, state=asked["state"], actor=call.actor
+        fields = call.read_fields(QueueChange, manages=("topic", topic))
+        queue_view = queues.set_state(
+            topic=topic, queue=queue, state=fields["state"], actor=call.actor
         )
-        return call.answer(QueueState.of(changed))
+        return call.answer(QueueState.from_view(queue_view))

@@ -1,4 +1,4 @@
-"""Rebalances of a group: what was done, and doing one now."""
+"""Rebalances of a group: list the past, start a new rebalance."""
 
 from __future__ import annotations
 
@@ -20,19 +20,17 @@ class Rebalances(Endpoint):
     )
     def get(self, call: Call, group: str) -> HttpResponse:
         """The rebalances of a group, newest first, with cause, moved queues and pauses."""
-        found, following = rebalance_history.list_rebalances(
-            group=group, actor=call.actor, **call.named(NewestQuery)
+        rebalances, next_id = rebalance_history.list_rebalances(
+            group=group, actor=call.actor, **call.query_fields(NewestQuery)
         )
-        behind = None if following is None else str(following)
-        return call.answer(
-            {"rebalances": [RebalanceAnswer.of(one) for one in found], "next": behind}
-        )
+        answer = RebalanceAnswer.listed("rebalances", rebalances)
+        return call.answer({**answer, "next": None if next_id is None else str(next_id)})
 
 
 class Rebalance(Endpoint):
     @operation("rebalance", tag="groups", request=RebalanceRequest, answer=RebalanceMoves)
     def post(self, call: Call, group: str) -> HttpResponse:
         """Rebalances a group now. `dry_run` changes nothing."""
-        dry_run = call.fields(RebalanceRequest, manages=("group", group))["dry_run"]
-        done = rebalance.rebalance_by_hand(group=group, dry_run=dry_run, actor=call.actor)
-        return call.answer(RebalanceMoves.of(done, dry_run=dry_run))
+        dry_run = call.read_fields(RebalanceRequest, manages=("group", group))["dry_run"]
+        result = rebalance.rebalance_by_hand(group=group, dry_run=dry_run, actor=call.actor)
+        return call.answer(RebalanceMoves.from_view(result, dry_run=dry_run))

@@ -1,4 +1,4 @@
-"""Subscriptions: which topics a group reads."""
+"""Subscriptions: the topics a group reads."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ class Subscriptions(Endpoint):
     )
     def get(self, call: Call, group: str) -> HttpResponse:
         """The topics a group reads."""
-        view = groups.describe(name=group, actor=call.actor)
+        group_view = groups.describe(name=group, actor=call.actor)
         return call.answer(
-            {"subscriptions": [SubscriptionAnswer.of(one) for one in view.subscriptions]}
+            SubscriptionAnswer.listed("subscriptions", group_view.subscriptions)
         )
 
     @operation(
@@ -42,10 +42,14 @@ class Subscriptions(Endpoint):
         """Subscribes a group to a topic, from its earliest or its latest message, or from a
         time.
         """
-        asked = call.fields(SubscriptionCreate, manages=("group", group))
-        made = subscriptions.create(group=group, actor=call.actor, **asked)
+        fields = call.read_fields(SubscriptionCreate, manages=("group", group))
+        subscription = subscriptions.create(group=group, actor=call.actor, **fields)
         return call.created(
-            SubscriptionAnswer.of(made), "groups", group, "subscriptions", asked["topic"]
+            SubscriptionAnswer.from_view(subscription),
+            "groups",
+            group,
+            "subscriptions",
+            fields["topic"],
         )
 
 
@@ -53,10 +57,10 @@ class Subscription(Endpoint):
     @operation("showSubscription", tag="groups", answer=SubscriptionAnswer)
     def get(self, call: Call, group: str, topic: str) -> HttpResponse:
         """One subscription."""
-        view = subscription_rows.find_subscription(
+        subscription = subscription_rows.find_subscription(
             group=group, topic=topic, actor=call.actor
         )
-        return call.answer(SubscriptionAnswer.of(view))
+        return call.answer(SubscriptionAnswer.from_view(subscription))
 
     @operation(
         "changeSubscription",
@@ -66,17 +70,17 @@ class Subscription(Endpoint):
     )
     def patch(self, call: Call, group: str, topic: str) -> HttpResponse:
         """Pauses or resumes a subscription, or changes its settings."""
-        settings = call.fields(SubscriptionChange, manages=("group", group))
-        changed = subscription_rows.update(
+        settings = call.read_fields(SubscriptionChange, manages=("group", group))
+        subscription = subscription_rows.update(
             group=group, topic=topic, settings=settings, actor=call.actor
         )
-        return call.answer(SubscriptionAnswer.of(changed))
+        return call.answer(SubscriptionAnswer.from_view(subscription))
 
     @operation("unsubscribe", tag="groups", status=204)
     def delete(self, call: Call, group: str, topic: str) -> HttpResponse:
         """Ends a subscription and deletes its offsets."""
         subscriptions.delete(group=group, topic=topic, actor=call.actor)
-        return call.done()
+        return call.no_content()
 
 
 class TagMatches(Endpoint):
@@ -86,5 +90,5 @@ class TagMatches(Endpoint):
         of a topic.
         """
         return call.answer(
-            tag_matches(topic=topic, actor=call.actor, **call.query(TagsQuery).wanted())
+            tag_matches(topic=topic, actor=call.actor, **call.query(TagsQuery).filters())
         )

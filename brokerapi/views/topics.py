@@ -1,4 +1,4 @@
-"""Topics: create, list, show, change, delete."""
+"""Topics: create, list, show, change, delete; their send tokens, producers and read plans."""
 
 from __future__ import annotations
 
@@ -43,12 +43,16 @@ class Topics(Endpoint):
     )
     def post(self, call: Call) -> HttpResponse:
         """Creates a topic with its queues."""
-        asked = call.fields(TopicCreate, manages=("topic", ""))
-        name, queues, node = asked.pop("name"), asked.pop("queues"), asked.pop("node", None)
-        topic = topics.create(
-            name=name, queues=queues, node=node, settings=asked, actor=call.actor
+        fields = call.read_fields(TopicCreate, manages=("topic", ""))
+        name, queues, node = (
+            fields.pop("name"),
+            fields.pop("queues"),
+            fields.pop("node", None),
         )
-        return call.created(topic_shapes.topic(topic), "topics", name)
+        topic = topics.create(
+            name=name, queues=queues, node=node, settings=fields, actor=call.actor
+        )
+        return call.created(topic_shapes.topic_answer(topic), "topics", name)
 
 
 class Topic(Endpoint):
@@ -56,21 +60,21 @@ class Topic(Endpoint):
     def get(self, call: Call, topic: str) -> HttpResponse:
         """A topic with its queues and their offsets."""
         return call.answer(
-            topic_shapes.topic(topics.describe(name=topic, actor=call.actor))
+            topic_shapes.topic_answer(topics.describe(name=topic, actor=call.actor))
         )
 
     @operation("changeTopic", tag="topics", request=TopicChange, answer=TopicSummary)
     def patch(self, call: Call, topic: str) -> HttpResponse:
         """Changes settings of a topic."""
-        settings = call.fields(TopicChange, manages=("topic", topic))
-        changed = topic_rows.update(name=topic, settings=settings, actor=call.actor)
-        return call.answer(TopicSummary.of(changed))
+        settings = call.read_fields(TopicChange, manages=("topic", topic))
+        topic_view = topic_rows.update(name=topic, settings=settings, actor=call.actor)
+        return call.answer(TopicSummary.from_view(topic_view))
 
     @operation("deleteTopic", tag="topics", query=ConfirmQuery, status=204)
     def delete(self, call: Call, topic: str) -> HttpResponse:
         """Deletes a topic without subscriptions. Its tables are dropped after three days."""
-        topics.delete(name=topic, confirm=call.confirm(), actor=call.actor)
-        return call.done()
+        topics.delete(name=topic, confirm=call.confirmed_name(), actor=call.actor)
+        return call.no_content()
 
 
 class SendTokens(Endpoint):
@@ -79,8 +83,8 @@ class SendTokens(Endpoint):
         """The send tokens of a topic. Java clients must name one of them; without any, none
         is needed.
         """
-        found = send_tokens.list_tokens(topic=topic, actor=call.actor)
-        return call.answer({"tokens": [SendTokenAnswer.of(one) for one in found]})
+        tokens = send_tokens.list_tokens(topic=topic, actor=call.actor)
+        return call.answer(SendTokenAnswer.listed("tokens", tokens))
 
     @operation("createSendToken", tag="topics", answer=NewSendTokenAnswer, status=201)
     def post(self, call: Call, topic: str) -> HttpResponse:
@@ -88,7 +92,7 @@ class SendTokens(Endpoint):
         itself.
         """
         view, plaintext = send_tokens.create(topic=topic, actor=call.actor)
-        answer = NewSendTokenAnswer.of(view, token=plaintext)
+        answer = NewSendTokenAnswer.from_view(view, token=plaintext)
         return call.created(answer, "topics", topic, "send-tokens", view.id)
 
 
@@ -98,9 +102,9 @@ class SendToken(Endpoint):
         """Deletes a send token. Sends of Java clients with it are refused from then on;
         without the last token of a topic, none is needed."""
         send_tokens.delete(
-            topic=topic, token=token, confirm=call.confirm(), actor=call.actor
+            topic=topic, token=token, confirm=call.confirmed_name(), actor=call.actor
         )
-        return call.done()
+        return call.no_content()
 
 
 class Producers(Endpoint):
@@ -109,8 +113,8 @@ class Producers(Endpoint):
         """The producers that sent to a topic in the last seven days, the last one first; at
         most 200.
         """
-        found = producers.list_producers(topic=topic, actor=call.actor)
-        return call.answer({"producers": [ProducerAnswer.of(one) for one in found]})
+        topic_producers = producers.list_producers(topic=topic, actor=call.actor)
+        return call.answer(ProducerAnswer.listed("producers", topic_producers))
 
 
 class ReadPlan(Endpoint):
@@ -120,9 +124,9 @@ class ReadPlan(Endpoint):
         on `*` also get the reader accounts of the nodes, which can read every topic
         there."""
         queues = call.query(PlanQuery).queues
-        wanted = [int(one) for one in queues.split(",")] if queues else None
+        queue_ids = [int(queue_id) for queue_id in queues.split(",")] if queues else None
         response = call.answer(
-            read_plans.read_plan(topic=topic, queues=wanted, actor=call.actor)
+            read_plans.read_plan(topic=topic, queues=queue_ids, actor=call.actor)
         )
         response["Cache-Control"] = "no-store"  # it holds passwords
         return response

@@ -1,10 +1,9 @@
-"""Sends the mails of alarms: one for each, or one for many at once; what cannot be sent
-waits for a next run.
+"""Sends e-mails about alarms: one mail per notice, or one mail for many at once.
 
-A mail server that does not answer ends the pass and nothing else: what waits stays written
-down for a day. An address gets mails every five minutes at most, so a storm of alarms is
-one mail with a list. A mail that is sent again because nobody noted that it went has the
-same Message-ID.
+If the mail server does not answer, only this pass ends; pending notices are kept for a day.
+An address gets mails at most every five minutes, so a storm of alarms is one mail with a
+list. A mail that is sent again, because a process died before it recorded it as sent, has
+the same Message-ID.
 """
 
 from __future__ import annotations
@@ -34,10 +33,10 @@ from metadata.rules.alarm_texts import translate_detail
 from metadata.rules.path_prefix import url_with_prefix
 
 log = logging.getLogger(__name__)
-SINGLE = 3  # more than so many for one address go in one mail
-LISTED = 50  # alarms that such a mail names; it counts the others
-PASS_S = 60.0
-WORDS = {
+MAX_SINGLE_MAILS = 3  # more notices for an address are combined into one mail
+MAX_LISTED_ALARMS = 50  # alarms that a combined mail names; it counts the others
+MAX_PASS_S = 60.0
+KIND_TEXTS = {
     "unread_dropped": gettext_lazy("messages were dropped unread"),
     "node_low": gettext_lazy("node nearly full"),
     "node_full": gettext_lazy("node full, it stores nothing"),
@@ -53,57 +52,65 @@ WORDS = {
 }
 
 
-def tell() -> int:
-    """Write and send the mails that are due; how many were sent. Without a mail server none
-    is written.
+def send_due_mails() -> int:
+    """Write pending notices, and send the mails that are due. Return how many were sent.
+    Without a mail server, nothing is written.
     """
     if not config.smtp_url:
         return 0
     mails.write_notifications()
     holder = str(uuid.uuid4())
-    if not leases.acquire(name="alarm_mails", holder=holder, ttl_s=4 * PASS_S):
+    # The lease outlives the longest pass, so no two processes send the same mails.
+    if not leases.acquire(name="alarm_mails", holder=holder, ttl_s=4 * MAX_PASS_S):
         return 0  # another process sends them
     try:
-        return _send(time.monotonic() + PASS_S)
+        return _send_due(time.monotonic() + MAX_PASS_S)
     finally:
         leases.release(name="alarm_mails", holder=holder)
 
 
-def _send(ends_at: float) -> int:
-    due = mails.pending_notifications()
-    if not due:
+def _send_due(ends_at: float) -> int:
+    notices_of_address = mails.pending_notifications()
+    if not notices_of_address:
         return 0
-    backend, done = get_connection(), 0
+    backend, sent_count = get_connection(), 0
     try:
         backend.open()
-        for address, notices in due.items():
+        for address, notices in notices_of_address.items():
             if time.monotonic() > ends_at:
                 break
-            for some in _parcels(notices):
-                done += _one(backend, address, some)
+            is_combined = len(notices) > MAX_SINGLE_MAILS
+            for mail_notices in [notices] if is_combined else [[n] for n in notices]:
+                sent_count += _send_mail(backend, address, mail_notices)
     except (OSError, smtplib.SMTPException) as error:
-        waiting = [one.id for notices in due.values() for one in notices]
-        mails.mark_failed(waiting, why=f"{type(error).__name__}: {error}")
+        notice_ids = [
+            notice.id for notices in notices_of_address.values() for notice in notices
+        ]
+        mails.mark_failed(notice_ids, why=f"{type(error).__name__}: {error}")
         log.warning(
             "Alarm mails could not be sent, will retry (%d waiting): %s",
-            len(waiting),
+            len(notice_ids),
             error,
         )
     finally:
         backend.close()
-    return done
+    return sent_count
 
 
-def _parcels(notices: Sequence[AlarmNotice]) -> list[Sequence[AlarmNotice]]:
-    return [[one] for one in notices] if len(notices) <= SINGLE else [notices]
-
-
-def _one(backend: BaseEmailBackend, address: str, notices: Sequence[AlarmNotice]) -> bool:
-    """Send one mail; whether the server took it. Raises OSError and SMTPException where it
-    is gone.
+def _send_mail(
+    backend: BaseEmailBackend, address: str, notices: Sequence[AlarmNotice]
+) -> bool:
+    """Send one mail. Return True if the server accepted it. Raises OSError or SMTPException
+    if the server cannot be used.
     """
-    ids = [one.id for one in notices]
-    subject, body = written(notices)
+    ids = [notice.id for notice in notices]
+    # Every process computes the same Message-ID. A new metadata database may give the same
+    # ids again, but not with the same times.
+    rows = ",".join(f"{notice.id}:{notice.made_at_ms}" for notice in notices)
+    digest = hashlib.sha256(rows.encode()).hexdigest()[:32]
+    domain = config.mail_from.rpartition("@")[2]
+    message_id = f"<alarm-{notices[0].id}-{digest}@{domain}>"
+    subject, body = compose_mail(notices)
     try:
         EmailMessage(
             subject,
@@ -111,10 +118,11 @@ def _one(backend: BaseEmailBackend, address: str, notices: Sequence[AlarmNotice]
             config.mail_from,
             [address],
             connection=backend,
-            headers={"Message-ID": _id(notices)},
+            headers={"Message-ID": message_id},
         ).send()
     except smtplib.SMTPRecipientsRefused as error:
         code, reason = next(iter(error.recipients.values()))
+        # 5xx is permanent: the mail is not tried again. 4xx is.
         (mails.mark_refused if code >= 500 else mails.mark_failed)(
             ids, why=f"{code} {reason!r}"
         )
@@ -124,93 +132,69 @@ def _one(backend: BaseEmailBackend, address: str, notices: Sequence[AlarmNotice]
         mails.mark_failed(ids, why=str(error))
         log.error("The mail server refused a mail to %s: %s", address, error)
         return False
+    # If the process dies before this line, the mail is sent again with the same Message-ID.
     mails.mark_sent(ids)
     return True
 
 
-def _id(notices: Sequence[AlarmNotice]) -> str:
-    """The Message-ID of a mail about some rows, the same whenever and by whatever process
-    it is sent.
-
-    A row's number may come again in a metadata database that is made anew, but not made at
-    the same time.
-    """
-    rows = ",".join(f"{one.id}:{one.made_at_ms}" for one in notices)
-    digest = hashlib.sha256(rows.encode()).hexdigest()[:32]
-    return f"<alarm-{notices[0].id}-{digest}@{config.mail_from.rpartition('@')[2]}>"
-
-
-def written(notices: Sequence[AlarmNotice]) -> tuple[str, str]:
+def compose_mail(notices: Sequence[AlarmNotice]) -> tuple[str, str]:
     """Return subject and text of a mail, in the language of the installation."""
     with override(config.language):
-        return _written(notices)
+        if len(notices) == 1:
+            return (
+                f"[CatMQ] {_headline(notices[0])}",
+                f"{_paragraph(notices[0])}\n\n{_footer()}",
+            )
+        began_count = sum(notice.ended_at_ms is None for notice in notices)
+        counts = {"began": began_count, "ended": len(notices) - began_count}
+        subject = "[CatMQ] " + _("%(began)d alarms began, %(ended)d ended") % counts
+        entries = [f"{_headline(n)}\n{_paragraph(n)}" for n in notices[:MAX_LISTED_ALARMS]]
+        if len(notices) > MAX_LISTED_ALARMS:
+            entries.append(_("and %d more.") % (len(notices) - MAX_LISTED_ALARMS))
+        return subject, "\n\n".join([*entries, _footer()])
 
 
-def _written(notices: Sequence[AlarmNotice]) -> tuple[str, str]:
-    if len(notices) == 1:
-        return f"[CatMQ] {_headline(notices[0])}", f"{_paragraph(notices[0])}\n\n{_foot()}"
-    began = sum(one.ended_at_ms is None for one in notices)
-    counts = {"began": began, "ended": len(notices) - began}
-    subject = "[CatMQ] " + _("%(began)d alarms began, %(ended)d ended") % counts
-    shown = "\n\n".join(f"{_headline(one)}\n{_paragraph(one)}" for one in notices[:LISTED])
-    more = (
-        "\n\n" + _("and %d more.") % (len(notices) - LISTED)
-        if len(notices) > LISTED
-        else ""
+def _headline(notice: AlarmNotice) -> str:
+    text = _("Alarm: %s") if notice.ended_at_ms is None else _("Over: %s")
+    return (
+        text
+        % f"{KIND_TEXTS.get(notice.kind, notice.kind)}{f': {notice.name}' if notice.name else ''}"
     )
-    return subject, f"{shown}{more}\n\n{_foot()}"
 
 
-def _headline(one: AlarmNotice) -> str:
-    text = _("Alarm: %s") if one.ended_at_ms is None else _("Over: %s")
-    return text % f"{WORDS.get(one.kind, one.kind)}{f': {one.name}' if one.name else ''}"
-
-
-def _paragraph(one: AlarmNotice) -> str:
-    if one.ended_at_ms is None:
-        when = _("Since %s") % _time(one.since_ms)
+def _paragraph(notice: AlarmNotice) -> str:
+    if notice.ended_at_ms is None:
+        period = _("Since %s") % _format_time(notice.since_ms)
     else:
-        when = _("From %(since)s to %(until)s") % {
-            "since": _time(one.since_ms),
-            "until": _time(one.ended_at_ms),
+        period = _("From %(since)s to %(until)s") % {
+            "since": _format_time(notice.since_ms),
+            "until": _format_time(notice.ended_at_ms),
         }
-    return f"{translate_detail(one.facts, one.detail, _)}\n{when}"
+    return f"{translate_detail(notice.facts, notice.detail, _)}\n{period}"
 
 
-def _time(at_ms: int) -> str:
+def _format_time(at_ms: int) -> str:
     return datetime.fromtimestamp(at_ms / 1000, tz=UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
-def _foot() -> str:
-    return (
-        _("All alarms: %s") % f"{url_with_prefix(_portal_url(), config.path_prefix)}/alarms"
-    )
+def _footer() -> str:
+    url = config.broker_url
+    # A command does not know the port of its server, so it uses the URL of a live broker.
+    if config.process == "command":
+        with suppress(MetadataUnavailable):
+            brokers = discovery.list_brokers(actor=command("mails"))
+            live_urls = [broker.url for broker in brokers if broker.alive]
+            if live_urls and url not in live_urls:
+                url = live_urls[0]
+    return _("All alarms: %s") % f"{url_with_prefix(url, config.path_prefix)}/alarms"
 
 
-def _portal_url() -> str:
-    """Return the URL of a broker for people.
-
-    A command does not know at which port its server was started, so it takes the URL of a
-    broker that lives.
+def send_test_mail(address: str) -> None:
+    """Send a mail that shows that mails arrive. Raises Unavailable with the server's
+    reason.
     """
-    if config.process != "command":
-        return config.broker_url
-    with suppress(MetadataUnavailable):
-        urls = [
-            broker.url
-            for broker in discovery.list_brokers(actor=command("mails"))
-            if broker.alive
-        ]
-        return config.broker_url if config.broker_url in urls or not urls else urls[0]
-    return config.broker_url
-
-
-def send_test(address: str) -> None:
-    """Send a mail that only shows that mails arrive. Raises Unavailable with the reason."""
     with override(config.language):
-        text = (
-            f"{_('This mail shows that alarms of CatMQ reach %s.') % address}\n\n{_foot()}"
-        )
+        text = f"{_('This mail shows that alarms of CatMQ reach %s.') % address}\n\n{_footer()}"
         subject = f"[CatMQ] {_('Test mail')}"
     try:
         EmailMessage(subject, text, config.mail_from, [address]).send()

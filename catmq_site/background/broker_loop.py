@@ -1,4 +1,4 @@
-"""The talk of one worker with the registry of brokers, pass by pass, and its consequences."""
+"""Renews the registration of this broker, pass by pass, and applies the answers."""
 
 from __future__ import annotations
 
@@ -15,74 +15,65 @@ from metadata.cache import snapshot
 from metadata.errors import MetadataUnavailable
 
 log = logging.getLogger(__name__)
-COMPLAIN_EVERY_S = 60.0  # about a name that another broker has
+COMPLAIN_EVERY_S = 60.0  # between two log lines about a name that another broker uses
 
 
 @dataclass(slots=True)
 class BrokerLoop:
-    """Keeps the broker's row fresh and the list of all brokers in memory; does what the row
-    says.
+    """Keeps this broker's row and the list of all brokers fresh, and applies the state in
+    the row.
 
-    While metadata is away the last list stays, and the broker is in or out as it was.
+    While metadata is unreachable, the last list stays and the broker keeps its state.
     """
 
     identity: registration.BrokerIdentity
     ack: snapshot_acks.SnapshotAck
-    complained: str = ""
+    last_complaint: str = ""
     complained_at: float = float("-inf")
-    away: bool = False
+    is_unreachable: bool = False
 
     def run_once(self) -> None:
-        """One heartbeat; a good-bye instead if the broker stops."""
+        """Send one heartbeat, or record the stop if the broker stops."""
         try:
-            if draining.draining():
+            if draining.is_stopping():
                 registration.record_stop(identity=self.identity)
                 return
-            known = registration.heartbeat(
-                identity=self.identity, held=broker_memory.registered()
+            registration_state = registration.heartbeat(
+                identity=self.identity, held=broker_memory.is_registered()
             )
-            self._acknowledge()
+            # Record up to which change this worker uses nothing older: moving a node waits
+            # for that.
+            change = snapshot.current().version[1]
+            if node_pools.is_current():
+                registry.report_heads()
+                self.ack.acknowledge(identity=self.identity, change=change)
         except MetadataUnavailable as error:
-            if not self.away:
+            if not self.is_unreachable:
                 log.warning("Broker registration failed, will retry: %s", error.detail)
-            self.away = True
+            # The next pass is the retry; log only the first failure.
+            self.is_unreachable = True
             return
-        self.away = False
-        self._follow(known)
-
-    def _acknowledge(self) -> None:
-        """Tell up to which change this worker uses nothing older: who moves a node waits
-        for that.
-        """
-        change = snapshot.current().version[1]
-        if node_pools.is_current():
-            registry.report_heads()
-            self.ack.acknowledge(identity=self.identity, change=change)
-
-    def _follow(self, known: registration.Registration) -> None:
-        if known.registered:
-            broker_memory.note_registered()
-        if known.state == "out":
+        self.is_unreachable = False
+        if registration_state.registered:
+            broker_memory.mark_registered()
+        if registration_state.state == "out":
             draining.disable()
         else:
             draining.enable()
-        self._complain(known.complaint)
-
-    def _complain(self, complaint: str) -> None:
-        now = time.monotonic()
+        complaint, now = registration_state.complaint, time.monotonic()
         if complaint and (
-            complaint != self.complained or now - self.complained_at > COMPLAIN_EVERY_S
+            complaint != self.last_complaint or now - self.complained_at > COMPLAIN_EVERY_S
         ):
             log.error("This broker is not registered, so no client finds it: %s", complaint)
             self.complained_at = now
-        self.complained = complaint
+        self.last_complaint = complaint
 
     def finish(self) -> None:
-        """The good-bye, if there was none, and the end of the list that nobody keeps fresh
-        now.
+        """Record the stop if that was not done, and drop the list of brokers, which is not
+        refreshed any more.
         """
         try:
-            if draining.draining():
+            if draining.is_stopping():
                 registration.record_stop(identity=self.identity)
         finally:
             registration.evict()

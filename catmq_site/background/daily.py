@@ -1,7 +1,7 @@
-"""The jobs of the data pipeline that run once a day, where settings want them.
+"""The jobs of the data pipeline that run once a day, as the settings configure them.
 
-They may take hours, so no worker of django-q waits for them: each runs as a process of its
-own (see tasks).
+They may take hours, so no worker of django-q waits for them: each runs in a process of its
+own (catmq_site/jobs/tasks.py).
 """
 
 from __future__ import annotations
@@ -17,51 +17,59 @@ from metadata.errors import CatmqError
 from metadata.jobs.runs import Cancelled
 
 EVERY_MINUTES = 24 * 60
-DAYS = 7  # that reports look back
+REPORT_DAYS = 7  # that a report covers
 
 
 def archive_topics() -> int:
-    """Archive the days that are over of the topics that settings name; return how many
-    topics.
+    """Archive the complete days of the configured topics. Return the number of topics.
 
-    With CATMQ_ARCHIVE_PURGES what an archive proves is dropped then. Raises JobFailed.
+    With CATMQ_ARCHIVE_PURGES, archived messages are then deleted from the nodes. Raises
+    JobFailed.
     """
-    return _each(config.archive_topics, _archive)
+    return _run_for_each(config.archive_topics, _archive_topic)
 
 
 def make_reports() -> int:
-    """Make the reports that settings name; return how many. Raises JobFailed."""
-    return _each(config.daily_reports, _report)
+    """Make the configured reports. Return the number of reports. Raises JobFailed."""
+    return _run_for_each(config.daily_reports, _make_report)
 
 
-def _archive(topic: str) -> None:
+def _archive_topic(topic: str) -> None:
     archive = Path(config.archive_dir)
-    spark.run("archive", settings={"topic": topic, "archive": str(archive)})
+    spark.run_job("archive", settings={"topic": topic, "archive": str(archive)})
+    # Only after a verified archive: retention.purge() checks each file again.
     if config.archive_purges:
         actor = actors.job("archive_topics")
-        found = retention.purge(topic=topic, archive=archive, dry_run=False, actor=actor)
-        problems = [one.problem or one.plan.blocked_by for one in found]
+        cleaned_queues = retention.purge(
+            topic=topic, archive=archive, dry_run=False, actor=actor
+        )
+        problems = [
+            cleaned.problem or cleaned.plan.blocked_by for cleaned in cleaned_queues
+        ]
         if any(problems):
             raise spark.JobFailed("; ".join(filter(None, problems)))
 
 
-def _report(text: str) -> None:
+def _make_report(text: str) -> None:
     name, _, engine = text.partition(":")
     actor = actors.job("make_reports")
-    reporting.make(name=name, topic=None, days=DAYS, engine=engine or "direct", actor=actor)
+    reporting.make_report(
+        name=name, topic=None, days=REPORT_DAYS, engine=engine or "direct", actor=actor
+    )
 
 
-def _each(names: Iterable[str], do: Callable[[str], None]) -> int:
-    """Do it for every name, also behind one that fails. Raises JobFailed with all that went
-    wrong.
+def _run_for_each(names: Iterable[str], job: Callable[[str], None]) -> int:
+    """Call `job` with every name, even if it fails for one. Raises JobFailed with all
+    failures.
     """
-    count, faults = 0, []
+    count, failures = 0, []
     for name in names:
         try:
-            do(name)
+            job(name)
             count += 1
+        # One topic that fails must not keep the others from their turn.
         except (CatmqError, Cancelled) as error:
-            faults.append(f"{name}: {error}")
-    if faults:
-        raise spark.JobFailed(" | ".join(faults))
+            failures.append(f"{name}: {error}")
+    if failures:
+        raise spark.JobFailed(" | ".join(failures))
     return count

@@ -1,5 +1,5 @@
-"""The loops of a worker that follow metadata: one looks at the database, the other loads
-what changed.
+"""The loops of a worker that follow metadata: one asks the database for its state, the
+other loads what changed.
 """
 
 from __future__ import annotations
@@ -15,60 +15,63 @@ from metadata.config import config
 from metadata.limits.bulkhead import bulkhead
 from metadata.membership import expiry
 
-# at least so often for outages
-LOOK_EVERY_S = min(0.25, config.snapshot_interval_ms / 1000)
-# between two refreshes that nobody asked for
-UNTOLD_S = max(1.0, config.snapshot_interval_ms / 1000)
+# At most 0.25 s, so that an outage is noticed soon.
+CHECK_EVERY_S = min(0.25, config.snapshot_interval_ms / 1000)
+# Between two refreshes without a known change.
+REFRESH_EVERY_S = max(1.0, config.snapshot_interval_ms / 1000)
 
 
-def look_at_metadata() -> None:
-    """Ask the metadata database for its state, in one statement for three ends.
+def check_metadata() -> None:
+    """Ask the metadata database for its state, with one statement for three purposes.
 
-    An answer lets calls through that were refused; its clock tells whether silent members
-    may be dead; and the number of the last change tells whether the snapshot is current.
+    An answer lets refused calls through again; the database's clock shows whether silent
+    members may have expired; and the number of the last change shows whether the snapshot
+    is current.
     """
-    bulkhead.check_database(_ask)
 
+    def observe_database() -> None:
+        # The time before the query: the answer proves nothing about later changes.
+        asked_at = time.monotonic()
+        snapshot.confirm(expiry.observe_database(), at=asked_at)
 
-def _ask() -> None:
-    begun = time.monotonic()
-    snapshot.confirm(expiry.observe_database(), at=begun)
+    bulkhead.check_database(observe_database)
 
 
 @dataclass(slots=True)
 class SnapshotLoop:
-    """Keeps the snapshot fresh, wakes the pulls of groups that changed and forgets queues
-    that are gone.
+    """Keeps the snapshot current, wakes the pulls of changed groups, and drops caches of
+    deleted queues.
     """
 
-    seen: Snapshot | None = None
+    last_snapshot: Snapshot | None = None
 
-    def follow(self) -> None:
-        """Wait until something changed, or for a moment, and load it."""
-        snapshot.await_news(UNTOLD_S)
-        self.run_once()
+    def wait_and_refresh(self) -> None:
+        """Wait until something changed, REFRESH_EVERY_S at most, and load it."""
+        snapshot.await_news(REFRESH_EVERY_S)
+        self.refresh()
 
-    def run_once(self) -> None:
-        """Load what changed; a group whose generation, state or subscriptions moved is
-        woken.
+    def refresh(self) -> None:
+        """Load what changed, and wake each group whose generation, state or subscriptions
+        changed.
         """
         snapshot.refresh()
-        before, self.seen = self.seen, snapshot.current()
-        if before is None or before.version == self.seen.version:
+        # The loop compares with its own last snapshot: other threads refresh it as well.
+        before, self.last_snapshot = self.last_snapshot, snapshot.current()
+        if before is None or before.version == self.last_snapshot.version:
             return
-        for group_id in changed_groups(before, self.seen):
+        for group_id in changed_groups(before, self.last_snapshot):
             board.wake_group(group_id)
-        if before.queues.keys() - self.seen.queues.keys():
-            process_caches.evict_except(self.seen.queues)
+        if before.queues.keys() - self.last_snapshot.queues.keys():
+            process_caches.evict_except(self.last_snapshot.queues)
 
 
 def changed_groups(before: Snapshot, after: Snapshot) -> set[int]:
-    """The groups that a waiting pull must hear of: themselves or a subscription of theirs
-    changed.
+    """Return the ids of groups that changed, or that have a changed subscription: their
+    waiting pulls must notice.
     """
-    groups = {one for one in before.groups if before.groups[one] != after.groups.get(one)}
+    groups = {key for key in before.groups if before.groups[key] != after.groups.get(key)}
     old, new = before.subscriptions, after.subscriptions
-    moved = [
-        old.get(one) or new[one] for one in {*old, *new} if old.get(one) != new.get(one)
+    changed_subscriptions = [
+        old.get(key) or new[key] for key in {*old, *new} if old.get(key) != new.get(key)
     ]
-    return groups | {subscription.group_id for subscription in moved}
+    return groups | {subscription.group_id for subscription in changed_subscriptions}

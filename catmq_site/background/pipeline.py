@@ -1,7 +1,7 @@
-"""Runs of the data pipeline that users asked for in the portal; they do the same as the
-commands.
+"""Executes runs of the data pipeline that were requested in the portal. They do the same as
+the commands.
 
-A run is taken up by `manage.py run_asked RUN`, a process of its own that django-q starts.
+django-q starts a process of its own for each: `manage.py run_asked RUN`.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from metadata.jobs import pipeline, runs
 from metadata.jobs.pipeline import Place, Settings
 from metadata.jobs.runs import Run
 
-LOG_LINES = 300  # the last ones are kept
+LOG_LINES = 300  # the last lines that are kept
 
 
-def place() -> Place:
+def describe_place() -> Place:
     return Place(
         str(config.archive_home),
         config.spark_master,
@@ -33,98 +33,98 @@ def place() -> Place:
     )
 
 
-def carry_out(id: int) -> bool:
-    """Take a run up and carry it out to its end; whether there was anything to do.
+def execute_run(id: int) -> bool:
+    """Claim a run and execute it. Return False if another process has claimed it.
 
-    Raises what the job raises, which stands in the run too.
+    Raises the exception of the job, which is recorded in the run as well.
     """
-    taken = pipeline.claim_run(id=id)
-    if taken is None:
+    claimed = pipeline.claim_run(id=id)
+    if claimed is None:
         return False
-    run, settings = taken
+    run, settings = claimed
     with runs.record_end(run):
-        _job(run.name)(run, settings)
+        RUNNERS.get(run.name, _run_report)(run, settings)
     return True
 
 
-def _job(name: str) -> Callable[[Run, Settings], None]:
-    return JOBS.get(name, _report)
-
-
-def _archive(run: Run, settings: Settings) -> None:
-    _, directory = spark.run("archive", settings=_at_home(settings), record=run)
-    found = spark.results(directory)
-    run.count = sum(one["rows"] for one in found["days"])
-    days = ", ".join(f"{one['day']}: {one['rows']:,}" for one in found["days"])
-    notes = "; ".join(one["note"] for one in found["notes"])
+def _run_archive(run: Run, settings: Settings) -> None:
+    _, directory = spark.run_job(
+        "archive", settings=_with_archive(settings), parent_run=run
+    )
+    results = spark.read_results(directory)
+    run.count = sum(row["rows"] for row in results["days"])
+    days = ", ".join(f"{row['day']}: {row['rows']:,}" for row in results["days"])
+    notes = "; ".join(row["note"] for row in results["notes"])
     run.detail = ". ".join(filter(None, [days, notes]))
 
 
-def _replay(run: Run, settings: Settings) -> None:
-    _, directory = spark.run("replay", settings=_at_home(settings), record=run)
-    run.count = sum(one["messages"] for one in spark.results(directory)["days"])
+def _run_replay(run: Run, settings: Settings) -> None:
+    _, directory = spark.run_job("replay", settings=_with_archive(settings), parent_run=run)
+    run.count = sum(row["messages"] for row in spark.read_results(directory)["days"])
 
 
 class _ProgressLog:
-    """Reports of a run of this process: each step at once, its last lines every few
-    seconds.
+    """Records the progress of a run in this process: each step at once, and its last lines
+    every few seconds.
     """
 
     def __init__(self, run: Run) -> None:
         self._run = run
         self._lines: deque[str] = deque(maxlen=LOG_LINES)
-        self._lived_at = float("-inf")
+        self._reported_at = float("-inf")
 
     def __call__(self, progress: Progress) -> None:
-        """Note a step. Raises Cancelled if somebody wants the run to end."""
+        """Record a step. Raises Cancelled if a user has cancelled the run."""
         self._lines.append(f"{progress.what} {progress.done:,} of {progress.total:,}")
         self._run.report_progress(progress.what, progress.done, progress.total)
-        if time.monotonic() - self._lived_at > spark.TELL_EVERY_S:
-            self.live()
+        if time.monotonic() - self._reported_at > spark.REPORT_EVERY_S:
+            self.report_alive()
+        # After the report, so that the page shows how far the run came.
         if self._run.cancel_asked():
             raise runs.Cancelled(
                 f"{self._run.name} was cancelled: {progress.what} {progress.done:,}"
             )
 
-    def live(self) -> None:
-        self._lived_at = time.monotonic()
+    def report_alive(self) -> None:
+        self._reported_at = time.monotonic()
         self._run.record_alive(log="\n".join(self._lines))
 
 
-def _purge(run: Run, settings: Settings) -> None:
+def _run_purge(run: Run, settings: Settings) -> None:
     progress = _ProgressLog(run)
     try:
-        found = retention.purge(
+        cleaned_queues = retention.purge(
             topic=settings["topic"],
             archive=config.archive_home,
             actor=actors.job("purge"),
             progress=progress,
         )
+    # Also after a failure, so that the run shows the last lines.
     finally:
-        progress.live()
-    run.count = sum(one.plan.messages for one in found if one.raised)
-    problems = [one.problem or one.plan.blocked_by for one in found]
+        progress.report_alive()
+    run.count = sum(cleaned.plan.messages for cleaned in cleaned_queues if cleaned.raised)
+    problems = [cleaned.problem or cleaned.plan.blocked_by for cleaned in cleaned_queues]
     if any(problems):
         raise spark.JobFailed("; ".join(filter(None, problems)))
 
 
-def _report(run: Run, settings: Settings) -> None:
+def _run_report(run: Run, settings: Settings) -> None:
     name = run.name.removeprefix(pipeline.REPORT)
-    _, rows = reporting.make(
+    _, rows = reporting.make_report(
         name=name, topic=settings["topic"], days=settings["days"], engine="spark",
-        actor=actors.job("report"), record=run,
+        actor=actors.job("report"), parent_run=run,
     )  # fmt: skip
     run.count = len(rows)
 
 
-def _at_home(settings: Settings) -> dict[str, Any]:
-    """Return the settings asked for, with the archive of this installation."""
-    given = {name: value for name, value in settings.items() if value not in (None, "")}
-    return {**given, "archive": str(Path(config.archive_home))}
+def _with_archive(settings: Settings) -> dict[str, Any]:
+    """Return the chosen settings, with the archive directory of this installation."""
+    chosen = {name: value for name, value in settings.items() if value not in (None, "")}
+    return {**chosen, "archive": str(Path(config.archive_home))}
 
 
-JOBS: dict[str, Callable[[Run, Settings], None]] = {
-    pipeline.ARCHIVE: _archive,
-    pipeline.REPLAY: _replay,
-    pipeline.PURGE: _purge,
+RUNNERS: dict[str, Callable[[Run, Settings], None]] = {
+    pipeline.ARCHIVE: _run_archive,
+    pipeline.REPLAY: _run_replay,
+    pipeline.PURGE: _run_purge,
 }

@@ -1,4 +1,4 @@
-"""Makes reports, with or without Spark, keeps them, and writes them to files."""
+"""Makes reports, with or without Spark, stores them, and writes them to files."""
 
 from __future__ import annotations
 
@@ -21,100 +21,106 @@ ENGINES = ("direct", "spark")
 Row = Mapping[str, Any]
 
 
-def make(
+def make_report(
     *,
     name: str,
     topic: str | None,
     days: int,
     engine: str,
     actor: Actor,
-    say: spark.Say | None = None,
-    record: Run | None = None,
+    on_progress: spark.OnProgress | None = None,
+    parent_run: Run | None = None,
 ) -> tuple[int, Sequence[Row]]:
-    """Make a report; (the id it is kept under, its rows). With `record` a Spark job is part
-    of that run.
+    """Make and store a report. Return (id of the stored report, rows).
 
-    Raises Invalid, NotFound, JobFailed, Cancelled.
+    With `parent_run`, a Spark job is a part of that run. Raises Invalid, NotFound,
+    JobFailed, Cancelled.
     """
     if engine not in ENGINES:
         raise Invalid.field(
             "engine", f"{engine} is not an engine; choose from {', '.join(ENGINES)}"
         )
-    asked = {"topic": topic, "days": days}
+    report_settings = {"topic": topic, "days": days}
+    # Without Spark this is the report; with Spark it says which queues to scan.
     rows: Sequence[Row] = light_reports.make_report(
         name=name, topic=topic, days=days, actor=actor
     )
-    run = None
+    job_run = None
     if engine == "spark":
-        settings, inputs = for_spark(name, rows, topic=topic, days=days, actor=actor)
-        run, directory = spark.run(
-            f"report_{name}", settings=settings, inputs=inputs, say=say, record=record
+        settings, inputs = prepare_spark_job(
+            name, rows, topic=topic, days=days, actor=actor
         )
-        rows = spark.results(directory)["report"]
-    kept = reports.save_report(
-        name=name, engine=engine, settings=asked, rows=rows, actor=actor, job_run=run
+        job_run, directory = spark.run_job(
+            f"report_{name}",
+            settings=settings,
+            inputs=inputs,
+            on_progress=on_progress,
+            parent_run=parent_run,
+        )
+        rows = spark.read_results(directory)["report"]
+    report_id = reports.save_report(
+        name=name,
+        engine=engine,
+        settings=report_settings,
+        rows=rows,
+        actor=actor,
+        job_run=job_run,
     )
-    return kept, rows
+    return report_id, rows
 
 
-def for_spark(
+def prepare_spark_job(
     name: str, rows: Sequence[Row], *, topic: str | None, days: int, actor: Actor
 ) -> tuple[dict[str, Any], Sequence[Row]]:
-    """(settings, inputs) of the job that completes the rows of a report."""
+    """Return (settings, inputs) of the Spark job that completes the rows of a report."""
+    unreadable_queues = light_reports.find_unreadable_queues(topic=topic, actor=actor)
+    if topic is None:
+        topics = topic_rows.list_ready()
+    else:
+        topics = [topic_rows.find_topic(name=topic, actor=actor)]
     settings = {
         "days": days,
-        "away": light_reports.find_unreadable_queues(topic=topic, actor=actor),
-        **_places(topic, actor),
+        "away": unreadable_queues,
+        "topics": [t.name for t in topics],
+        "nodes": {str(queue.queue): queue.node for t in topics for queue in t.queues},
+        "queues": {t.name: [queue.queue for queue in t.queues] for t in topics},
+        "departments": {t.name: t.department for t in topics},
     }
-    return settings, [
-        with_steps(row, days, actor) for row in rows
-    ] if name == "latency" else rows
+    if name == "latency":
+        return settings, [add_commit_times(row, days, actor) for row in rows]
+    return settings, rows
 
 
-def _places(topic: str | None, actor: Actor) -> dict[str, Any]:
-    """The topics that a job scans, their queues, and which node each queue is on."""
-    chosen = (
-        topic_rows.list_ready()
-        if topic is None
-        else [topic_rows.find_topic(name=topic, actor=actor)]
-    )
-    nodes = {str(queue.queue): queue.node for one in chosen for queue in one.queues}
-    queues = {one.name: [queue.queue for queue in one.queues] for one in chosen}
-    departments = {one.name: one.department for one in chosen}
-    names = [one.name for one in chosen]
-    return {"topics": names, "nodes": nodes, "queues": queues, "departments": departments}
-
-
-def with_steps(row: Row, days: int, actor: Actor) -> dict[str, Any]:
-    """A row of the report on latency with what the job needs to know of the group's
-    commits.
-    """
+def add_commit_times(row: Row, days: int, actor: Actor) -> dict[str, Any]:
+    """Add the commit times of the group to a row of the report `latency`."""
     steps = commits.commit_times(
         topic=row["topic"], group=row["group"], days=days, actor=actor
     )
     return {**row, "steps": steps}
 
 
-def save(rows: Sequence[Row], path: Path) -> None:
-    """Write rows to a file, whole or not at all; its ending says how. Raises Invalid.
+def save_report_file(rows: Sequence[Row], path: Path) -> None:
+    """Write rows to a file, completely or not at all. Its suffix chooses the format. Raises
+    Invalid.
 
     .parquet needs pyarrow, which comes with Spark's requirements; .csv needs nothing.
     """
-    check(path)
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    check_output_path(path)
+    draft_path = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        WRITERS[path.suffix](rows, draft)
-        os.replace(draft, path)
+        WRITERS[path.suffix](rows, to=draft_path)
+        # Atomic, so a reader never sees a part of the file.
+        os.replace(draft_path, path)
     except OSError as error:
         raise Invalid.field(
             "output", f"{path} cannot be written: {error.strerror}"
         ) from None
     finally:
-        draft.unlink(missing_ok=True)
+        draft_path.unlink(missing_ok=True)
 
 
-def check(path: Path) -> None:
-    """Raise Invalid if nothing could write such a file, before a report is made for it."""
+def check_output_path(path: Path) -> None:
+    """Raise Invalid if a file cannot be written there. Called before the report is made."""
     if path.suffix not in WRITERS:
         raise Invalid.field("output", f"{path} must end in {' or '.join(WRITERS)}")
     if not path.parent.is_dir():
@@ -124,15 +130,11 @@ def check(path: Path) -> None:
         raise Invalid.field("output", text)
 
 
-def _csv(rows: Sequence[Row], path: Path) -> None:
-    with path.open("w", newline="", encoding="utf-8") as file:
+def _write_csv(rows: Sequence[Row], *, to: Path) -> None:
+    with to.open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, report_files.columns_of(rows))
         writer.writeheader()
         writer.writerows(rows)
 
 
-def _parquet(rows: Sequence[Row], path: Path) -> None:
-    report_files.write_parquet(rows, to=path)
-
-
-WRITERS = {".csv": _csv, ".parquet": _parquet}
+WRITERS = {".csv": _write_csv, ".parquet": report_files.write_parquet}

@@ -1,8 +1,9 @@
-"""Starts Spark jobs as processes of their own, follows them, and takes in what they found.
+"""Runs Spark jobs as processes of their own, follows their progress, and reads their
+results.
 
-Nothing here imports Spark: a job is `python -m spark_tasks.jobs NAME DIRECTORY`, and speaks
-through files in its directory (spark_tasks/jobs/running.py names them). A job that dies
-leaves no manifest, so nothing of it counts.
+Nothing here imports Spark: a job is `python -m spark_tasks.jobs NAME DIRECTORY` and
+communicates through files in its directory (named in spark_tasks/jobs/running.py). A job
+that dies leaves no manifest, so none of its results count.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -28,65 +29,63 @@ from metadata.errors import CatmqError, Code, Invalid
 from metadata.jobs import runs
 from metadata.jobs.runs import Cancelled, Run
 
-LOOK_EVERY_S = 0.5
-TELL_EVERY_S = 5.0  # that the job lives, and the end of its log
+POLL_EVERY_S = 0.5
+REPORT_EVERY_S = 5.0  # between two records that the job is alive, with the end of its log
 LOG_BYTES = 20_000
-PATIENCE_S = 20.0  # for a job that was asked to stop
-CANCELLED = 130
+CANCEL_GRACE_S = 20.0  # until a cancelled job is killed
+CANCELLED_STATUS = 130
 # Spark logs this every 15 s while its cluster has no executor for the job.
 NO_RESOURCES = "Initial job has not accepted any resources"
-WAITING = "waiting for executors"
-Say = Callable[[str], None]
+WAITING_STAGE = "waiting for executors"
+OnProgress = Callable[[str], None]
 Row = Mapping[str, Any]
 
 
 class JobFailed(CatmqError):
-    """A job could not do its work; the text is its own."""
+    """A job failed. The text is the job's own message."""
 
     code = Code.BUSY
 
 
-def run(
+def run_job(
     name: str,
     *,
     settings: Row,
     inputs: object = None,
-    say: Say | None = None,
-    record: Run | None = None,
+    on_progress: OnProgress | None = None,
+    parent_run: Run | None = None,
 ) -> tuple[int, Path]:
-    """Run a job to its end, recorded as a run of `spark_<name>`; (id of the run, the job's
-    directory).
+    """Run a job to its end. Return (run id, directory of the job).
 
-    With `record` it is part of that run, whose end whoever gives it writes. Raises Invalid
-    if what Spark needs is not installed, JobFailed, runs.Cancelled.
+    The job is recorded as a run `spark_<name>`; with `parent_run` it is a part of that run,
+    whose end the caller records. Raises Invalid if Spark's requirements are not installed,
+    JobFailed, runs.Cancelled.
     """
+    # Before the directory exists: a refusal leaves nothing behind.
     environ = _environ()
     directory = config.data_dir / "jobs" / f"{name}-{uuid.uuid4().hex[:12]}"
     directory.mkdir(mode=0o700, parents=True)
-    given = {
+    job_settings = {
         "master": config.spark_master,
         "memory": config.spark_memory,
         **settings,
         "parent": os.getpid(),
     }
-    (directory / "settings.json").write_text(json.dumps(given))
+    # `parent` lets the job end itself when this process dies.
+    (directory / "settings.json").write_text(json.dumps(job_settings))
     if inputs is not None:
         (directory / "inputs.json").write_text(json.dumps(inputs))
-    with _recorded(name, directory, record) as made:
-        _Process(name, directory, made, say or (lambda text: None)).follow(environ)
-        made.count = sum(len(rows) for rows in results(directory).values())
-    return made.id, directory
-
-
-@contextmanager
-def _recorded(name: str, directory: Path, record: Run | None) -> Iterator[Run]:
-    """The run that a job is, or that it is part of."""
-    if record is None:
-        with runs.record_run(f"spark_{name}", directory=str(directory)) as made:
-            yield made
+    if parent_run is None:
+        recording: AbstractContextManager[Run] = runs.record_run(
+            f"spark_{name}", directory=str(directory)
+        )
     else:
-        record.set_directory(str(directory))
-        yield record
+        parent_run.set_directory(str(directory))
+        recording = nullcontext(parent_run)
+    with recording as run:
+        _Process(name, directory, run, on_progress or (lambda text: None)).follow(environ)
+        run.count = sum(len(rows) for rows in read_results(directory).values())
+    return run.id, directory
 
 
 def blocked_by() -> str:
@@ -101,49 +100,58 @@ def blocked_by() -> str:
     return ""
 
 
-def results(directory: Path) -> dict[str, list[dict[str, Any]]]:
-    """The results of a job that is done, by name. Raises JobFailed if they are not as it
-    left them.
+def read_results(directory: Path) -> dict[str, list[dict[str, Any]]]:
+    """Return the results of a finished job, by name. Raises JobFailed if a file was changed
+    since.
     """
+    # The manifest is the job's last file, so its results are complete.
     manifest = json.loads((directory / "manifest.json").read_text())
-    found = {}
-    for one in manifest["results"]:
-        data = (directory / f"{one['name']}.jsonl").read_bytes()
-        if hashlib.sha256(data).hexdigest() != one["sha256"]:
+    results = {}
+    for result in manifest["results"]:
+        data = (directory / f"{result['name']}.jsonl").read_bytes()
+        if hashlib.sha256(data).hexdigest() != result["sha256"]:
             raise JobFailed(
-                f"The result {one['name']} in {directory} was changed after the job ended."
+                f"The result {result['name']} in {directory} was changed after the job ended."
             )
-        found[one["name"]] = [json.loads(line) for line in data.splitlines()]
-    return found
+        results[result["name"]] = [json.loads(line) for line in data.splitlines()]
+    return results
 
 
 def _environ() -> dict[str, str]:
-    """The environment of jobs: where a broker is and with which key. Raises Invalid."""
+    """Return the environment of a job: URL and API key of a broker. Raises Invalid."""
     if importlib.util.find_spec("pyspark") is None:
         raise Invalid(
             "Spark is not installed: run script/setup --with-spark. Or use --engine direct."
         )
-    known = {**credentials.known(), **os.environ}
-    missing = [name for name in ("CATMQ_URL", "CATMQ_API_KEY") if not known.get(name)]
+    environ = {**credentials.read_credentials(), **os.environ}
+    missing = [name for name in ("CATMQ_URL", "CATMQ_API_KEY") if not environ.get(name)]
     if missing:
         raise Invalid(
             f"Set {' and '.join(missing)}: a job asks a broker where the messages are."
         )
+    # The job imports spark_tasks and the client from this checkout.
     paths = [str(HOME), str(HOME / "client" / "src"), os.environ.get("PYTHONPATH", "")]
-    ours = {name: known[name] for name in ("CATMQ_URL", "CATMQ_API_KEY")}
-    return {**os.environ, **ours, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+    credentials_environ = {name: environ[name] for name in ("CATMQ_URL", "CATMQ_API_KEY")}
+    return {
+        **os.environ,
+        **credentials_environ,
+        "PYTHONPATH": os.pathsep.join(filter(None, paths)),
+    }
 
 
 class _Process:
-    def __init__(self, name: str, directory: Path, record: Run, say: Say) -> None:
-        self._name, self._directory, self._record, self._say = name, directory, record, say
-        self._asked_at: float | None = None
-        self._told: tuple[str, int, int] | None = None
-        self._waits = False
-        self._lived_at = 0.0
+    def __init__(
+        self, name: str, directory: Path, run: Run, on_progress: OnProgress
+    ) -> None:
+        self._name, self._directory = name, directory
+        self._run, self._on_progress = run, on_progress
+        self._cancelled_at: float | None = None
+        self._reported: tuple[str, int, int] | None = None
+        self._is_waiting = False
+        self._reported_alive_at = 0.0
 
     def follow(self, environ: Mapping[str, str]) -> None:
-        """Run it to its end. Raises JobFailed, Cancelled."""
+        """Run the job to its end. Raises JobFailed, Cancelled."""
         command = [
             sys.executable,
             "-m",
@@ -157,55 +165,58 @@ class _Process:
                 start_new_session=True,
             )  # fmt: skip
         try:
-            while process.poll() is None and not self._is_late():
-                self._look()
-                time.sleep(LOOK_EVERY_S)
+            kill_at = float("inf")
+            while process.poll() is None and time.monotonic() <= kill_at:
+                self._check_files()
+                if self._cancelled_at is not None:
+                    kill_at = self._cancelled_at + CANCEL_GRACE_S
+                time.sleep(POLL_EVERY_S)
         finally:
-            _end(process)
-        self._record.record_alive(log=_log_end(self._directory))
+            # Kill what is left: Java and the Python workers are in the job's process group.
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        self._run.record_alive(log=_log_end(self._directory))
         if process.returncode == 0:
             return
-        if self._asked_at is not None and process.returncode < 0:
+        # A negative status is a signal: the job did not stop within CANCEL_GRACE_S.
+        if self._cancelled_at is not None and process.returncode < 0:
             raise Cancelled(
                 f"{self._name} was cancelled; it did not stop, so its processes were killed."
             )
-        words = _last_words(self._directory)
-        if self._asked_at is not None or process.returncode == CANCELLED:
-            raise Cancelled(words)
-        raise JobFailed(f"{words} (log: {self._directory / 'log'})")
+        message = _last_message(self._directory)
+        if self._cancelled_at is not None or process.returncode == CANCELLED_STATUS:
+            raise Cancelled(message)
+        raise JobFailed(f"{message} (log: {self._directory / 'log'})")
 
-    def _is_late(self) -> bool:
-        return self._asked_at is not None and time.monotonic() - self._asked_at > PATIENCE_S
-
-    def _look(self) -> None:
-        if time.monotonic() - self._lived_at > TELL_EVERY_S:
-            self._lived_at = time.monotonic()
-            text = _log_end(self._directory)
-            self._record.record_alive(log=text)
-            self._tell_waiting(text)
+    def _check_files(self) -> None:
+        if time.monotonic() - self._reported_alive_at > REPORT_EVERY_S:
+            self._reported_alive_at = time.monotonic()
+            log_end = _log_end(self._directory)
+            self._run.record_alive(log=log_end)
+            # Without executors the job makes no progress; the log shows that until it
+            # continues.
+            is_waiting = waits_for_executors(log_end)
+            if is_waiting and not self._is_waiting:
+                self._reported = None  # reports the job's own progress again afterwards
+                self._run.report_progress(WAITING_STAGE, 0, 0)
+                self._on_progress(WAITING_STAGE)
+            self._is_waiting = is_waiting
+        # The job may be writing the file at this moment; the next poll reads it.
         with suppress(OSError, ValueError, KeyError):
-            value = json.loads((self._directory / "progress.json").read_text())
-            stage, done, total = value["stage"], value["done"], value["total"]
-            if (stage, done, total) != self._told and not self._waits:
-                self._told = stage, done, total
-                self._record.report_progress(stage, done, total)
-                self._say(f"{stage} {done:,} of {total:,}" if total else stage)
-        if self._asked_at is None and self._record.cancel_asked():
+            progress = json.loads((self._directory / "progress.json").read_text())
+            stage, done, total = progress["stage"], progress["done"], progress["total"]
+            if (stage, done, total) != self._reported and not self._is_waiting:
+                self._reported = stage, done, total
+                self._run.report_progress(stage, done, total)
+                self._on_progress(f"{stage} {done:,} of {total:,}" if total else stage)
+        if self._cancelled_at is None and self._run.cancel_asked():
             (self._directory / "cancel").touch()
-            self._asked_at = time.monotonic()
-
-    def _tell_waiting(self, log: str) -> None:
-        """Show that the job gets no executors, until its log goes on."""
-        waits = waits_for_executors(log)
-        if waits and not self._waits:
-            self._told = None  # the job's own progress is shown again afterwards
-            self._record.report_progress(WAITING, 0, 0)
-            self._say(WAITING)
-        self._waits = waits
+            self._cancelled_at = time.monotonic()
 
 
 def waits_for_executors(log: str) -> bool:
-    """Return True if the last thing that Spark logged is that it gets no resources.
+    """Return True if Spark's last log line says that it gets no resources.
 
     >>> waits_for_executors("TaskSchedulerImpl: Initial job has not accepted any resources; …\\n")
     True
@@ -214,29 +225,25 @@ def waits_for_executors(log: str) -> bool:
     return bool(lines) and NO_RESOURCES in lines[-1]
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """End what is left of a job: Java and the Python workers are in its process group."""
-    with suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
-
-
 def _log_end(directory: Path) -> str:
     with (directory / "log").open("rb") as file:
         size = file.seek(0, os.SEEK_END)
         file.seek(max(0, size - LOG_BYTES))
         text = file.read().decode(errors="replace")
+    # The first line may be cut, so drop it.
     return text if size <= LOG_BYTES else text.partition("\n")[2]
 
 
-def _last_words(directory: Path) -> str:
-    """Return the last line that the job itself logged, else Spark's last error, else the
-    last line.
+def _last_message(directory: Path) -> str:
+    """Return the last line that the job itself logged, otherwise Spark's last error,
+    otherwise the last line.
     """
     log = (directory / "log").read_text(errors="replace")
     lines = [line.strip() for line in log.splitlines() if line.strip()]
-    own = [line for line in lines if " failed: " in line or " was cancelled: " in line]
-    # A job whose application the cluster removed ends without a line of its own.
+    own_lines = [
+        line for line in lines if " failed: " in line or " was cancelled: " in line
+    ]
+    # If the cluster removed its application, a job ends without a line of its own.
     errors = [line for line in lines if " ERROR " in line]
-    telling_lines = own or errors or lines
-    return telling_lines[-1] if telling_lines else "The job ended without a word."
+    candidates = own_lines or errors or lines
+    return candidates[-1] if candidates else "The job ended without a word."

@@ -103,7 +103,9 @@ def check_health(every_minutes: dict[str, int]) -> int:
     `every_minutes`: the interval of each job, by which a job that does not run is noticed.
     """
     snapshot.refresh()
-    return alarm_job.update_alarms(every_minutes=every_minutes) + alarm_mails.tell()
+    return (
+        alarm_job.update_alarms(every_minutes=every_minutes) + alarm_mails.send_due_mails()
+    )
 
 
 def check_consistency() -> int:

@@ -15,7 +15,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from operator import attrgetter
 
-from brokerapi.http import group_metrics, metrics
 from catmq_site.background import broker_memory, daily, metadata_loops, sweeps
 from catmq_site.background.broker_loop import BrokerLoop
 from catmq_site.background.loop_threads import Loop, NodeLoops, leased
@@ -72,6 +71,9 @@ def loops(*, url: str = config.broker_url) -> list[Loop | NodeLoops]:
 
     `url`: the address of this broker that clients receive.
     """
+    # Its counters open files of this process, which only brokers may have.
+    from brokerapi.http import group_metrics, metrics
+
     overdue = sweeps.OverdueRebalances()
     identity = registration.BrokerIdentity(
         config.broker_name, url, VERSION, broker_memory.INCARNATION
@@ -81,8 +83,8 @@ def loops(*, url: str = config.broker_url) -> list[Loop | NodeLoops]:
         # Metadata, members and this broker
         Loop(
             "metadata",
-            metadata_loops.LOOK_EVERY_S,
-            metadata_loops.look_at_metadata,
+            metadata_loops.CHECK_EVERY_S,
+            metadata_loops.check_metadata,
             bulkhead.end_checks,
             purpose="Check that the metadata database answers, and whether it changed",
         ),
@@ -102,7 +104,7 @@ def loops(*, url: str = config.broker_url) -> list[Loop | NodeLoops]:
         Loop(
             "snapshot",
             0.0,
-            metadata_loops.SnapshotLoop().follow,
+            metadata_loops.SnapshotLoop().wait_and_refresh,
             purpose="Load metadata that changed, and wake the pulls that it concerns",
         ),
         Loop(

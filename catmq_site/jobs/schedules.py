@@ -1,4 +1,4 @@
-"""The schedules of django-q, which are made equal to the table of jobs."""
+"""The schedules of django-q, which follow the table of jobs."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""Tasks of django-q: background work that metadata asks for, and the entry point of every
+"""Tasks of django-q: background work that metadata requests, and the entry point of each
 schedule.
 
-Tasks run at least once, so each is harmless when repeated.
+Their paths are stored in the database, so the functions keep their names. Tasks run at
+least once, so each is harmless when repeated.
 """
 
 from __future__ import annotations
@@ -21,34 +22,34 @@ from metadata.membership import rebalance
 
 log = logging.getLogger(__name__)
 
-MOST_AGE_MS = 60_000
-MOST_WAITING = 20  # tasks
+MAX_AGE_MS = 60_000
+MAX_WAITING_TASKS = 20  # tasks
 
 
 def connect() -> None:
-    """Give metadata its way to ask for background work; called once by every process that
-    changes it.
+    """Give metadata the functions with which it requests background work. Called once by
+    every process that changes metadata.
     """
-    from catmq_site.background.pipeline import place
+    from catmq_site.background.pipeline import describe_place
     from catmq_site.background.table import JOBS, list_broker_loops
 
     rebalance.set_background(ask_for_rebalance)
-    listed = {
+    scheduled_jobs = {
         name: runs.ScheduledJob(job.text, job.every_minutes) for name, job in JOBS.items()
     }
-    runs.set_scheduled_jobs(listed, ask_for_job)
+    runs.set_scheduled_jobs(scheduled_jobs, ask_for_job)
     runs.set_broker_loops(list_broker_loops)
-    pipeline.set_runner(ask_for_run, place)
+    pipeline.set_runner(ask_for_run, describe_place)
 
 
 def ask_for_rebalance(group_id: int) -> None:
-    """Have a worker of django-q rebalance the group; metadata calls this once its
+    """Let a worker of django-q rebalance the group. Metadata calls this after its
     transaction has committed.
 
-    The mark on the group is the truth: if the task is lost, a broker takes the group up
-    after 3 s. So when tasks pile up, because no worker of django-q lives, none is added.
+    The mark on the group counts: if the task is lost, a broker rebalances the group after 3
+    s. So no task is added when tasks pile up because no worker of django-q runs.
     """
-    if OrmQ.objects.count() >= MOST_WAITING:
+    if OrmQ.objects.count() >= MAX_WAITING_TASKS:
         log.info("group %d is left to the brokers: no task worker runs", group_id)
         return
     name = f"rebalance group {group_id}"
@@ -62,15 +63,15 @@ def ask_for_job(name: str) -> None:
 
 
 def ask_for_run(id: int) -> None:
-    """Have a worker of django-q start what takes up a run of the data pipeline."""
+    """Let a worker of django-q start the process of a pipeline run."""
     async_task("catmq_site.jobs.tasks.run_asked", id, task_name=f"run {id}, asked for")
 
 
 def run_rebalance(group_id: int, asked_at_ms: int) -> bool:
-    """Rebalance one group now, unless that was asked for long ago: a broker did it then.
-    Whether it ran.
+    """Rebalance one group. Return False if the group is gone or the request is so old that
+    a broker has done it.
     """
-    if ms(database_now()) - asked_at_ms > MOST_AGE_MS:
+    if ms(database_now()) - asked_at_ms > MAX_AGE_MS:
         return False
     try:
         rebalance.rebalance(group_id)
@@ -80,34 +81,33 @@ def run_rebalance(group_id: int, asked_at_ms: int) -> bool:
 
 
 def run_job(name: str) -> None:
-    """Run the scheduled job of that name and record the run; one that runs apart is only
-    started.
+    """Run a scheduled job and record the run, or only start its process if it runs apart.
 
-    A process apart stays in django-q's process group: the server that stops takes it along,
-    and it its Spark.
+    The process stays in django-q's process group, so a server that stops ends it together
+    with its Spark.
     """
     from catmq_site.background.table import JOBS
 
     if JOBS[name].apart:
-        _apart("run_job", name)
+        _start_process("run_job", name)
     else:
         run_here(name)
 
 
 def run_asked(id: int) -> None:
-    """Start the process that takes up a run of the data pipeline; a second one would find
-    it taken.
+    """Start the process that executes a pipeline run. A second one would find the run
+    claimed.
     """
-    _apart("run_asked", str(id))
+    _start_process("run_asked", str(id))
 
 
-def _apart(*arguments: str) -> None:
+def _start_process(*arguments: str) -> None:
     command = [sys.executable, str(HOME / "manage.py"), *arguments]
     subprocess.Popen(command, cwd=HOME, stdin=subprocess.DEVNULL)  # noqa: S603  our own program
 
 
 def run_here(name: str) -> int:
-    """Run the job in this process and record the run; return how many things it did."""
+    """Run the job in this process and record the run. Return the job's count."""
     from catmq_site.background.table import JOBS
 
     with runs.record_run(name) as run:

@@ -1,6 +1,7 @@
-"""The base of all commands of CatMQ: one clear line per error, and exit codes.
+"""The base of all commands of CatMQ: each error is one line on stderr, and these are the
+exit codes:
 
-0  done        1  refused: mend the call or the state it meets
+0  done        1  refused: change the call, or the state that it needs
 2  wrong usage (argparse)        3  not possible now: repeat later
 """
 
@@ -26,12 +27,12 @@ from metadata.errors import CatmqError, Code, Invalid
 from metadata.jobs.runs import Cancelled
 from metadata.rules import tls
 
-REFUSED, LATER = 1, 3
+REFUSED, RETRY_LATER = 1, 3
 PROGRESS_EVERY_S = 3.0
 
 
-def add_yes(parser: ArgumentParser) -> None:
-    """The option of a command that asks before it does what cannot be taken back."""
+def add_yes_option(parser: ArgumentParser) -> None:
+    """Add --yes to a command that asks before it does something irreversible."""
     parser.add_argument(
         "--yes",
         action="store_true",
@@ -40,10 +41,12 @@ def add_yes(parser: ArgumentParser) -> None:
 
 
 class CatmqCommand(BaseCommand):
-    """A command that calls one verb; subclasses have `add_arguments` and `run`."""
+    """A command that calls one function of the product. Subclasses have `add_arguments` and
+    `run`.
+    """
 
     requires_system_checks: list[str] = []  # noqa: RUF012  Django's own declaration
-    # before anything else: are the keys of this process those of the installation?
+    # Refuse to run if the keys of this process are not those of the installation.
     checks_keys = True
 
     @property
@@ -51,58 +54,64 @@ class CatmqCommand(BaseCommand):
         return actors.command(type(self).__module__.rpartition(".")[2])
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """Run the command; an error that users can mend is one line on stderr."""
+        """Run the command. An error that users can correct is one line on stderr."""
         tasks.connect()
         try:
+            # Wrong keys would make passwords and hashes that no broker can use.
             if self.checks_keys:
                 fingerprints.require_same_keys()
             self.run(**options)
         except CatmqError as error:
             raise CommandError(
-                one_line(error), returncode=LATER if error.retriable else REFUSED
+                format_error(error), returncode=RETRY_LATER if error.retriable else REFUSED
             ) from None
-        except Cancelled as stop:
-            raise CommandError(str(stop), returncode=REFUSED) from None
+        except Cancelled as cancelled:
+            raise CommandError(str(cancelled), returncode=REFUSED) from None
         except DatabaseError as error:
-            said = error.args[-1] if error.args else error
-            text = f"The metadata database cannot be used: {said}. {_advice(error)}"
-            raise CommandError(text, returncode=LATER) from None
+            reason = error.args[-1] if error.args else error
+            text = f"The metadata database cannot be used: {reason}. {_advice(error)}"
+            raise CommandError(text, returncode=RETRY_LATER) from None
 
-    def confirm(self, what: str, name: str, *, yes: bool) -> None:
-        """Raise Invalid unless a person at the terminal types the name again, or a script
-        said --yes.
+    def confirm(self, question: str, name: str, *, yes: bool) -> None:
+        """Raise Invalid unless the user types `name` at the terminal, or a script passed
+        --yes.
         """
         if yes:
             return
         if not sys.stdin.isatty():
-            said = f"Nothing was done. {what} {name}: give --yes, because there is no terminal."
-            raise Invalid(said, code=Code.NOT_CONFIRMED)
-        self.stderr.write(f"{what} {name}? Type the name:")
+            refusal = (
+                f"Nothing was done. {question} {name}: give --yes, because there is no "
+                "terminal."
+            )
+            raise Invalid(refusal, code=Code.NOT_CONFIRMED)
+        self.stderr.write(f"{question} {name}? Type the name:")
         if sys.stdin.readline().strip() != name:
             raise Invalid(
                 "Nothing was done: the name does not match.", code=Code.NOT_CONFIRMED
             )
 
-    def progress(self) -> Callable[[Progress], None]:
-        """Return a listener that says on stderr, now and then, where a long run is."""
-        said_at = time.monotonic()
+    def progress_writer(self) -> Callable[[Progress], None]:
+        """Return a function that writes the progress of a long run to stderr every few
+        seconds.
+        """
+        written_at = time.monotonic()
 
-        def say(progress: Progress) -> None:
-            nonlocal said_at
-            if time.monotonic() - said_at >= PROGRESS_EVERY_S:
-                said_at = time.monotonic()
-                of = f" of {progress.total:,}" if progress.total else ""
-                self.stderr.write(f"{progress.what} {progress.done:,}{of}")
+        def write_progress(progress: Progress) -> None:
+            nonlocal written_at
+            if time.monotonic() - written_at >= PROGRESS_EVERY_S:
+                written_at = time.monotonic()
+                total = f" of {progress.total:,}" if progress.total else ""
+                self.stderr.write(f"{progress.what} {progress.done:,}{total}")
 
-        return say
+        return write_progress
 
     def run(self, **options: Any) -> None:
-        """The command itself. May raise any CatmqError."""
+        """Do the command's work. May raise any CatmqError."""
         raise NotImplementedError
 
 
-def one_line(error: CatmqError) -> str:
-    fields = [f"{one.field}: {one.message}" for one in error.errors]
+def format_error(error: CatmqError) -> str:
+    fields = [f"{field_error.field}: {field_error.message}" for field_error in error.errors]
     return "; ".join([error.detail, *(text for text in fields if text not in error.detail)])
 
 
@@ -112,22 +121,22 @@ def _advice(error: DatabaseError) -> str:
     return advice or "Is it up? Did `manage.py prepare` run?"
 
 
-def aligned(table: Sequence[Sequence[str]]) -> list[str]:
-    """Lines of a table whose first row is its headings."""
+def align_columns(table: Sequence[Sequence[str]]) -> list[str]:
+    """Return the lines of a table whose first row holds its headings."""
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
     return ["  ".join(map(str.ljust, line, widths)).rstrip() for line in table]
 
 
-def variable_of_node(name: str, what: str) -> str:
-    """Environment variable of a node: CATMQ_NODE_<NAME>_<what>."""
-    return f"CATMQ_NODE_{name.upper().replace('-', '_').replace('.', '_')}_{what}"
+def node_variable(name: str, suffix: str) -> str:
+    """Return the environment variable of a node: CATMQ_NODE_<NAME>_<suffix>."""
+    return f"CATMQ_NODE_{name.upper().replace('-', '_').replace('.', '_')}_{suffix}"
 
 
-def password_of(name: str, username: str, what: str) -> str:
-    """Return the password that the environment holds for an account of a node. Raises
-    Invalid.
+def find_password(name: str, username: str, suffix: str) -> str:
+    """Return the password of a node's account from the environment. Raises Invalid if it is
+    missing.
     """
-    variable = variable_of_node(name, what)
+    variable = node_variable(name, suffix)
     password = os.environ.get(variable, "")
     if username and not password:
         raise Invalid.field("password", f"set {variable} to the password of {username}")

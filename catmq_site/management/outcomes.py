@@ -1,4 +1,4 @@
-"""Output of the commands about nodes."""
+"""Texts that the commands about nodes print."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ from messagestore.nodes.promotion_plans import Plan
 from messagestore.nodes.replica_inspection import Lost, delayed_loss
 
 
-def report(done: Outcome) -> list[str]:
+def describe_outcome(outcome: Outcome) -> list[str]:
     lines = [
-        f"Node {done.node} is {done.state.replace('_', '-')} under epoch {done.epoch}."
+        f"Node {outcome.node} is {outcome.state.replace('_', '-')} under epoch {outcome.epoch}."
     ]
-    if done.gaps:
+    if outcome.gaps:
         lines.append(
-            f"{done.gaps} of {done.queues} queues have a gap before their next message; "
+            f"{outcome.gaps} of {outcome.queues} queues have a gap before their next message; "
             "consumers are "
             "told when they come to it, and go on behind it."
         )
         lines.append(
-            f"At least {done.messages} messages are lost, by what brokers had seen."
+            f"At least {outcome.messages} messages are lost, by what brokers had seen."
         )
     else:
         lines.append("Nothing was lost: no queue has a gap.")
-    lines += [_lost(one) for one in done.lost]
-    return lines + [f"Note: {note}" for note in done.notes]
+    lines += [_describe_loss(loss) for loss in outcome.lost]
+    return lines + [f"Note: {note}" for note in outcome.notes]
 
 
-def foretell(plan: Plan) -> list[str]:
+def describe_plan(plan: Plan) -> list[str]:
     lines = [f"Node {plan.node} would be at {plan.target}."]
     if plan.primary_answers:
         lines.append(
@@ -49,26 +49,29 @@ def foretell(plan: Plan) -> list[str]:
         lines.append(f"At least {plan.messages} messages are not there.")
     else:
         lines.append("At present, no messages would be lost.")
-    lines += [_lost(delayed) for delayed in plan.lost]
+    lines += [_describe_loss(loss) for loss in plan.lost]
     if plan.delayed:
         lines.append(f"Note: {delayed_loss(plan.delayed)}")
     return [*lines, "Nothing was changed."]
 
 
-def findings(found: Preflight) -> list[str]:
+def describe_findings(preflight: Preflight) -> list[str]:
     signs = {"ok": "ok  ", "warn": "warn", "bad": "BAD "}
-    return [f"{signs[one.verdict]} {one.about}: {one.detail}" for one in found.findings]
+    return [
+        f"{signs[finding.verdict]} {finding.about}: {finding.detail}"
+        for finding in preflight.findings
+    ]
 
 
-def _lost(one: Lost) -> str:
-    where = f"in {one.topic}, queue {one.queue}"
-    if one.as_of_ms is None:
+def _describe_loss(loss: Lost) -> str:
+    place = f"in {loss.topic}, queue {loss.queue}"
+    if loss.as_of_ms is None:
         return (
-            f"  group {one.group} may not have read {one.messages} of them {where}: its "
+            f"  group {loss.group} may not have read {loss.messages} of them {place}: its "
             "position is not known"
         )
-    at = datetime.fromtimestamp(one.as_of_ms / 1000, UTC)
+    at = datetime.fromtimestamp(loss.as_of_ms / 1000, UTC)
     return (
-        f"  group {one.group} had not read {one.messages} of them {where}, as of "
+        f"  group {loss.group} had not read {loss.messages} of them {place}, as of "
         f"{at:%Y-%m-%d %H:%M:%S} UTC"
     )

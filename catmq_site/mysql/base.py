@@ -1,4 +1,6 @@
-"""The backend itself; Django finds it by this module's name."""
+"""A MySQL backend for Django whose connections come from a pool. Django finds it by this
+module's name.
+"""
 
 from __future__ import annotations
 
@@ -14,16 +16,19 @@ from catmq_site.mysql.idle import idle
 from metadata.db.transactions import note_connection
 from metadata.rules import tls
 
-_MODES = {"REQUIRED": "on", "VERIFY_IDENTITY": "verify"}  # as tls.arguments() has them
-MAX_AGE_S = 300  # no connection is kept longer, so that a moved server is found
+_TLS_MODES = {
+    "REQUIRED": "on",
+    "VERIFY_IDENTITY": "verify",
+}  # tls.connect_arguments() maps them the other way
+MAX_AGE_S = 300  # connections are renewed, so that a moved server is found
 
 
 class DatabaseWrapper(base.DatabaseWrapper):
-    """One thread's connection, taken from the idle ones and given back by close().
+    """One thread's connection, taken from the idle connections and given back by close().
 
     `last_words` are statements that a transaction sends together with its COMMIT, in one
-    string: a lock that they take is held while the server works, and not while this process
-    waits.
+    string. A lock that they take is then held only while the server works, not while this
+    process waits for a round trip.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -31,17 +36,17 @@ class DatabaseWrapper(base.DatabaseWrapper):
         self.last_words: list[str] = []
 
     def get_new_connection(self, conn_params: dict[str, Any]) -> Any:
-        """An idle connection made with the same parameters, else a new one."""
+        """Return an idle connection with the same parameters, otherwise a new one."""
         note_connection()
-        # The isolation level is part of the session but not of conn_params: without it the
-        # aliases `default`
-        # and `snapshot` would exchange their connections, and snapshots would be torn.
-        self._kind = repr(
+        # The isolation level belongs to the session but not to conn_params. Without it the
+        # aliases `default` and `snapshot` would exchange connections, and a snapshot would
+        # not be consistent.
+        self._pool_key = repr(
             (self.isolation_level, sorted(conn_params.items(), key=lambda item: item[0]))
         )
-        self._seasoned = (raw := idle.take(self._kind)) is not None
+        self._is_pooled = (raw := idle.take(self._pool_key)) is not None
         if raw is None:
-            mode = _MODES.get(conn_params.get("ssl_mode", ""), "off")
+            mode = _TLS_MODES.get(conn_params.get("ssl_mode", ""), "off")
             try:
                 host = conn_params.get("host", "localhost")
                 tls.check_driver(mode, host, self.Database.get_client_info(), os.environ)
@@ -55,39 +60,40 @@ class DatabaseWrapper(base.DatabaseWrapper):
         return raw
 
     def init_connection_state(self) -> None:
-        """Set up the session; one from the pool is already."""
-        if not self._seasoned:
+        """Set up a new session. That of a pooled connection is set up already."""
+        if not self._is_pooled:
             super().init_connection_state()
 
-    def set_autocommit(self, autocommit: bool, *more: bool, **named: bool) -> None:
-        """As Django's, but a pooled connection is known to be in autocommit mode: no round
-        trip for that.
+    def set_autocommit(self, autocommit: bool, *args: bool, **kwargs: bool) -> None:
+        """Do as Django does, but save the round trip where a pooled connection is in
+        autocommit mode.
         """
-        # it may have been lost in its transaction
-        known = self.connection is not None and self._seasoned
+        # None if the connection was lost in its transaction
+        state_is_known = self.connection is not None and self._is_pooled
         if (
-            known
+            state_is_known
             and autocommit
             and self.run_on_commit == []
             and self.connection.get_autocommit()
         ):
             self.autocommit = True
             return
-        super().set_autocommit(autocommit, *more, **named)
+        super().set_autocommit(autocommit, *args, **kwargs)
 
     def _commit(self) -> None:
         if not self.last_words:
             super()._commit()  # type: ignore[misc]  # the stubs lack it
             return
-        text, self.last_words = "; ".join([*self.last_words, "COMMIT"]), []
-        # What an error in the middle leaves open the caller rolls back, as after any COMMIT
-        # that failed.
+        statements, self.last_words = "; ".join([*self.last_words, "COMMIT"]), []
+        # After an error in the middle the caller rolls back, as after any failed COMMIT.
         with (
             debug_transaction(self, "COMMIT"),
             self.wrap_database_errors,
             closing(self.connection.cursor()) as cursor,
         ):
-            cursor.execute(text)
+            cursor.execute(statements)
+            # Each statement has a result; an unread one would raise 2014 (commands out of
+            # sync).
             while cursor.nextset():
                 pass
 
@@ -99,9 +105,10 @@ class DatabaseWrapper(base.DatabaseWrapper):
         self.last_words = []
         if self.connection is None:
             return
-        young = time.monotonic() - self.connection.born < MAX_AGE_S
-        clean = not self.in_atomic_block and not self.errors_occurred and self.autocommit
+        is_young = time.monotonic() - self.connection.born < MAX_AGE_S
+        is_clean = not self.in_atomic_block and not self.errors_occurred and self.autocommit
+        # The server may have failed, and the idle connections with it.
         if self.errors_occurred:
-            idle.drop(self._kind)
-        if not (young and clean and idle.give(self._kind, self.connection)):
+            idle.drop(self._pool_key)
+        if not (is_young and is_clean and idle.give(self._pool_key, self.connection)):
             super()._close()  # type: ignore[misc]  # the stubs lack it

@@ -1,6 +1,4 @@
-"""Connections nobody uses at the moment, to be taken by the next thread that needs one like
-it.
-"""
+"""Pools of idle connections, from which the next thread that needs a connection takes one."""
 
 from __future__ import annotations
 
@@ -10,40 +8,40 @@ import time
 from collections.abc import Hashable
 from typing import Any
 
-MAX_IDLE = 8  # per kind of connection; one given back above it is closed
-TRUSTED_S = 1.0  # after so long a rest a connection is tried before use
+MAX_IDLE = 8  # per kind; further ones are closed when they are given back
+TRUST_IDLE_S = 1.0  # a connection that was idle for longer is pinged before use
 
 
 class IdleConnections:
-    """A stack of raw connections per kind (host, user, database, options); last in, first
-    out.
+    """A stack of idle connections per kind (host, user, database, options). Last in, first
+    out, so that surplus ones stay idle.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._stacks: dict[Hashable, list[tuple[Any, float]]] = {}
-        # A connection of the parent process must neither be used nor closed in a forked
-        # child: closing says
-        # goodbye on the shared socket. The references are kept so that nothing is ever
-        # collected.
-        self._of_parent: list[object] = []
-        os.register_at_fork(after_in_child=self._forked)
+        # A forked child must neither use nor close a connection of its parent: closing sends
+        # COM_QUIT on the shared socket. These references keep them from being collected.
+        self._parent_connections: list[object] = []
+        os.register_at_fork(after_in_child=self._forget_after_fork)
 
     def take(self, kind: Hashable) -> Any | None:
-        """A usable connection, None if one has to be made."""
+        """Return a usable connection, None if a new one must be opened."""
         while True:
             with self._lock:
                 stack = self._stacks.get(kind)
                 if not stack:
                     return None
                 raw, since = stack.pop()
-            if time.monotonic() - since < TRUSTED_S or _answers(raw):
+            if time.monotonic() - since < TRUST_IDLE_S or _is_alive(raw):
                 return raw
             raw.close()
-            self.drop(kind)  # one is lost: the others died with it
+            self.drop(kind)  # the server or the network failed: the others are lost, too
 
     def give(self, kind: Hashable, raw: Any) -> bool:
-        """Keep `raw` for others; False if enough are kept, then the caller closes it."""
+        """Keep a connection for other threads. Return False if enough are kept: then the
+        caller closes it.
+        """
         with self._lock:
             stack = self._stacks.setdefault(kind, [])
             if len(stack) < MAX_IDLE:
@@ -57,13 +55,13 @@ class IdleConnections:
         for raw, _ in stack:
             raw.close()
 
-    def _forked(self) -> None:
-        self._of_parent.append(self._stacks)
+    def _forget_after_fork(self) -> None:
+        self._parent_connections.append(self._stacks)
         self._lock = threading.Lock()
         self._stacks = {}
 
 
-def _answers(raw: Any) -> bool:
+def _is_alive(raw: Any) -> bool:
     try:
         raw.ping()
     except Exception:  # noqa: BLE001  any failure of any driver means the same: not usable

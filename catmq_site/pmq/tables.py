@@ -1,7 +1,8 @@
-"""Rows of their metadata database. Nothing is written there: the session is read-only.
+"""Reads rows of the other product's metadata database. The session is read-only.
 
-Both products have the same tables; versions differ by columns. Those without which nothing
-can be made are required, others are None where they are missing.
+PMQ and the Java CatMQ have the same tables; their versions differ by columns. Columns
+without which nothing can be imported are required; others count as NULL where they are
+missing.
 """
 
 from __future__ import annotations
@@ -21,14 +22,14 @@ from metadata.rules import tls
 
 CONNECT_TIMEOUT_S = 5
 READ_TIMEOUT_S = 60
-NEEDED = {
+REQUIRED_COLUMNS = {
     "topic": ("id", "name", "topic_type"),
     "queue": ("id", "topic_id", "read_only", "db_node_id"),
     "consumer_group": ("id", "name", "mode"),
     "consumer_group_topic": ("consumer_group_id", "topic_id", "topic_name", "topic_type"),
     "queue_offset": ("consumer_group_id", "topic_id", "topic_type", "queue_id", "offset"),
 }
-UNREACHABLE = range(2000, 3000)  # numbers of errors of the driver: no connection
+CONNECTION_ERRORS = range(2000, 3000)  # error numbers of the client library
 REMEDY = "give the URL of the metadata database, which PMQ calls mq_basic"
 
 Row = dict[str, Any]
@@ -36,7 +37,7 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class Tables:
-    """All active rows, by rising id."""
+    """All active rows, by ascending id."""
 
     topics: list[Row]
     queues: list[Row]
@@ -45,39 +46,40 @@ class Tables:
     offsets: list[Row]
 
 
-def read(url: str) -> Tables:
-    """Return the rows of a database. Raises Invalid for another one, Unavailable if it does
-    not answer.
+def read_tables(url: str) -> Tables:
+    """Return the rows of a database. Raises Invalid if it is not such a database,
+    Unavailable if it does not answer.
     """
     try:
-        where = parse_database_url(url)
+        database = parse_database_url(url)
     except ConfigError as error:
         raise Invalid.field("--from", str(error)) from None
-    with _session(where) as cursor:
-        found = {
-            table: _rows(cursor, table, needed, where) for table, needed in NEEDED.items()
+    with _open_snapshot(database) as cursor:
+        rows_of_table = {
+            table: _read_rows(cursor, table, required, database)
+            for table, required in REQUIRED_COLUMNS.items()
         }
-    return Tables(*found.values())
+    return Tables(*rows_of_table.values())
 
 
 @contextmanager
-def _session(where: Database) -> Iterator[Any]:
-    mode = where.encryption.mode or "off"
+def _open_snapshot(database: Database) -> Iterator[Any]:
+    mode = database.encryption.mode or "off"
     try:
-        tls.check_driver(mode, where.host, get_client_info(), os.environ)
+        tls.check_driver(mode, database.host, get_client_info(), os.environ)
         raw = connect(
-            host=where.host,
-            port=where.port,
-            user=where.username,
-            password=where.password,
-            database=where.name,
+            host=database.host,
+            port=database.port,
+            user=database.username,
+            password=database.password,
+            database=database.name,
             charset="utf8mb4",
             connect_timeout=CONNECT_TIMEOUT_S,
             read_timeout=READ_TIMEOUT_S,
-            **tls.connect_arguments(mode, where.encryption.ca),
+            **tls.connect_arguments(mode, database.encryption.ca),
         )
     except (Error, tls.Refused) as error:
-        raise _told(error, where) from None
+        raise _convert_error(error, database) from None
     with closing(raw):
         if tls.is_plain(mode, raw.server_capabilities):
             raise Invalid.field("--from", str(tls.PlainText().args[1]))
@@ -88,40 +90,45 @@ def _session(where: Database) -> Iterator[Any]:
                 cursor.execute("START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY")
                 yield cursor
         except Error as error:
-            raise _told(error, where) from None
+            raise _convert_error(error, database) from None
 
 
-def _rows(cursor: Any, table: str, needed: tuple[str, ...], where: Database) -> list[Row]:
+def _read_rows(
+    cursor: Any, table: str, required: tuple[str, ...], database: Database
+) -> list[Row]:
     cursor.execute("SHOW TABLES LIKE %s", (table,))
     if not cursor.fetchall():
         raise Invalid.field(
-            "--from", f"database {where.name} has no table {table}: {REMEDY}"
+            "--from", f"database {database.name} has no table {table}: {REMEDY}"
         )
     cursor.execute(f"SHOW COLUMNS FROM `{table}`")  # a name of NEEDED
     columns = {str(row["Field"]) for row in cursor.fetchall()}
-    if missing := [name for name in needed if name not in columns]:
-        said = (
-            f"table {table} of database {where.name} has no column "
+    if missing := [name for name in required if name not in columns]:
+        text = (
+            f"table {table} of database {database.name} has no column "
             f"{', '.join(missing)}: {REMEDY}"
         )
-        raise Invalid.field("--from", said)
+        raise Invalid.field("--from", text)
+    # Deleted rows stay in the tables there.
     active = " WHERE is_active = 0" if "is_active" in columns else ""  # 1 is deleted there
     cursor.execute(f"SELECT * FROM `{table}`{active} ORDER BY 1")  # noqa: S608  a name of NEEDED
     return [dict(row) for row in cursor.fetchall()]
 
 
-def _told(error: Exception, where: Database) -> Invalid | Unavailable:
-    """Return the error without the account, whose password may be in a text of the driver."""
-    said = str(error.args[-1]) if error.args else str(error)
-    place = f"{where.host}:{where.port}/{where.name}"
-    advice = tls.find_remedy(error, host=where.host, ca=where.encryption.ca)
-    if error.args and error.args[0] in UNREACHABLE and not advice:
-        return Unavailable(f"{place} does not answer: {said}", retry_after_ms=1_000)
-    return Invalid.field("--from", f"{place}: {said}{f'. {advice}' if advice else ''}")
+def _convert_error(error: Exception, database: Database) -> Invalid | Unavailable:
+    """Convert an error of the driver. The account is left out: a driver's text may hold its
+    password.
+    """
+    message = str(error.args[-1]) if error.args else str(error)
+    address = f"{database.host}:{database.port}/{database.name}"
+    remedy = tls.find_remedy(error, host=database.host, ca=database.encryption.ca)
+    if error.args and error.args[0] in CONNECTION_ERRORS and not remedy:
+        return Unavailable(f"{address} does not answer: {message}", retry_after_ms=1_000)
+    return Invalid.field("--from", f"{address}: {message}{f'. {remedy}' if remedy else ''}")
 
 
 def text(row: Mapping[str, Any], column: str) -> str:
-    """Return a text without blanks around it, '' for NULL or a column that is missing."""
+    """Return a text without surrounding blanks, '' for NULL or a missing column."""
     return str(row.get(column) or "").strip()
 
 

@@ -1,4 +1,4 @@
-"""Answers as gunicorn writes them: in as few pieces as there can be."""
+"""Answers as gunicorn sends them, in as few writes as possible."""
 
 from __future__ import annotations
 
@@ -10,26 +10,29 @@ from gunicorn.http.wsgi import Response
 
 from brokerapi.http.repeats import Repeat
 
-LARGE_BYTES = 64 << 10  # of a piece of a body that is not copied to leave with the head
+MAX_COPIED_BYTES = 64 << 10  # a larger chunk is sent on its own, without copying it
 
 
 class Answer(Response):  # type: ignore[misc]
-    """An answer whose head leaves in one piece with the beginning of its body.
+    """An answer whose head is sent in one write together with the start of its body.
 
-    Another write, and the client that wakes up for it, would cost as much as reading the
+    Another write, which wakes the client a second time, would cost as much as reading the
     request.
     """
 
     head = b""
-    whole = b""  # the answer as it was sent, if it was sent in one piece
-    repeat: Repeat | None = None  # what the view says of the same request
-    is_last = False  # it said that the connection ends
+    sent_bytes = b""  # the whole answer, if one write sent it; a repeat gets it again
+    repeat: Repeat | None = None  # the condition for giving the same answer again
+    is_last = False  # its head says `Connection: close`
     headers_sent: bool
 
     def send_headers(self) -> None:
         if not self.headers_sent:
-            lines: list[str] = self.default_headers()
-            lines += [f"{name}: {value}\r\n" for name, value in self.headers]
+            lines = [
+                *self.default_headers(),
+                *(f"{name}: {value}\r\n" for name, value in self.headers),
+            ]
+            # Not sent yet: _send_with_head() joins it to the first bytes of the body.
             self.head = ("".join(lines) + "\r\n").encode("latin-1")
             self.headers_sent = True
 
@@ -38,16 +41,16 @@ class Answer(Response):  # type: ignore[misc]
             lines: list[str] = super().default_headers()
             return lines
         major, minor = self.req.version
-        self.is_last = self.should_close() or self._is_unread()
-        kept = "close" if self.is_last else "keep-alive"
+        self.is_last = self.should_close() or self._has_unread_body()
+        connection = "close" if self.is_last else "keep-alive"
         return [
-            f"HTTP/{major}.{minor} {self.status}\r\nDate: "
-            f"{_date(int(time.time()))}\r\nConnection: {kept}\r\n"
+            f"HTTP/{major}.{minor} {self.status}\r\nDate: {current_date()}\r\n"
+            f"Connection: {connection}\r\n"
         ]
 
-    def _is_unread(self) -> bool:
-        """Return True if a part of the request's body has not arrived: it is not waited
-        for.
+    def _has_unread_body(self) -> bool:
+        """Return True if a part of the request's body has not arrived. The connection ends
+        then, without waiting for it.
         """
         reader = self.req.body.reader
         if hasattr(reader, "length"):
@@ -55,40 +58,38 @@ class Answer(Response):  # type: ignore[misc]
         return getattr(reader, "parser", None) is not None
 
     def _emit_body(self, data: bytes) -> None:
+        self._send_with_head(b"" if self.chunked else data)
         if self.chunked:
-            self._flush()
             super()._emit_body(data)
-        else:
-            self._flush(data)
 
-    def _flush(self, data: bytes = b"") -> None:
+    def _send_with_head(self, data: bytes = b"") -> None:
         head, self.head = self.head, b""
-        if len(data) > LARGE_BYTES:
-            # To copy it in order to send one piece less would cost more than the piece.
-            self.whole = b""
+        if len(data) > MAX_COPIED_BYTES:
+            # A copy that joins it to the head would cost more than the extra write.
+            self.sent_bytes = b""
             self.sock.sendall(head)
             self.sock.sendall(data)
         elif head or data:
-            self.whole = head + data if head and not self.chunked else b""
+            self.sent_bytes = head + data if head and not self.chunked else b""
             self.sock.sendall(head + data)
 
     def close(self) -> None:
         self.send_headers()
-        self._flush()
+        self._send_with_head()
         super().close()
 
 
-def again(status: bytes, rest: bytes) -> bytes:
+def build_repeated_answer(before_date: bytes, after_date: bytes) -> bytes:
     """Return an answer that was sent before, with a new date between its two parts."""
-    return b"%b\r\nDate: %b%b" % (status, date().encode(), rest)
+    return b"%b\r\nDate: %b%b" % (before_date, current_date().encode(), after_date)
 
 
-def date() -> str:
-    """Return the time of an answer, as its header has it."""
-    return _date(int(time.time()))
+def current_date() -> str:
+    """Return the current time in the format of a Date header."""
+    return _format_date(int(time.time()))
 
 
 @lru_cache(1)
-def _date(now_s: int) -> str:
-    """The time of an answer: made once a second."""
+def _format_date(now_s: int) -> str:
+    """Format a time in seconds; once a second, thanks to the cache."""
     return formatdate(now_s, usegmt=True)

@@ -1,9 +1,9 @@
 """Gunicorn settings of the broker: `gunicorn --config catmq_site/server/gunicorn_conf.py
 catmq_site.wsgi`.
 
-Threads are plenty because most of them wait: a long poll occupies one. The master loads the
-code and forks workers that share it in memory and serve at once; connections and threads
-are made after the fork.
+There are many threads because most of them wait: a long poll occupies one. The master loads
+the code and forks workers, which share its memory and serve at once. Connections and
+threads are created after the fork.
 """
 
 from __future__ import annotations
@@ -25,38 +25,40 @@ os.environ["CATMQ_PROCESS"] = "broker"  # before the settings are read
 
 from catmq_site.background import broker_memory
 from metadata import private
-from metadata.config import config as ours  # `config` would be a setting of gunicorn's
+from metadata.config import config as broker_config  # `config` is a gunicorn setting
 
 if TYPE_CHECKING:
     from catmq_site.background.loop_threads import LoopThreads
 
-# gunicorn's own says nothing of starts at its level
+# gunicorn's own logger does not log starts at its level.
 log = logging.getLogger("catmq_site.gunicorn")
 METRICS_DIR = Path(
-    os.environ.setdefault("PROMETHEUS_MULTIPROC_DIR", str(ours.data_dir / "metrics"))
+    os.environ.setdefault(
+        "PROMETHEUS_MULTIPROC_DIR", str(broker_config.data_dir / "metrics")
+    )
 )
 PR_SET_PDEATHSIG = 1
-GARBAGE_EVERY = 20_000  # new objects; see post_worker_init()
-# a thread that waits for the interpreter asks for it so often; see post_fork()
-SWITCH_S = 0.05
+GC_THRESHOLD = 20_000  # new objects between collections; see post_worker_init()
+# How often a thread that waits for the interpreter asks for it; see post_fork().
+SWITCH_INTERVAL_S = 0.05
 
 wsgi_app = "catmq_site.wsgi:application"
-bind = ours.bind
-# gthread, with a loop of its own that waits for clients
+bind = broker_config.bind
+# gunicorn's gthread with an event loop of its own, which waits for clients
 worker_class = "catmq_site.server.worker.Worker"
-workers = ours.workers
-threads = ours.threads
-# a client keeps a few connections; only busy ones need a thread
+workers = broker_config.workers
+threads = broker_config.threads
+# A client keeps a few connections; only one with a request needs a thread.
 worker_connections = 10_000
 backlog = 1024
-keepalive = 75  # s; longer than what proxies in front usually keep, so they close first
+keepalive = 75  # s; longer than proxies in front usually keep, so they close first
 graceful_timeout = 40  # s; more than the longest wait of a pull
 timeout = 60  # s without a sign of life of a worker's main thread
-preload_app = False  # load() does it, once the data directory is as it must be
+preload_app = False  # load_application() does it, after the data directory is prepared
 control_socket_disable = True
-# who may say that a client came by https
-forwarded_allow_ips = ",".join(ours.trusted_proxies)
-forwarder_headers = ""  # nobody may set SCRIPT_NAME or PATH_INFO
+# proxies whose X-Forwarded-Proto is believed
+forwarded_allow_ips = ",".join(broker_config.trusted_proxies)
+forwarder_headers = ""  # no client may set SCRIPT_NAME or PATH_INFO
 logger_class = "catmq_site.server.worker.Log"
 accesslog = None
 errorlog = "-"
@@ -67,34 +69,33 @@ _loops: LoopThreads | None = None
 
 
 def on_starting(server: Any) -> None:
-    """In the master, first: room for files and sockets, a data directory that is closed to
-    others, and a clean place for the workers' metrics.
+    """Prepare the master before it forks workers.
 
-    A worker cannot tell whether SIGTERM ends it alone, so the master says when it is for
-    all.
+    It closes the data directory to others, raises the limit of open files, and removes the
+    metrics of earlier workers. A worker cannot tell whether SIGTERM ends only itself, so
+    the master sets a shared flag before it stops all of them.
     """
-    end = server.stop
+    stop_arbiter = server.stop
 
     def stop(graceful: bool = True) -> None:
-        broker_memory.stop()
-        end(graceful)
+        broker_memory.mark_stopping()
+        stop_arbiter(graceful)
 
     server.stop = stop
-    private.protect_or_exit(ours.data_dir)
+    private.protect_or_exit(broker_config.data_dir)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, 65536)), hard))
     METRICS_DIR.mkdir(mode=0o700, parents=True, exist_ok=True)
     for leftover in chain(*map(METRICS_DIR.glob, ("*.db", "figures.*", "totals_*"))):
         leftover.unlink(missing_ok=True)
-    load()
+    load_application()
 
 
-def load() -> None:
-    """Load the application, and take it out of the garbage collector's sight: it stays.
+def load_application() -> None:
+    """Load the application, and exclude its objects from garbage collection.
 
-    A full collection looks at every object and lets no other thread run meanwhile: with
-    those of the application 65 ms each time, which whoever waited for this worker waited,
-    too. While it loads, collections would find nothing again and again.
+    A full collection visits every object and blocks all threads: with the application's
+    objects 65 ms each time. While the application loads, collections would find nothing.
     """
     gc.disable()
     for name in ("catmq_site.wsgi", "catmq_site.urls", "catmq_site.background.table"):
@@ -105,28 +106,29 @@ def load() -> None:
 
 
 def post_fork(server: Any, worker: Any) -> None:
-    """In the worker, first: it dies with its master, so that a restarted broker finds the
-    port free.
+    """Prepare a new worker process.
 
-    Threads here give the interpreter up at every database call, within about a millisecond.
-    By default each that waits for it would wake every 5 ms to ask: with a hundred of them
-    that costs more than their work.
+    Threads here release the interpreter at every database call, within about a millisecond.
+    By default each waiting thread would wake every 5 ms to ask for it: with a hundred
+    threads that costs more than their work.
     """
-    sys.setswitchinterval(SWITCH_S)
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
+    # A worker dies with its master, so that a restarted broker finds the port free.
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != worker.ppid:
         os._exit(0)  # the master died before the line above
 
 
 def post_worker_init(worker: Any) -> None:
-    """In the worker, with the application loaded: starts the loops and hears of the end
-    first.
+    """Start the background loops of a worker whose application is loaded, and handle
+    SIGTERM before gunicorn does.
 
-    The rows of an answer are new objects, and by default every 700 of them make Python look
-    for garbage. What was loaded stays, see load(), and messages are no garbage in circles.
+    The rows of an answer are new objects, and by default 700 of them start a garbage
+    collection. Messages form no cycles, so a rarer one is enough. Objects loaded before are
+    frozen, see load_application().
     """
     global _loops
-    gc.set_threshold(GARBAGE_EVERY, 20, 20)
+    gc.set_threshold(GC_THRESHOLD, 20, 20)
     from catmq_site.background import table
     from catmq_site.background.loop_threads import LoopThreads
     from messagestore.heads.heads import board
@@ -139,61 +141,62 @@ def post_worker_init(worker: Any) -> None:
     gc.freeze()
     _loops = LoopThreads(table.loops())
     _loops.start()
-    signal.signal(signal.SIGTERM, lambda number, frame: leave(worker, number, frame))
+    signal.signal(
+        signal.SIGTERM, lambda number, frame: handle_sigterm(worker, number, frame)
+    )
     signal.siginterrupt(signal.SIGTERM, False)
     log.info(
         "Worker %d of broker %s has started with up to %d threads",
         worker.pid,
-        ours.broker_name,
+        broker_config.broker_name,
         threads,
     )
 
 
-def leave(worker: Any, number: int, frame: FrameType | None) -> None:
-    """On SIGTERM: no pull waits any longer, requests under way are finished, then the
-    worker ends.
+def handle_sigterm(worker: Any, number: int, frame: FrameType | None) -> None:
+    """On SIGTERM, wake waiting pulls, let running requests finish, then end the worker.
 
-    If the whole broker stops, nothing new begins, and the registry hears of it at once.
-    What follows takes locks, so a second SIGTERM must not interrupt it: its handler would
-    wait for ever.
+    If the whole broker stops, it also refuses new requests and reports the stop to the
+    broker registry at once. The calls below take locks, so a second SIGTERM must not
+    interrupt them: its handler would wait for a lock that its own thread holds.
     """
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     from brokerapi.http import draining
 
-    if broker_memory.stopping():
-        draining.drain()
+    if broker_memory.is_stopping():
+        draining.stop()
     else:
-        draining.leave()
+        draining.stop_worker()
     if _loops is not None:
         _loops.wake("broker")
     worker.handle_exit(number, frame)
 
 
 def worker_exit(server: Any, worker: Any) -> None:
-    """In the worker, last: wakes whoever still waits, then stops the loops, which hold
-    connections.
+    """At the end of a worker, wake requests that still wait, stop the loops, and close the
+    pooled connections.
     """
-    # see leave(); the worker may also end without one
+    # As in handle_sigterm(); the worker may also end without a signal.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     if _loops is None:
         return
     log.info(
         "Worker %d ends: %s",
         worker.pid,
-        "the broker stops" if broker_memory.stopping() else "it alone",
+        "the broker stops" if broker_memory.is_stopping() else "it alone",
     )
     from brokerapi.http import draining
     from messagestore.pool import node_pools
 
-    if broker_memory.stopping():
-        draining.drain()
-    draining.leave()
+    if broker_memory.is_stopping():
+        draining.stop()
+    draining.stop_worker()
     _loops.stop()
     node_pools.evict_all()
 
 
 def child_exit(server: Any, worker: Any) -> None:
-    """In the master, for every worker that ended: its gauges no longer count."""
+    """Remove the gauges of an ended worker from the metrics. Called in the master."""
     from prometheus_client import multiprocess
 
     multiprocess.mark_process_dead(worker.pid)  # type: ignore[no-untyped-call]

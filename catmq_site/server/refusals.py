@@ -1,4 +1,6 @@
-"""Refusals by the worker itself, before any view is asked: the same problems as the API's."""
+"""Refusals by the worker itself, before a view is called, as the same problem documents
+that the API returns.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ from gunicorn.http import errors
 
 from metadata.errors import Code
 
-# The first that fits counts; what is not listed here is no fault of the client.
+# The first match counts. Errors that are not listed are not the client's fault.
 STATUS: tuple[tuple[type[Exception], HTTPStatus], ...] = (
     (errors.InvalidResponseHeader, HTTPStatus.INTERNAL_SERVER_ERROR),
     (errors.InvalidResponseHeaderName, HTTPStatus.INTERNAL_SERVER_ERROR),
@@ -21,57 +23,55 @@ STATUS: tuple[tuple[type[Exception], HTTPStatus], ...] = (
     (errors.ExpectationFailed, HTTPStatus.EXPECTATION_FAILED),
     (errors.ParseException, HTTPStatus.BAD_REQUEST),
 )
-CODE = {
+CODE_OF_STATUS = {
     HTTPStatus.INTERNAL_SERVER_ERROR: Code.INTERNAL,
     HTTPStatus.REQUEST_URI_TOO_LONG: Code.TOO_LARGE,
     HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE: Code.TOO_LARGE,
     HTTPStatus.NOT_IMPLEMENTED: Code.NOT_IMPLEMENTED,
+    HTTPStatus.REQUEST_TIMEOUT: Code.REQUEST_TIMEOUT,
 }
-SAID_EVERY_S = 10.0  # between two lines of the log about clients that were sent away
-MOST_CHARS = 200  # of what is said, in the answer and in the log
+LOG_EVERY_S = 10.0  # between two log lines about closed connections
+MAX_CHARS = 200  # of a text in an answer or a log line
 
 
-def status_of(error: Exception) -> HTTPStatus:
-    """Return the HTTP status for what the HTTP parser raised, 500 for everything else."""
+def http_status(error: Exception) -> HTTPStatus:
+    """Return the HTTP status of an error of the HTTP parser, 500 for any other error."""
     return next(
         (status for kind, status in STATUS if isinstance(error, kind)), HTTPStatus(500)
     )
 
 
-def said(error: Exception) -> str:
-    """Return an error in words that are short enough for an answer and a line of the log."""
+def shorten_text(error: Exception) -> str:
+    """Return the text of an error, short enough for an answer and for a log line."""
     text = str(error)
-    return text if len(text) <= MOST_CHARS else f"{text[:MOST_CHARS]} …"
+    return text if len(text) <= MAX_CHARS else f"{text[:MAX_CHARS]} …"
 
 
-def answer(error: Exception) -> bytes:
-    """Return the whole HTTP answer to a request that could not be read; the connection ends
-    with it.
+def build_refusal(error: Exception) -> bytes:
+    """Return the complete HTTP answer to a request that could not be read. It ends the
+    connection.
     """
-    status = status_of(error)
+    # The text of an unexpected error may hold internals, so only the log gets it.
+    status = http_status(error)
     if status == HTTPStatus.INTERNAL_SERVER_ERROR:
-        return _whole(status, "This is a fault of the broker, not of the request.")
-    return _whole(status, f"{said(error)}.")
+        return _encode(status, "This is a fault of the broker, not of the request.")
+    return _encode(status, f"{shorten_text(error)}.")
 
 
-def too_late(limit_s: float) -> bytes:
-    """Return the whole HTTP answer to a request that did not come to its end in time."""
-    return _whole(
+def build_timeout_answer(limit_s: float) -> bytes:
+    """Return the complete HTTP answer to a request that did not arrive in time."""
+    return _encode(
         HTTPStatus.REQUEST_TIMEOUT, f"The request did not arrive within {limit_s:.0f} s."
     )
 
 
-def _whole(status: HTTPStatus, detail: str) -> bytes:
-    from brokerapi.http.errors import (
-        problem,  # its imports need the settings, which gunicorn's master has not
-    )
+def _encode(status: HTTPStatus, detail: str) -> bytes:
+    # Imported late: it needs the settings, which gunicorn's master does not have.
+    from brokerapi.http.errors import encode_problem
 
-    code = CODE.get(
-        status,
-        Code.REQUEST_TIMEOUT if status == HTTPStatus.REQUEST_TIMEOUT else Code.MALFORMED,
-    )
+    code = CODE_OF_STATUS.get(status, Code.MALFORMED)
     retriable = status == HTTPStatus.REQUEST_TIMEOUT
-    body = problem(status=status, code=code, detail=detail, retriable=retriable)
+    body = encode_problem(status=status, code=code, detail=detail, retriable=retriable)
     head = (
         f"HTTP/1.1 {status} {status.phrase}\r\nConnection: close\r\n"
         "Content-Type: application/problem+json\r\n"
@@ -81,25 +81,29 @@ def _whole(status: HTTPStatus, detail: str) -> bytes:
     return head.encode() + body
 
 
-class SentAway:
-    """Counts connections that the worker ended, by cause, and logs them now and then."""
+class EvictionLog:
+    """Counts connections that the worker closed, by cause, and logs the counts at
+    intervals.
+    """
 
     def __init__(self, log: Any, request_s: float) -> None:
         self._log, self._request_s = log, request_s
         self._counts = {"late": 0, "crowded": 0, "unread": 0}
         self._logged_at = float("-inf")  # time.monotonic()
 
-    def note(self, cause: str, address: str) -> None:
-        """Count a connection of an address."""
+    def count(self, cause: str, address: str) -> None:
+        """Count a closed connection of an address, and log the counts if the last line is
+        old enough.
+        """
         self._counts[cause] += 1
         now = time.monotonic()
-        if now - self._logged_at >= SAID_EVERY_S:
+        if now - self._logged_at >= LOG_EVERY_S:
             self._logged_at = now
             self._log.warning(
                 "Connections ended in the last %d s or more, the last of %s: %d whose "
                 "request did not arrive "
                 "within %d s, %d because too many waited, %d whose client did not take its answers",
-                SAID_EVERY_S, address, self._counts["late"], self._request_s,
+                LOG_EVERY_S, address, self._counts["late"], self._request_s,
                 self._counts["crowded"],
                 self._counts["unread"],
             )  # fmt: skip

@@ -1,11 +1,10 @@
-"""Requests that clients repeat byte for byte while nothing changes, as those do that wait
-for news.
+"""Requests that clients repeat byte for byte while nothing changes, such as polls for news.
 
-A view may say of an answer under which conditions the same request gets it again (Repeat).
-Then the worker's loop does what is left: it notes that the request came, lets its
-connection wait without a thread, and sends the answer when the time is over. At news, and
-in doubt, the request goes to a thread, which answers it in full. See
-docs/decisions/0030-repeated-requests.md.
+A view may attach a condition to an answer (`Repeat`): while it holds, the same request from
+the same client address gets the same answer. The worker's loop then does the rest without a
+thread: it counts the request, holds its connection for the wait that the view chose, and
+sends the remembered answer. When there may be news, or in any doubt, the request goes to a
+thread and is answered in full. See docs/decisions/0030-repeated-requests.md.
 """
 
 from __future__ import annotations
@@ -24,15 +23,14 @@ from brokerapi.http.repeats import Repeat
 
 log = logging.getLogger(__name__)
 
-# waits end together at multiples of it: each turn of the loop costs as much as a few
-# answers
+# Waits end together at multiples of this: a turn of the loop costs as much as a few answers.
 TICK_S = 0.1
-MOST_KNOWN = 10_000  # requests of a worker; the one that came longest ago goes
-MOST_BYTES = 4096  # of a request that is remembered
+MAX_REMEMBERED = 10_000  # requests per worker; the least recently used one is dropped
+MAX_REQUEST_BYTES = 4096  # a longer request is not remembered
 
 
 class Client(Hashable, Protocol):
-    """A connection, and the address of its other end."""
+    """A connection. `peer` is the address of its other end."""
 
     peer: str
 
@@ -41,165 +39,177 @@ C = TypeVar("C", bound=Client)
 T = TypeVar("T")
 
 
-class Loop(Protocol[C]):
-    """The worker that has the connections."""
+class ConnectionWorker(Protocol[C]):
+    """The worker that owns the connections."""
 
-    def hold(self, client: C) -> None:
-        """Let a client wait, who may hang up."""
+    def hold_client(self, client: C) -> None:
+        """Hold a client's connection; only its hang-up is noticed meanwhile."""
 
-    def answer_again(self, client: C, status: bytes, rest: bytes) -> None:
-        """Answer a request, with a date between two parts, whether its client was held or
-        not.
+    def send_remembered_answer(
+        self, client: C, before_date: bytes, after_date: bytes
+    ) -> None:
+        """Send an answer with a new date between its two parts, whether the client was held
+        or not.
         """
 
-    def answer_anew(self, client: C) -> None:
-        """Have the request of a client that was held answered in full."""
+    def answer_in_full(self, client: C) -> None:
+        """Pass the request of a held client to a thread."""
 
-    def tell_news(self, held: Held[C]) -> None:
-        """Have `look` called in the loop. Called by any thread."""
+    def defer_news_check(self, held: HeldRequest[C]) -> None:
+        """Let the loop call `check_news(held)`. May be called from any thread."""
 
 
-class Known(NamedTuple):
-    """A request's answer, in front of its Date header and behind it."""
+class RememberedAnswer(NamedTuple):
+    """The answer to a request, split at the value of its Date header."""
 
     repeat: Repeat
-    status: bytes
-    rest: bytes
+    before_date: bytes
+    after_date: bytes
 
 
-class Held(Generic[C]):
-    """A repeated request that waits; a flag that is raised at news."""
+class HeldRequest(Generic[C]):
+    """A repeated request that waits, and the flag that is set when there may be news."""
 
-    __slots__ = ("_is_set", "_tell", "client", "known", "leave")
+    __slots__ = ("_is_set", "_on_news", "answer", "client", "stop_watching")
 
-    def __init__(self, client: C, known: Known, tell: Callable[[Held[C]], object]) -> None:
-        self.client, self.known, self._tell = client, known, tell
+    def __init__(
+        self,
+        client: C,
+        answer: RememberedAnswer,
+        on_news: Callable[[HeldRequest[C]], object],
+    ) -> None:
+        self.client, self.answer, self._on_news = client, answer, on_news
         self._is_set = False
-        self.leave = known.repeat.watch(self)
+        self.stop_watching = answer.repeat.watch(self)
 
     def set(self) -> None:
         if not self._is_set:
             self._is_set = True
-            self._tell(self)
+            self._on_news(self)
 
     def is_set(self) -> bool:
         return self._is_set
 
     def has_news(self) -> bool:
-        """Return True if the request is to be answered in full. What comes later raises the
-        flag again.
+        """Return True if the request must be answered in full. Clears the flag first, so
+        later news set it again.
         """
         self._is_set = False
-        return not self.known.repeat.holds()
+        return not self.answer.repeat.holds()
 
 
-class Repeats(Generic[C]):
+class RepeatedRequests(Generic[C]):
     """The repeated requests of a worker.
 
-    All but `learn` and `knows` belong to the loop.
+    Threads may call `remember` and `remembers`; all other methods belong to the loop.
     """
 
-    def __init__(self, loop: Loop[C]) -> None:
-        self._loop = loop
+    def __init__(self, worker: ConnectionWorker[C]) -> None:
+        self._worker = worker
         self._guard = threading.Lock()
-        self._known: OrderedDict[tuple[str, bytes], Known] = OrderedDict()
-        self._held: dict[C, Held[C]] = {}
-        # a heap by time.monotonic(), with those that left
-        self._due: list[tuple[float, int, Held[C]]] = []
+        self._answers: OrderedDict[tuple[str, bytes], RememberedAnswer] = OrderedDict()
+        self._held: dict[C, HeldRequest[C]] = {}
+        # A heap by time.monotonic(). Requests that were released stay until they are due.
+        self._due: list[tuple[float, int, HeldRequest[C]]] = []
+        # Breaks ties in the heap: held requests cannot be compared.
         self._numbers = itertools.count()
 
-    def learn(self, client: C, request: bytes, answer: bytes, repeat: Repeat) -> None:
-        """Remember the answer to a request, all of it, as it was sent."""
-        status, end, rest = answer.partition(b"\r\nDate: ")
-        if not end or len(request) > MOST_BYTES:
+    def remember(self, client: C, request: bytes, answer: bytes, repeat: Repeat) -> None:
+        """Remember the complete answer to a request as it was sent."""
+        before_date, end, after_date = answer.partition(b"\r\nDate: ")
+        if not end or len(request) > MAX_REQUEST_BYTES:
             return
         with self._guard:
-            self._known[client.peer, request] = Known(
-                repeat, status, rest[rest.index(b"\r\n") :]
+            self._answers[client.peer, request] = RememberedAnswer(
+                repeat, before_date, after_date[after_date.index(b"\r\n") :]
             )
-            if len(self._known) > MOST_KNOWN:
-                self._known.popitem(last=False)
+            if len(self._answers) > MAX_REMEMBERED:
+                self._answers.popitem(last=False)
 
-    def knows(self, client: C, request: bytes) -> bool:
-        return (client.peer, request) in self._known
+    def remembers(self, client: C, request: bytes) -> bool:
+        return (client.peer, request) in self._answers
 
-    def begin(self, client: C, request: bytes) -> bool:
-        """Take a request, if it is a repeated one; False if it is to be answered in full."""
-        known = self._find(client, request)
-        if known is None or not _asked(known.repeat.begins, otherwise=False):
+    def begin_repeat(self, client: C, request: bytes) -> bool:
+        """Hold or answer a request if it is a repeated one. Return False if it must be
+        answered in full.
+        """
+        # Checked without the lock: most workers remember nothing.
+        if not self._answers:
             return False
-        if known.repeat.wait_s:
-            return self._hold(client, known)
-        self._answer_again(client, known)
+        with self._guard:
+            answer = self._answers.get((client.peer, request))
+            if answer is not None:
+                self._answers.move_to_end((client.peer, request))
+        if answer is None or not _call_view(answer.repeat.begins, otherwise=False):
+            return False
+        if answer.repeat.wait_s:
+            return self._hold_request(client, answer)
+        self._send_remembered(client, answer)
         return True
 
-    def look(self, held: Held[C]) -> None:
-        """Give a request that may have news to a thread, if it has."""
-        if self._held.get(held.client) is held and _asked(held.has_news, otherwise=True):
-            self.forget(held.client)
-            self._loop.answer_anew(held.client)
+    def _hold_request(self, client: C, answer: RememberedAnswer) -> bool:
+        """Hold a request until its wait is over. Return False if there is news already."""
+        held = _call_view(
+            lambda: HeldRequest(client, answer, self._worker.defer_news_check),
+            otherwise=None,
+        )
+        if held is None:
+            return False
+        # News may have come before the flag was registered.
+        if _call_view(held.has_news, otherwise=True):
+            _call_view(held.stop_watching, otherwise=None)
+            return False
+        due_at = math.ceil((time.monotonic() + answer.repeat.wait_s) / TICK_S) * TICK_S
+        self._held[client] = held
+        heapq.heappush(self._due, (due_at, next(self._numbers), held))
+        self._worker.hold_client(client)
+        return True
 
-    def end_due(self) -> None:
-        """Answer those whose time is over."""
+    def check_news(self, held: HeldRequest[C]) -> None:
+        """Pass a held request to a thread if its condition no longer holds."""
+        # A client may have been released and held again since the flag was set.
+        if self._held.get(held.client) is held and _call_view(
+            held.has_news, otherwise=True
+        ):
+            self.release_client(held.client)
+            self._worker.answer_in_full(held.client)
+
+    def answer_due(self) -> None:
+        """Answer the held requests whose wait is over."""
         now = time.monotonic()
         while self._due and self._due[0][0] <= now:
             _, _, held = heapq.heappop(self._due)
-            if self._held.get(held.client) is held:
-                self._end(held)
+            if self._held.get(held.client) is not held:
+                continue
+            self.release_client(held.client)
+            if _call_view(held.has_news, otherwise=True):
+                self._worker.answer_in_full(held.client)
+            else:
+                self._send_remembered(held.client, held.answer)
 
-    def forget(self, client: C) -> None:
-        """Let a client wait no longer, if it does."""
+    def release_client(self, client: C) -> None:
+        """Stop holding a client's request, if it is held."""
         held = self._held.pop(client, None)
         if held is not None:
-            _asked(held.leave, otherwise=None)
+            _call_view(held.stop_watching, otherwise=None)
 
-    def within_s(self, most_s: float) -> float:
-        """Return the time until the next is due, at most so long."""
-        return (
-            max(0.0, min(most_s, self._due[0][0] - time.monotonic()))
-            if self._due
-            else most_s
-        )
+    def seconds_to_next_due(self, max_s: float) -> float:
+        """Return the time until the next held request is due, at most `max_s`."""
+        if not self._due:
+            return max_s
+        return max(0.0, min(max_s, self._due[0][0] - time.monotonic()))
 
-    def _find(self, client: C, request: bytes) -> Known | None:
-        if not self._known:
-            return None
-        with self._guard:
-            known = self._known.get((client.peer, request))
-            if known is not None:
-                self._known.move_to_end((client.peer, request))
-            return known
-
-    def _hold(self, client: C, known: Known) -> bool:
-        held = _asked(lambda: Held(client, known, self._loop.tell_news), otherwise=None)
-        if held is None:
-            return False
-        # that came before the flag could be raised
-        if _asked(held.has_news, otherwise=True):
-            _asked(held.leave, otherwise=None)
-            return False
-        until = math.ceil((time.monotonic() + known.repeat.wait_s) / TICK_S) * TICK_S
-        self._held[client] = held
-        heapq.heappush(self._due, (until, next(self._numbers), held))
-        self._loop.hold(client)
-        return True
-
-    def _end(self, held: Held[C]) -> None:
-        self.forget(held.client)
-        if _asked(held.has_news, otherwise=True):
-            self._loop.answer_anew(held.client)
-        else:
-            self._answer_again(held.client, held.known)
-
-    def _answer_again(self, client: C, known: Known) -> None:
-        _asked(known.repeat.answered, otherwise=None)
-        self._loop.answer_again(client, known.status, known.rest)
+    def _send_remembered(self, client: C, answer: RememberedAnswer) -> None:
+        _call_view(answer.repeat.answered, otherwise=None)
+        self._worker.send_remembered_answer(client, answer.before_date, answer.after_date)
 
 
-def _asked(question: Callable[[], T], *, otherwise: T) -> T:
-    """Return what a view's code says; the loop must not end by a bug in it."""
+def _call_view(call: Callable[[], T], *, otherwise: T) -> T:
+    """Call code of a view and return its result, or `otherwise` if it raises: a bug must
+    not end the loop.
+    """
     try:
-        return question()
+        return call()
     except Exception:
         log.exception(
             "A view cannot say what becomes of a repeated request: it is answered in full"

@@ -1,16 +1,16 @@
 """Runs a whole server in the foreground: `script/server` ends here.
 
-It prepares the database, starts the broker (gunicorn) and the jobs (django-q), says when
-they answer, starts again what died, and stops everything on SIGTERM or Ctrl-C. In the data
-directory it keeps
+The supervisor prepares the database, starts the broker (gunicorn) and the job runner
+(django-q), prints a line when the broker answers, restarts a child that ended, and stops
+everything on SIGTERM or Ctrl-C. It keeps these files in the data directory:
 
-    server.lock       held while it runs: a second server on the directory is refused
-    broker.pid        gunicorn's master; kill it in whatever way to restart the broker alone
-    log/*.log         what the children and the preparation say, cut back when a file exceeds
-                      LOG_BYTES
+    server.lock       locked while the server runs: a second one on the directory is refused
+    broker.pid        pid of gunicorn's master; kill it to restart the broker alone
+    log/*.log         output of the children and of the preparation; moved to <name>.1 and
+                      emptied above LOG_BYTES
     credentials.env   URL, API key and administrator
 
-A child gets SIGTERM from the kernel when this process dies, so that not even kill -9 leaves
+The kernel sends SIGTERM to a child when this process dies, so not even kill -9 leaves
 orphans.
 """
 
@@ -36,22 +36,22 @@ from typing import TextIO
 
 HOME = Path(__file__).resolve().parents[2]
 PR_SET_PDEATHSIG = 1
-STOP_S = 50  # of a child to stop by itself: more than gunicorn's graceful time
-READY_S = 120  # from the start of the broker to its first answer
-LOG_BYTES = 32 << 20  # of one log file; as much again is kept as <name>.1
-# before the 1st, 2nd, … restart of a child that keeps dying
-PAUSES_S = (0.2, 0.5, 1, 2, 5, 10)
-STEADY_S = 30  # a child that ran so long starts again without delay
+STOP_S = 50  # until a child is killed: longer than gunicorn's graceful_timeout
+READY_S = 120  # until the broker must have answered for the first time
+LOG_BYTES = 32 << 20  # per log file; the same again is kept as <name>.1
+# Pauses before the 1st, 2nd, … restart of a child that keeps failing.
+RESTART_PAUSES_S = (0.2, 0.5, 1, 2, 5, 10)
+STABLE_AFTER_S = 30  # a child that ran this long counts as healthy again
 
 
-class Refused(Exception):
-    """Reason why the server does not start, in one line for the user."""
+class StartRefused(Exception):
+    """The server cannot start; the text is one line for the user."""
 
 
 @dataclass
 class Child:
-    """One process to keep alive, in a session of its own so that Ctrl-C reaches only the
-    supervisor.
+    """A process that is restarted when it ends. It has a session of its own, so that Ctrl-C
+    reaches only the supervisor.
     """
 
     name: str
@@ -59,15 +59,28 @@ class Child:
     log: Path
     environ: dict[str, str] = field(default_factory=dict)
     process: subprocess.Popen[bytes] | None = None
-    started: float = 0.0
+    started_at: float = 0.0
     failures: int = 0
-    due: float = field(default_factory=time.monotonic)
+    restart_at: float = field(default_factory=time.monotonic)
 
-    def tend(self) -> None:
-        """Start the child if its time has come, or notice its end."""
+    def ensure_running(self) -> None:
+        """Notice the end of the process, and start it when its time has come."""
         if self.process is not None and self.process.poll() is not None:
-            self._ended(self.process)
-        if self.process is None and time.monotonic() >= self.due:
+            self.kill_group()
+            ran_s = time.monotonic() - self.started_at
+            # Status 0, such as that of a requested restart, is no failure.
+            if self.process.returncode == 0 or ran_s > STABLE_AFTER_S:
+                self.failures = 0
+            else:
+                self.failures += 1
+            log_event(
+                f"{self.name} ended ({self.process.returncode}) after {ran_s:.0f} s; it "
+                f"starts again. See {self.log}"
+            )
+            last_pause = len(RESTART_PAUSES_S) - 1
+            pause_s = RESTART_PAUSES_S[min(max(self.failures - 1, 0), last_pause)]
+            self.process, self.restart_at = None, time.monotonic() + pause_s
+        if self.process is None and time.monotonic() >= self.restart_at:
             self.start()
 
     def start(self) -> None:
@@ -80,46 +93,34 @@ class Child:
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
-                # safe here: this process has one thread
+                # preexec_fn is safe here: this process has one thread.
                 preexec_fn=die_with_parent(os.getpid()),
             )
-        self.started = time.monotonic()
+        self.started_at = time.monotonic()
 
-    def _ended(self, process: subprocess.Popen[bytes]) -> None:
-        self.sweep()
-        lasted = time.monotonic() - self.started
-        asked_to = process.returncode == 0  # a polite restart is no failure
-        self.failures = 0 if asked_to or lasted > STEADY_S else self.failures + 1
-        pause = PAUSES_S[min(max(self.failures - 1, 0), len(PAUSES_S) - 1)]
-        note(
-            f"{self.name} ended ({process.returncode}) after {lasted:.0f} s; it starts "
-            f"again. See {self.log}"
-        )
-        self.process, self.due = None, time.monotonic() + pause
+    def is_running(self) -> bool:
+        return self.process is not None and self.process.poll() is None
 
-    def signal(self, number: int) -> None:
-        if self.process is not None and self.process.poll() is None:
-            self.process.send_signal(number)
-
-    def sweep(self) -> None:
-        """Kill what is left of the child's own children."""
+    def kill_group(self) -> None:
+        """Kill what is left of the child's process group, its own children included."""
         if self.process is not None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.process.pid, signal.SIGKILL)
 
 
-def die_with_parent(parent: int) -> Callable[[], None]:
-    """Return what a new child runs before its program: SIGTERM when the parent ends, in
-    whatever way.
+def die_with_parent(parent_pid: int) -> Callable[[], None]:
+    """Return a function for the new child, which asks the kernel for SIGTERM when the
+    parent dies.
     """
     prctl = ctypes.CDLL(None, use_errno=True).prctl
 
-    def arrange() -> None:
+    def set_death_signal() -> None:
         prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
-        if os.getppid() != parent:
+        # The parent may have died before prctl() took effect.
+        if os.getppid() != parent_pid:
             os._exit(1)
 
-    return arrange
+    return set_death_signal
 
 
 class Supervisor:
@@ -127,102 +128,111 @@ class Supervisor:
         self.data, self.host, self.port = data, host, port
         self.url = f"http://{'127.0.0.1' if host in ('0.0.0.0', '::') else host}:{port}"  # noqa: S104
         self.stopping = False
-        self.hurry = False
-        self.known = (data / "credentials.env").exists()  # before this start
-        logs = data / "log"
-        python = sys.executable
-        pid_file = str(data / "broker.pid")
-        serve = [
-            python,
-            "-m",
-            "gunicorn",
-            "--config",
-            "catmq_site/server/gunicorn_conf.py",
-            "--pid",
-            pid_file,
+        self.kill_now = False
+        self.had_credentials = (data / "credentials.env").exists()  # from an earlier start
+        broker_command = [
+            *(sys.executable, "-m", "gunicorn"),
+            *("--config", "catmq_site/server/gunicorn_conf.py"),
+            *("--pid", str(data / "broker.pid")),
         ]
-        self.broker = Child("The broker", serve, logs / "broker.log")
-        work = [python, "manage.py", "qcluster", "--skip-checks"]
-        self.jobs = Child(
-            "The job runner", work, logs / "jobs.log", {"CATMQ_PROCESS": "jobs"}
+        self.broker = Child("The broker", broker_command, data / "log" / "broker.log")
+        jobs = Child(
+            "The job runner",
+            [sys.executable, "manage.py", "qcluster", "--skip-checks"],
+            data / "log" / "jobs.log",
+            {"CATMQ_PROCESS": "jobs"},
         )
-        self.children = [self.broker, self.jobs]
+        self.children = [self.broker, jobs]
 
     def run(self) -> None:
-        """Everything from the lock to the last child's end. Raises Refused."""
-        (self.data / "log").mkdir(mode=0o700, parents=True, exist_ok=True)
-        with self._lock():
+        """Run the server from taking the lock to the end of the last child. Raises
+        StartRefused.
+        """
+        # Every child, `prepare` included, opens its metrics files as soon as it starts.
+        for name in ("log", "metrics"):
+            (self.data / name).mkdir(mode=0o700, parents=True, exist_ok=True)
+        with self._take_lock():
             for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-                signal.signal(number, lambda *_: self._stop())
+                signal.signal(number, self._request_stop)
+            # Only under the lock: another server might use the port and the database.
             self._wait_for_port()
             self._prepare()
             try:
-                self._serve()
+                self._watch_children()
             finally:
-                self._end()
+                self._stop_children()
 
-    def _stop(self) -> None:
-        self.hurry = self.stopping  # the second Ctrl-C does not wait
+    def _request_stop(self, *_: object) -> None:
+        self.kill_now = self.stopping  # a second Ctrl-C does not wait
         self.stopping = True
 
-    def _rest(self, seconds: float) -> bool:
-        """Wait so long; True if the server is to stop. An event hangs if a signal sets it
-        inside wait().
+    def _sleep(self, seconds: float) -> bool:
+        """Sleep, and return True if the server must stop.
+
+        No threading.Event: one that a signal handler sets while wait() holds its lock would
+        hang.
         """
         if not self.stopping:
             time.sleep(seconds)
         return self.stopping
 
-    def _lock(self) -> TextIO:
+    def _take_lock(self) -> TextIO:
         file = (self.data / "server.lock").open("a+")
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             file.seek(0)
-            raise Refused(
+            raise StartRefused(
                 f"A server (pid {file.read().strip()}) already runs on {self.data}."
             ) from None
+        # The pid is for the message above; the lock itself is what counts.
         file.truncate(0)
         file.write(str(os.getpid()))
         file.flush()
         return file
 
     def _wait_for_port(self) -> None:
-        """Return when the port is free; a broker that a killed server left is given time to
-        end.
+        """Return when the port is free. A broker left over from a killed server gets time
+        to end. Raises StartRefused.
         """
-        end = time.monotonic() + STOP_S
+        give_up_at = time.monotonic() + STOP_S
         while not self._port_is_free():
-            if not self._left_broker() or time.monotonic() > end or self._rest(0.2):
-                raise Refused(
+            if (
+                not self._old_broker_runs()
+                or time.monotonic() > give_up_at
+                or self._sleep(0.2)
+            ):
+                raise StartRefused(
                     f"Port {self.port} of {self.host} is in use; choose another one with --port."
                 )
         (self.data / "broker.pid").unlink(missing_ok=True)
 
     def _port_is_free(self) -> bool:
         try:
-            found = socket.getaddrinfo(
+            addresses = socket.getaddrinfo(
                 self.host, self.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
             )
         except OSError as error:
-            raise Refused(
+            raise StartRefused(
                 f"{self.host} is not an address of this machine: {error.strerror}"
             ) from None
-        family, kind, protocol, _, address = found[0]
+        family, kind, protocol, _, address = addresses[0]
         with socket.socket(family, kind, protocol) as probe:
+            # As gunicorn binds, so that connections in TIME_WAIT do not count.
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
                 probe.bind(address)
                 probe.listen(1)
             except PermissionError:
-                raise Refused(
+                raise StartRefused(
                     f"Port {self.port} needs root; choose one above 1023 with --port."
                 ) from None
             except OSError:
                 return False
         return True
 
-    def _left_broker(self) -> bool:
+    def _old_broker_runs(self) -> bool:
+        # A pid may be given again: only a gunicorn counts.
         try:
             pid = int((self.data / "broker.pid").read_text())
             return b"gunicorn" in Path(f"/proc/{pid}/cmdline").read_bytes()
@@ -233,91 +243,97 @@ class Supervisor:
         log = self.data / "log" / "prepare.log"
         with log.open("ab") as output:
             command = [sys.executable, "manage.py", "prepare", "--url", self.url]
-            done = subprocess.Popen(  # noqa: S603  our own program
+            process = subprocess.run(  # noqa: S603  our own program
                 command,
                 cwd=HOME,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.PIPE,
+                check=False,
             )
-            _, complaints = done.communicate()
-            output.write(complaints)
-        if done.returncode and not self.stopping:
-            last = complaints.decode(errors="replace").strip().splitlines()[-1:] or [
-                "no reason given"
-            ]
-            raise Refused(f"The database could not be prepared: {last[0]}\nMore in {log}")
+            output.write(process.stderr)
+        # A stop may have interrupted it: then its status means nothing.
+        if process.returncode and not self.stopping:
+            lines = process.stderr.decode(errors="replace").strip().splitlines()
+            reason = lines[-1] if lines else "no reason given"
+            raise StartRefused(
+                f"The database could not be prepared: {reason}\nMore in {log}"
+            )
 
-    def _serve(self) -> None:
-        limit = time.monotonic() + READY_S
+    def _watch_children(self) -> None:
+        ready_by = time.monotonic() + READY_S
         ready = False
-        while not self._rest(0.1 if not ready else 0.25):
+        while not self._sleep(0.25 if ready else 0.1):
             for child in self.children:
-                child.tend()
-                cut(child.log)
+                child.ensure_running()
+                truncate_log(child.log)
             if ready:
                 continue
-            ready = answers(self.url)
-            if ready:
-                self._greet()
-            elif self.broker.failures or time.monotonic() > limit:
-                raise Refused(f"The broker did not start:\n{tail(self.broker.log)}")
+            if ready := is_ready(self.url):
+                self._print_welcome()
+            # Fail at the first crash instead of restarting until READY_S: it will not start
+            # by itself.
+            elif self.broker.failures or time.monotonic() > ready_by:
+                raise StartRefused(
+                    f"The broker did not start:\n{last_lines(self.broker.log)}"
+                )
 
-    def _greet(self) -> None:
+    def _print_welcome(self) -> None:
         print(f"CatMQ is ready: {self.url}", flush=True)  # noqa: T201  the one line of our stdout
         client, credentials = HOME / "client", self.data / "credentials.env"
         if "CATMQ_API_KEY=" not in credentials.read_text():
-            say(
+            write_stderr(
                 "  The metadata has an administrator already, so this directory got "
                 "neither key nor account."
             )
-            say("  To make a key: manage.py create_api_key NAME --right admin='*'")
+            write_stderr("  To make a key: manage.py create_api_key NAME --right admin='*'")
             return
-        if not self.known:
-            say(
+        if not self.had_credentials:
+            write_stderr(
                 f"  Made: an administrator and an API key that may do everything, in {credentials}"
             )
-        say(f"  set -a; . {credentials}; set +a")
-        say(
+        write_stderr(f"  set -a; . {credentials}; set +a")
+        write_stderr(
             f"  {HOME / '.venv/bin/pip'} install -q {client} && PATH={HOME / '.venv/bin'}:$PATH"
         )
-        # as with a database of one's own
-        if b"no node is registered" in readiness(self.url)[1]:
-            say(
+        # This happens with an external database, where no node is registered at first.
+        if b"no node is registered" in get_readiness(self.url)[1]:
+            write_stderr(
                 "  Register a node before the next line: docs/how-to/run-on-mariadb.md, step 3"
             )
-        say(
+        write_stderr(
             "  catmq topic create first --queues 4 && echo hello | catmq send first && "
             "catmq peek first"
         )
 
-    def _end(self) -> None:
-        """Stop all children: politely, then not."""
+    def _stop_children(self) -> None:
+        """Stop all children: SIGTERM first, SIGKILL after STOP_S or a second Ctrl-C."""
         for child in self.children:
-            child.signal(signal.SIGTERM)
-        end = time.monotonic() + STOP_S
-        while time.monotonic() < end and not self.hurry and any(map(_runs, self.children)):
+            if child.process is not None and child.is_running():
+                child.process.send_signal(signal.SIGTERM)
+        kill_at = time.monotonic() + STOP_S
+        while (
+            time.monotonic() < kill_at
+            and not self.kill_now
+            and any(child.is_running() for child in self.children)
+        ):
             time.sleep(0.05)
         for child in self.children:
-            child.sweep()
+            child.kill_group()
             if child.process is not None:
                 child.process.wait()
 
 
-def _runs(child: Child) -> bool:
-    return child.process is not None and child.process.poll() is None
-
-
-def answers(url: str) -> bool:
-    """Return True if the broker serves: by /readyz, or with nodes offline, or drained."""
-    status, text = readiness(url)
-    if status == 200 or b"drained" in text:
+def is_ready(url: str) -> bool:
+    """Return True if the broker serves. Drained, or with nodes offline, counts as serving."""
+    status, body = get_readiness(url)
+    if status == 200 or b"drained" in body:
         return True
-    return bool(os.environ.get("CATMQ_DATABASE_URL")) and b"node" in text
+    return bool(os.environ.get("CATMQ_DATABASE_URL")) and b"node" in body
 
 
-def readiness(url: str) -> tuple[int, bytes]:
-    """Return status and text of /readyz; 0 and nothing from a broker that does not answer."""
+def get_readiness(url: str) -> tuple[int, bytes]:
+    """Return status and body of /readyz; 0 and b'' if the broker does not answer."""
     host, _, port = url.removeprefix("http://").rpartition(":")
     connection = http.client.HTTPConnection(host.strip("[]"), int(port), timeout=5)
     try:
@@ -330,14 +346,16 @@ def readiness(url: str) -> tuple[int, bytes]:
         connection.close()
 
 
-def cut(log: Path) -> None:
-    """Keep a log file below its limit; the children append, so it is emptied in place."""
+def truncate_log(log: Path) -> None:
+    """Keep a log file below its limit. It is emptied in place, because the children append
+    to it.
+    """
     if log.exists() and log.stat().st_size > LOG_BYTES:
         shutil.copyfile(log, log.with_name(f"{log.name}.1"))
         os.truncate(log, 0)
 
 
-def tail(log: Path, lines: int = 15) -> str:
+def last_lines(log: Path, lines: int = 15) -> str:
     return (
         "\n".join(log.read_text(errors="replace").splitlines()[-lines:])
         if log.exists()
@@ -345,16 +363,18 @@ def tail(log: Path, lines: int = 15) -> str:
     )
 
 
-def say(text: str) -> None:
+def write_stderr(text: str) -> None:
     print(text, file=sys.stderr, flush=True)  # noqa: T201
 
 
-def note(text: str) -> None:
-    """One line on stderr about something that happened, with the time."""
-    say(f"{datetime.now().astimezone().isoformat(sep=' ', timespec='milliseconds')} {text}")
+def log_event(text: str) -> None:
+    """Print one line on stderr about an event, with the time."""
+    write_stderr(
+        f"{datetime.now().astimezone().isoformat(sep=' ', timespec='milliseconds')} {text}"
+    )
 
 
-def arguments() -> argparse.Namespace:
+def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="script/server",
         description="Starts a CatMQ server: broker, portal and jobs. Stop it with Ctrl-C "
@@ -381,44 +401,43 @@ def arguments() -> argparse.Namespace:
         metavar="DIR",
         help="data directory (default var)",
     )
-    chosen = parser.parse_args()
-    if not 0 < chosen.port < 65536:
+    options = parser.parse_args()
+    if not 0 < options.port < 65536:
         parser.error("--port must be from 1 to 65535")
-    return chosen
+    return options
 
 
-def make_usable(data: Path) -> None:
-    """Make the data directory. Raises Refused if there is none afterwards that can be
-    written to.
-    """
+def create_data_directory(data: Path) -> None:
+    """Create the data directory. Raises StartRefused if it cannot be written to."""
     try:
         data.mkdir(mode=0o700, parents=True, exist_ok=True)
         problem = "" if os.access(data, os.W_OK | os.X_OK) else "Permission denied"
     except OSError as error:
         problem = str(error.strerror)
     if problem:
-        raise Refused(
+        raise StartRefused(
             f"The data directory {data} cannot be used: {problem}. Give another one with --data."
         )
 
 
 def main() -> int:
-    chosen = arguments()
-    data: Path = chosen.data.expanduser().resolve()
+    options = parse_arguments()
+    data: Path = options.data.expanduser().resolve()
+    # Children inherit these, and metadata.config reads them below.
     os.environ |= {
         "CATMQ_DATA_DIR": str(data),
-        "CATMQ_BIND": f"{chosen.host}:{chosen.port}",
+        "CATMQ_BIND": f"{options.host}:{options.port}",
         "PYTHONUNBUFFERED": "1",
     }
     os.environ["PROMETHEUS_MULTIPROC_DIR"] = str(data / "metrics")
     try:
-        make_usable(data)
+        create_data_directory(data)
         from metadata import config, private  # reads and checks the settings
 
         private.protect_or_exit(config.config.data_dir)
-        Supervisor(data=data, host=chosen.host, port=chosen.port).run()
-    except (Refused, ValueError, OSError) as error:
-        say(str(error))
+        Supervisor(data=data, host=options.host, port=options.port).run()
+    except (StartRefused, ValueError, OSError) as error:
+        write_stderr(str(error))
         return 1
     return 0
 

@@ -1,15 +1,21 @@
-"""gunicorn's threaded worker with a loop of its own: no thread waits for what a client has
-yet to send.
+"""gunicorn's threaded worker with an event loop of its own, so that no thread waits for
+bytes that a client has yet to send.
 
-The loop collects requests without blocking (catmq_site/server/incoming.py) and gives a
-thread only those that are whole, so a client that sends slowly, or nothing, costs a file
-and a kilobyte, and no thread. Bodies above SMALL_BODY_BYTES are the exception: the thread
-reads them, under limits (catmq_site/server/channels.py), and so it is with answers that a
-client does not take. What the kernel has taken of an answer, and the client has not, is
-memory as well: such connections are few, and must move. A connection that ends is closed by
-the loop when the client has closed it, too. Where too many wait, the oldest of the address
-with most of them goes (catmq_site/server/crowds.py). Requests that are repeated while
-nothing changes take no thread either (catmq_site/server/repeats.py).
+The loop collects requests without blocking (catmq_site/server/connections.py) and passes
+only complete requests to threads. A client that sends slowly, or nothing, costs a file and
+a kilobyte, and no thread. There are two exceptions, both under the limits of
+catmq_site/server/channels.py: bodies above SMALL_BODY_BYTES are read by the thread, and so
+are answers sent to a client that reads slowly.
+
+Bytes of an answer that the kernel has buffered and the client has not read are memory, too.
+The number of such connections is limited, and each must make progress. Connections over a
+limit are evicted, the oldest of the address with most connections first
+(catmq_site/server/wait_lists.py). Requests that are repeated while nothing changes take no
+thread either (catmq_site/server/repeats.py).
+
+A connection is either in exactly one wait list, and then only the loop may touch it, or a
+thread serves it. epoll is one-shot, so nothing is reported about a connection while a
+thread has it.
 """
 
 from __future__ import annotations
@@ -33,29 +39,29 @@ from catmq_site import logs
 from catmq_site.background import broker_memory
 from catmq_site.server import answers, refusals
 from catmq_site.server.answers import Answer
-from catmq_site.server.channels import BODY, REST, Channel
-from catmq_site.server.crowds import Crowd
-from catmq_site.server.incoming import Connection, Unread
-from catmq_site.server.repeats import MOST_BYTES, Held, Repeats
+from catmq_site.server.channels import BODY, NO_WAIT, Channel
+from catmq_site.server.connections import Connection, UnreadAnswers
+from catmq_site.server.repeats import MAX_REQUEST_BYTES, HeldRequest, RepeatedRequests
+from catmq_site.server.wait_lists import WaitList
 
-REQUEST_S = 5.0  # from the first byte of a request until a thread can begin
-CLOSE_S = 2.0  # for a client to close a connection that has ended
-NOTIFY_S = 0.5
-TURN_S = 1.0  # the longest pause of the loop
-MOST_UNFINISHED = 1024  # requests of a worker that have begun to arrive, at most
-MOST_UNFINISHED_OF_ONE = 256  # of one address
-# of so many threads one may wait for a slow client; half of these for those of one address
+REQUEST_S = 5.0  # from the first byte of a request until it is complete
+CLOSE_S = 2.0  # for a client to close its side after the last answer
+NOTIFY_EVERY_S = 0.5
+MAX_POLL_S = 1.0  # limits of time are checked at least this often
+MAX_UNFINISHED = 1024  # requests per worker that have arrived in part
+MAX_UNFINISHED_PER_ADDRESS = 256  # … per address
+# One thread in SLOW_SHARE may wait for a slow client; half of them for one address.
 SLOW_SHARE = 8
-SPARE_FILES = 512  # what is no client's connection: databases, logs, listeners
-NO_ROOM = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
-NOBODY = (errno.EAGAIN, errno.EWOULDBLOCK, errno.ECONNABORTED)
-GONE = (errno.EPIPE, errno.ECONNRESET, errno.ENOTCONN, errno.ETIMEDOUT)
+SPARE_FILES = 512  # files that are not client connections: databases, logs, listeners
+OUT_OF_RESOURCES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+NO_CLIENT_WAITS = (errno.EAGAIN, errno.EWOULDBLOCK, errno.ECONNABORTED)
+CONNECTION_LOST = (errno.EPIPE, errno.ECONNRESET, errno.ENOTCONN, errno.ETIMEDOUT)
 READABLE = select.EPOLLIN | select.EPOLLONESHOT
 HUNG_UP = select.EPOLLRDHUP | select.EPOLLONESHOT
 
 
 class Log(glogging.Logger):  # type: ignore[misc]
-    """gunicorn's own log, in the form of all others."""
+    """gunicorn's log in the format of all other logs."""
 
     def setup(self, cfg: Any) -> None:
         super().setup(cfg)
@@ -67,31 +73,37 @@ class Log(glogging.Logger):  # type: ignore[misc]
 class Worker(ThreadWorker):  # type: ignore[misc]
     alive: bool
     _accepting: bool
-    notified = float("-inf")  # time.monotonic() of the last sign of life
+    notified = float("-inf")  # time.monotonic() of the last report to the master
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        slow = max(2, self.cfg.threads // SLOW_SHARE)
-        self.slow: Crowd[Channel] = Crowd(
-            limit_s=float("inf"), most=slow, most_of_one=slow // 2
+        max_slow_threads = max(2, self.cfg.threads // SLOW_SHARE)
+        self.slow: WaitList[Channel] = WaitList(
+            limit_s=float("inf"),
+            max_size=max_slow_threads,
+            max_per_address=max_slow_threads // 2,
         )
         self.capacity = self.cfg.worker_connections
-        self.idle: Crowd[Connection] = Crowd(limit_s=self.cfg.keepalive, most=self.capacity)
-        most = {"most": MOST_UNFINISHED, "most_of_one": MOST_UNFINISHED_OF_ONE}
-        self.unfinished: Crowd[Connection] = Crowd(limit_s=REQUEST_S, **most)
-        self.closing: Crowd[Connection] = Crowd(limit_s=CLOSE_S, **most)
-        self.unread = Unread()
-        self.held: Crowd[Connection] = Crowd(limit_s=float("inf"), most=self.capacity)
-        self.repeats: Repeats[Connection] = Repeats(self)
-        self.connections: dict[int, Connection] = {}  # by file
-        # time.monotonic(); later than now while there is no room for more
+        self.idle: WaitList[Connection] = WaitList(
+            limit_s=self.cfg.keepalive, max_size=self.capacity
+        )
+        limits = {"max_size": MAX_UNFINISHED, "max_per_address": MAX_UNFINISHED_PER_ADDRESS}
+        self.unfinished: WaitList[Connection] = WaitList(limit_s=REQUEST_S, **limits)
+        self.closing: WaitList[Connection] = WaitList(limit_s=CLOSE_S, **limits)
+        self.unread = UnreadAnswers()
+        self.held: WaitList[Connection] = WaitList(
+            limit_s=float("inf"), max_size=self.capacity
+        )
+        self.repeats: RepeatedRequests[Connection] = RepeatedRequests(self)
+        self.connections: dict[int, Connection] = {}  # by file descriptor
+        # time.monotonic(); in the future while there is no room for more connections
         self.accepts_at = 0.0
-        self.sent_away = refusals.SentAway(self.log, REQUEST_S)
+        self.eviction_log = refusals.EvictionLog(self.log, REQUEST_S)
 
     def init_process(self) -> None:
         self.epoll = select.epoll()
-        files = resource.getrlimit(resource.RLIMIT_NOFILE)[0] - SPARE_FILES
-        self.capacity = max(SPARE_FILES, min(self.capacity, files))
+        max_files = resource.getrlimit(resource.RLIMIT_NOFILE)[0] - SPARE_FILES
+        self.capacity = max(SPARE_FILES, min(self.capacity, max_files))
         super().init_process()
 
     def run(self) -> None:
@@ -99,34 +111,36 @@ class Worker(ThreadWorker):  # type: ignore[misc]
         self.set_accept_enabled(True)
         while self.alive and self.is_parent_alive():
             self.notify()
-            self.turn()
+            self.handle_events()
             self.set_accept_enabled(time.monotonic() >= self.accepts_at)
         self.alive = False
         self.stop_listening()
-        self.idle.hurry(CLOSE_S)
-        self.unread.hurry(CLOSE_S)
-        until = time.monotonic() + self.cfg.graceful_timeout
-        while self.connections and time.monotonic() < until:
+        # A client may be sending its next request: idle connections get CLOSE_S more.
+        self.idle.shorten_limit(CLOSE_S)
+        self.unread.shorten_limit(CLOSE_S)
+        stop_by = time.monotonic() + self.cfg.graceful_timeout
+        while self.connections and time.monotonic() < stop_by:
             self.notify()
-            self.turn()
+            self.handle_events()
+        # Not waited for: all connections are closed, or graceful_timeout has passed.
         self.tpool.shutdown(wait=False)
         for connection in list(self.connections.values()):
-            if connection.crowd is not None:
-                self.drop(connection)
+            if connection.wait_list is not None:
+                self.close_connection(connection)
         self.method_queue.close()
 
-    def turn(self) -> None:
-        for file, _ in self.epoll.poll(self.repeats.within_s(TURN_S)):
+    def handle_events(self) -> None:
+        for file, _ in self.epoll.poll(self.repeats.seconds_to_next_due(MAX_POLL_S)):
             if file == self.method_queue.fileno():
                 self.method_queue.run_callbacks(file)
             elif (connection := self.connections.get(file)) is not None:
-                self.hear(connection)
-            else:  # a listener, or a connection that was ended since
+                self.read_from_client(connection)
+            else:  # a listener, or a connection that was closed since poll() returned
                 for listener in self.sockets:
                     if listener.fileno() == file:
                         self.accept(listener)
-        self.repeats.end_due()
-        self.clear_away()
+        self.repeats.answer_due()
+        self.end_overdue()
 
     def set_accept_enabled(self, enabled: bool) -> None:
         if enabled == self._accepting:
@@ -140,273 +154,296 @@ class Worker(ThreadWorker):  # type: ignore[misc]
                 self.epoll.unregister(listener)
 
     def stop_listening(self) -> None:
-        """Accept nobody any more.
+        """Stop accepting connections.
 
-        The listening sockets are closed at once: gunicorn would keep them until the last
-        request has finished, and clients would connect, send, and learn nothing for so
-        long. Those that have connected are served; a client that is refused knows that
-        nothing was done.
+        The listening sockets are closed at once. gunicorn would keep them open until the
+        last request has finished, and clients would connect and send without an answer for
+        that long. Connections that were accepted are served; a client whose connection is
+        refused knows that nothing was done.
         """
         self.set_accept_enabled(False)
         for listener in self.sockets:
-            if broker_memory.stopping():  # else the other workers take them
-                self.accept_waiting(listener)
+            # Accept the backlog, unless other workers will.
+            while broker_memory.is_stopping() and self.accept(listener):
+                pass
             listener.close()
 
-    def accept_waiting(self, listener: socket.socket) -> None:
-        while self.accept(listener):
-            pass
-
     def accept(self, listener: socket.socket) -> bool:
-        """Let a new connection wait for its first request; whether there was one."""
+        """Accept a connection and let it wait for its first request. Return False if there
+        was none, or no room for one.
+        """
         if len(self.connections) >= self.capacity and not self.make_room():
             return False
         try:
             sock, client = listener.accept()
         except OSError as error:
-            if error.errno in NO_ROOM:
+            if error.errno in OUT_OF_RESOURCES:
                 self.make_room()
-            elif error.errno not in NOBODY:
+            elif error.errno not in NO_CLIENT_WAITS:
                 raise
             return False
         connection = Connection(sock, client, listener.getsockname())
         self.connections[sock.fileno()] = connection
+        # Registered without events; park() arms it.
         self.epoll.register(sock, 0)
         self.park(connection, self.idle)
         return True
 
     def make_room(self) -> bool:
-        """End a connection that is not being served; if there is none, accept nobody for a
-        while.
+        """Evict a connection that is not being served. If there is none, stop accepting for
+        a moment and return False.
         """
-        for crowd in (self.closing, self.unread, self.unfinished, self.idle, self.held):
-            oldest = crowd.oldest()
-            if oldest is not None:
-                self.send_away(oldest)
+        for wait_list in (self.closing, self.unread, self.unfinished, self.idle, self.held):
+            evicted = wait_list.pop_oldest()
+            if evicted is not None:
+                self.evict(evicted)
                 return True
-        self.accepts_at = time.monotonic() + TURN_S
+        self.accepts_at = time.monotonic() + MAX_POLL_S
         return False
 
     def park(
-        self, connection: Connection, crowd: Crowd[Connection], for_what: int = READABLE
+        self,
+        connection: Connection,
+        wait_list: WaitList[Connection],
+        events: int = READABLE,
     ) -> None:
-        """Let a connection wait for its client in the loop. From here on it is the loop's
-        alone.
+        """Put a connection on a wait list and arm epoll for it. The calling thread must not
+        touch it afterwards.
         """
-        connection.crowd = crowd
-        surplus = crowd.add(
-            connection, lambda: self.epoll.modify(connection.sock, for_what)
+        # Set before epoll is armed, because the loop may read it at once.
+        connection.wait_list = wait_list
+        evicted = wait_list.add(
+            connection, lambda: self.epoll.modify(connection.sock, events)
         )
-        if surplus is not None:
-            self.method_queue.defer(self.send_away, surplus)
+        if evicted is not None:
+            # park() may run in a thread, and the evicted connection belongs to the loop.
+            self.method_queue.defer(self.evict, evicted)
 
-    def hear(self, connection: Connection) -> None:
-        """Take what a client has sent; a whole request goes to a thread, unless it is a
-        repeated one.
-        """
-        crowd = connection.crowd
-        if crowd is None or connection not in crowd or connection.has_ended:
-            # it was found to be one too many meanwhile, or waits for its client to read
-            # only
+    def read_from_client(self, connection: Connection) -> None:
+        """Read the bytes of a client. Start its request if that is complete now."""
+        wait_list = connection.wait_list
+        if wait_list is None or connection not in wait_list or connection.has_ended:
+            # It was evicted since poll() returned, or only waits for its client to read.
             return
-        if crowd is self.held:  # it has hung up
-            crowd.remove(connection)
-            self.drop(connection)
+        if wait_list is self.held:  # only a hang-up is reported for it
+            wait_list.remove(connection)
+            self.close_connection(connection)
             return
         try:
-            whole = connection.drains() if crowd is self.closing else connection.hears()
+            is_complete = (
+                connection.discard() if wait_list is self.closing else connection.receive()
+            )
         except BlockingIOError:
-            whole = False
+            is_complete = False
         except OSError:
-            if crowd.remove(connection):
-                self.finish(connection)
+            if wait_list.remove(connection):
+                self.close_when_read(connection)
             return
-        if not whole:
-            self.wait_on(connection, crowd)
-        elif crowd.remove(connection):
-            self.take_up(connection)
-
-    def take_up(self, connection: Connection) -> None:
-        """Begin with a request that is whole: in the loop if it is a repeated one, else in
-        a thread.
-        """
-        connection.crowd, connection.came_at = None, None
-        if not self.alive or not self.repeats.begin(
-            connection, connection.incoming.peek(MOST_BYTES)
-        ):
-            self.tpool.submit(self.serve, connection)
-
-    def hold(self, client: Connection) -> None:
-        client.came_at = time.monotonic()
-        self.park(client, self.held, HUNG_UP)
-
-    def answer_again(self, client: Connection, status: bytes, rest: bytes) -> None:
-        """Answer a repeated request; who does not take so little at once is not waited for."""
-        self.held.remove(client)
-        answer = answers.again(status, rest)
-        client.incoming.take()
-        try:
-            is_taken = client.sock.send(answer) == len(answer)
-        except OSError:
-            is_taken = False
-        if is_taken:
-            self.park(client, self.idle)
-        else:
-            self.drop(client)
-
-    def answer_anew(self, client: Connection) -> None:
-        if self.held.remove(client):
-            client.crowd = None
-            self.tpool.submit(self.serve, client)
-
-    def tell_news(self, held: Held[Connection]) -> None:
-        self.method_queue.defer(self.repeats.look, held)
-
-    def wait_on(self, connection: Connection, crowd: Crowd[Connection]) -> None:
-        """Let a connection wait for more; with the first byte of a request its time begins."""
-        waits = crowd is self.idle or crowd is self.unread
-        if waits and connection.incoming and crowd.remove(connection):
+        if is_complete:
+            if wait_list.remove(connection):
+                self.start_request(connection)
+            return
+        # Wait for more bytes. The time limit of a request starts with its first byte; a
+        # connection in `unfinished` or `closing` keeps its place and its deadline.
+        rests = wait_list is self.idle or wait_list is self.unread
+        if rests and connection.buffer and wait_list.remove(connection):
             self.park(connection, self.unfinished)
         else:
             self.epoll.modify(connection.sock, READABLE)
 
-    def clear_away(self) -> None:
-        for connection in self.idle.overdue():
-            self.drop(connection)
-        for connection in self.closing.overdue():
-            self.finish(connection)
-        for connection in self.unfinished.overdue():
-            self.send_away(connection, "late", refusals.too_late(REQUEST_S))
-        for connection, is_over in self.unread.due():
-            if is_over:
-                self.send_away(connection, "unread")
-            elif connection.has_ended:
-                self.finish(connection)
-            else:
-                self.park(connection, self.waiting_for(connection))
+    def start_request(self, connection: Connection) -> None:
+        """Start a complete request: in the loop if it is a repeated one, otherwise in a
+        thread.
+        """
+        connection.wait_list, connection.held_since = None, None
+        if not self.alive or not self.repeats.begin_repeat(
+            connection, connection.buffer.peek(MAX_REQUEST_BYTES)
+        ):
+            self.tpool.submit(self.serve, connection)
 
-    def finish(self, connection: Connection) -> None:
-        """Close a connection that has ended. One whose client has yet to read its answers
-        is closed later, or the kernel would keep them, of any number of clients."""
-        if connection.is_unread():
+    def hold_client(self, connection: Connection) -> None:
+        connection.held_since = time.monotonic()
+        self.park(connection, self.held, HUNG_UP)
+
+    def send_remembered_answer(
+        self, connection: Connection, before_date: bytes, after_date: bytes
+    ) -> None:
+        """Answer a repeated request from the loop, which does not wait for a client that
+        reads slowly.
+        """
+        self.held.remove(connection)
+        answer = answers.build_repeated_answer(before_date, after_date)
+        connection.buffer.take()
+        try:
+            is_sent = connection.sock.send(answer) == len(answer)
+        except OSError:
+            is_sent = False
+        if is_sent:
+            self.park(connection, self.idle)
+        else:
+            self.close_connection(connection)
+
+    def answer_in_full(self, connection: Connection) -> None:
+        if self.held.remove(connection):
+            connection.wait_list = None
+            self.tpool.submit(self.serve, connection)
+
+    def defer_news_check(self, request: HeldRequest[Connection]) -> None:
+        self.method_queue.defer(self.repeats.check_news, request)
+
+    def end_overdue(self) -> None:
+        for connection in self.idle.pop_overdue():
+            self.close_connection(connection)
+        for connection in self.closing.pop_overdue():
+            self.close_when_read(connection)
+        for connection in self.unfinished.pop_overdue():
+            self.evict(connection, "late", refusals.build_timeout_answer(REQUEST_S))
+        for connection, has_failed in self.unread.pop_due():
+            if has_failed:
+                self.evict(connection, "unread")
+            elif connection.has_ended:
+                self.close_when_read(connection)
+            else:
+                self.park(connection, self.resting_list(connection))
+
+    def close_when_read(self, connection: Connection) -> None:
+        """Close a connection whose last answer is complete, but not before the client has
+        read it.
+
+        Until then the connection counts as unread; otherwise the kernel would keep answers
+        of any number of clients.
+        """
+        if connection.has_unread_answers():
             connection.has_ended = True
             self.park(connection, self.unread, select.EPOLLONESHOT)
         else:
-            self.drop(connection)
+            self.close_connection(connection)
 
-    def send_away(self, one: Connection, why: str = "crowded", answer: bytes = b"") -> None:
-        """End a connection that takes too long, or is one too many; the log gets a line now
-        and then.
+    def evict(
+        self, connection: Connection, cause: str = "crowded", answer: bytes = b""
+    ) -> None:
+        """Close a connection that takes too long or exceeds a limit, and count it for the
+        log.
         """
-        with suppress(OSError):  # it is told as well as it can be
-            one.sock.send(answer)
-        if one.is_unread():
-            one.reset()
-        self.drop(one)
-        self.sent_away.note(why, one.address)
+        with suppress(OSError):  # best effort: the client may have disconnected
+            connection.sock.send(answer)
+        if connection.has_unread_answers():
+            connection.reset()
+        self.close_connection(connection)
+        self.eviction_log.count(cause, connection.address)
 
-    def drop(self, connection: Connection) -> None:
-        # before another one can have the number
+    def close_connection(self, connection: Connection) -> None:
+        # Before close(): a new connection may get the same file descriptor.
         self.connections.pop(connection.sock.fileno(), None)
-        self.repeats.forget(connection)
+        self.repeats.release_client(connection)
         connection.sock.close()
         if not self.alive:
-            self.method_queue.defer(lambda: None)  # the loop may wait for this one
+            self.method_queue.defer(lambda: None)  # wakes run(), which may wait for this
 
     def serve(self, connection: Connection) -> None:
-        """Answer the requests of a connection as long as they come at once: a thread's
-        work.
+        """Answer the requests of a connection as long as they follow each other at once.
+        Runs in a thread.
         """
         try:
-            while kept := self.answer(connection):
-                again = self.alive and connection.asks_again()
-                if not again or self.repeats.knows(
-                    connection, connection.incoming.peek(MOST_BYTES)
+            while keep_alive := self.answer(connection):
+                next_arrived = self.alive and connection.wait_for_next_request()
+                if not next_arrived or self.repeats.remembers(
+                    connection, connection.buffer.peek(MAX_REQUEST_BYTES)
                 ):
                     break
         except BlockingIOError:
             pass
         except OSError:
-            self.finish(connection)
+            self.close_when_read(connection)
             return
-        if kept:
-            self.give_back(connection)
-            return
-        try:
-            connection.sock.shutdown(socket.SHUT_WR)
-        except OSError:
-            self.drop(connection)
+        if not keep_alive:
+            try:
+                # Half-close, then read until the client closes: closing with unread input
+                # would send RST, and the client might lose the end of its answer.
+                connection.sock.shutdown(socket.SHUT_WR)
+            except OSError:
+                self.close_connection(connection)
+            else:
+                self.park(connection, self.closing)
+        elif connection.buffer.is_whole():
+            # A repeated request, which the loop answers without a thread, or the worker stops.
+            self.method_queue.defer(self.start_request, connection)
+        elif connection.buffer:
+            self.park(connection, self.unfinished)
         else:
-            self.park(connection, self.closing)
+            self.park(connection, self.resting_list(connection))
 
-    def give_back(self, connection: Connection) -> None:
-        if connection.incoming.is_whole():
-            self.method_queue.defer(self.take_up, connection)
-        else:
-            self.park(
-                connection,
-                self.unfinished if connection.incoming else self.waiting_for(connection),
-            )
-
-    def waiting_for(self, connection: Connection) -> Crowd[Connection]:
-        """Return where a connection without a request waits: for the next one, or for its
-        client to read.
+    def resting_list(self, connection: Connection) -> WaitList[Connection]:
+        """Return the wait list of a connection without a request: `unread` while its client
+        has answers to read, otherwise `idle`.
         """
-        return self.unread if connection.is_unread() else self.idle
+        return self.unread if connection.has_unread_answers() else self.idle
 
     def answer(self, connection: Connection) -> bool:
+        """Read, answer and finish one request. Return False if the connection must end with
+        it.
+        """
         channel = Channel(connection.sock, connection.address, self.slow)
         parser = RequestParser(self.cfg, channel, connection.client)
-        came = connection.incoming.take()
-        parser.unreader.unread(came)
+        # All bytes received so far, including those of a next request in a pipeline.
+        request_bytes = connection.buffer.take()
+        parser.unreader.unread(request_bytes)
         try:
             request = next(parser)
             channel.phase = BODY
             answer = self.handle_request(request, connection, channel)
-            channel.phase = REST
-            # The rest of a body that was refused is not read here: its client may send
-            # without end.
+            channel.phase = NO_WAIT
+            # The rest of a refused body is not read: its client may send without end.
             if answer.is_last or answer.should_close() or not parser.finish_body():
                 return False
-            more = parser.unreader.take_buffered()
-            connection.incoming.add(more)
+            next_bytes = parser.unreader.take_buffered()
+            connection.buffer.add(next_bytes)
+            # Only a request that the loop collected by itself, without bytes of the next one,
+            # is remembered: otherwise its end could be taken for the start of another.
             if (
                 answer.repeat is not None
-                and answer.whole
-                and not more
+                and answer.sent_bytes
+                and not next_bytes
                 and not channel.has_read
             ):
-                self.repeats.learn(connection, came, answer.whole, answer.repeat)
+                self.repeats.remember(
+                    connection, request_bytes, answer.sent_bytes, answer.repeat
+                )
         except (NoMoreData, StopIteration, TimeoutError):
             return False
         except OSError as error:
-            if error.errno not in GONE:
+            if error.errno not in CONNECTION_LOST:
                 self.log.exception("A socket failed")
             return False
-        except Exception as error:  # noqa: BLE001 - the edge of the product: every request gets an answer
+        except Exception as error:  # noqa: BLE001 - the outermost handler: every request gets an answer
             self.refuse(error, connection, channel)
             return False
         return True
 
     def refuse(self, error: Exception, connection: Connection, channel: Channel) -> None:
-        """Answer a request that the parser refuses, or at which the application failed
+        """Answer a request that the parser refuses, or that failed in the application
         outside its views.
         """
-        if refusals.status_of(error) == 500:
+        if refusals.http_status(error) == 500:
             self.log.error("A request failed", exc_info=error)
         else:
             self.log.warning(
-                "Refused a request from %s: %s", connection.address, refusals.said(error)
+                "Refused a request from %s: %s",
+                connection.address,
+                refusals.shorten_text(error),
             )
-        channel.phase = REST  # nobody waits for whoever does not take it
+        channel.phase = NO_WAIT  # no thread waits for a client that does not read a refusal
         with suppress(OSError):
-            channel.sendall(refusals.answer(error))
+            channel.sendall(refusals.build_refusal(error))
 
     def handle_request(
         self, request: Any, connection: Connection, channel: Channel
     ) -> Answer:
-        """Have a request answered. gunicorn's own also calls hooks, and writes a log of
-        accesses, that this broker does not have."""
+        """Call the application and send its answer.
+
+        Unlike gunicorn's method it calls no hooks and writes no access log, which this
+        broker does not have.
+        """
         answer: Answer
         answer, environ = wsgi.create(
             request,
@@ -417,36 +454,36 @@ class Worker(ThreadWorker):  # type: ignore[misc]
             response_class=Answer,
         )
         environ["wsgi.multithread"] = True
-        if connection.came_at is not None:
-            environ[CAME_AT], connection.came_at = connection.came_at, None
+        # The view counts the time for which the request was held as a part of its wait.
+        if connection.held_since is not None:
+            environ[CAME_AT], connection.held_since = connection.held_since, None
         if not self.alive:
             answer.force_close()
         try:
-            self._respond(answer, environ)
+            chunks = self.wsgi(environ, answer.start_response)
+            try:
+                for chunk in chunks:
+                    answer.write(chunk)
+                answer.close()
+            finally:
+                if hasattr(chunks, "close"):
+                    chunks.close()
         except OSError:
             raise
         except BaseException:
             if not answer.headers_sent:
                 raise
-            # A second answer behind the beginning of this one would be read as part of it.
+            # The client would read a second answer as a part of this one.
             self.log.exception("An answer broke off")
             raise StopIteration from None
         answer.repeat = environ.get(REPEAT)
         return answer
 
-    def _respond(self, answer: Answer, environ: dict[str, Any]) -> None:
-        pieces = self.wsgi(environ, answer.start_response)
-        try:
-            for piece in pieces:
-                answer.write(piece)
-            answer.close()
-        finally:
-            if hasattr(pieces, "close"):
-                pieces.close()
-
     def notify(self) -> None:
-        """Tell the master that this worker lives, twice a second instead of at every event."""
+        """Report to gunicorn's master that this worker lives, twice a second instead of at
+        every event.
+        """
         now = time.monotonic()
-        if now - self.notified >= NOTIFY_S:
+        if now - self.notified >= NOTIFY_EVERY_S:
             self.notified = now
             super().notify()

@@ -46,7 +46,8 @@ def explain(asked: int, *, low: int, gaps: Sequence[tuple[int, int]]) -> Verdict
     earlier read.
 
     >>> (explain(5, low=9, gaps=[]).state,
-    ...  explain(5, low=0, gaps=[(3, 8)]), ...  explain(5, low=0, gaps=[]).state)
+    ...  explain(5, low=0, gaps=[(3, 8)]),
+    ...  explain(5, low=0, gaps=[]).state)
     ('cleaned', Verdict(state='lost_tail', deliver=0, next_offset=8, gap=(5, 8)), 'corrupt')
     """
     if asked < low:
@@ -60,8 +61,10 @@ def explain(asked: int, *, low: int, gaps: Sequence[tuple[int, int]]) -> Verdict
 def count_messages(first: int, end: int, *, gaps: Sequence[tuple[int, int]]) -> int:
     """Count the offsets from `first` to below `end` that are in none of the gaps.
 
-    >>> (count_messages(5, 100, gaps=[(0, 3), (90, 200)]), count_messages(5, 5, gaps=[]),
-    ...  count_messages(0, 10, gaps=[(2, 4), (6, 7)])) (85, 0, 7)
+    >>> count_messages(5, 100, gaps=[(0, 3), (90, 200)]), count_messages(5, 5, gaps=[])
+    (85, 0)
+    >>> count_messages(0, 10, gaps=[(2, 4), (6, 7)])
+    7
     """
     lost = sum(
         max(0, min(end, gap_end) - max(first, gap_first)) for gap_first, gap_end in gaps

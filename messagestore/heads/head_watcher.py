@@ -121,7 +121,15 @@ class NodeWatcher:
         try:
             duration_s = self._read(queues)
         except CatmqError as error:
-            self._note_failure(error)
+            self._not_before = time.monotonic() + RETRY_S
+            # Only the first failure in a row is logged.
+            if not self._failing:
+                log.warning(
+                    "Log end offsets of node %d cannot be read: %s",
+                    self._node_id,
+                    error.detail,
+                )
+            self._failing = True
             return
         self._failing = False
         self._durations.append(duration_s)
@@ -201,12 +209,3 @@ class NodeWatcher:
             return queue_sql.read_recent_heads(session, seconds=RECENT_S)
         self._whole_at = now
         return queue_sql.read_heads(session, queues=None)
-
-    def _note_failure(self, error: CatmqError) -> None:
-        """Log the first failure in a row, and pause."""
-        self._not_before = time.monotonic() + RETRY_S
-        if not self._failing:
-            log.warning(
-                "Log end offsets of node %d cannot be read: %s", self._node_id, error.detail
-            )
-        self._failing = True

@@ -151,7 +151,7 @@ def _missing_ends(
     missing_count = AHEAD - sum(partition.end > head for partition in existing)
     if missing_count <= 0 or not existing:
         return []
-    if len(existing) + missing_count > partitions.MOST:
+    if len(existing) + missing_count > partitions.MAX_PARTITIONS:
         log.warning(
             "Queue %d has %d partitions: shorten its retention", queue, len(existing)
         )
@@ -249,22 +249,23 @@ class Ahead:
                 )
                 continue
             now = time.monotonic()
-            due = [
+            due_queues = [
                 q
                 for q, head in heads.items()
-                if q in current.queues and self._is_due(q, head, now)
+                if q in current.queues
+                and head >= self._due.get(q, -1)
+                and now >= self._not_before.get(q, 0.0)
             ]
-            for queue in due[:MOST_EACH]:
+            for queue in due_queues[:MOST_EACH]:
                 if self._extend(queue):
-                    time.sleep(min(APART_S, PASS_S / len(due)))
+                    time.sleep(min(APART_S, PASS_S / len(due_queues)))
                 checked += 1
         self._due = {
-            queue: due for queue, due in self._due.items() if queue in current.queues
+            queue: due_head
+            for queue, due_head in self._due.items()
+            if queue in current.queues
         }
         return checked
-
-    def _is_due(self, queue: int, head: int, now: float) -> bool:
-        return head >= self._due.get(queue, -1) and now >= self._not_before.get(queue, 0.0)
 
     def _extend(self, queue: int) -> bool:
         """Extend a queue. Return True if its table was altered; False at the first check,

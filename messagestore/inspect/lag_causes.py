@@ -18,7 +18,7 @@ from metadata.groups.groups import GroupView
 from metadata.monitoring import lag_trends
 from metadata.monitoring.lag_trends import GroupProgress
 from metadata.rules.groups.lag_causes import (
-    BEHIND,
+    LAGGING_STATES,
     Cause,
     GroupFacts,
     Reader,
@@ -86,7 +86,7 @@ def explain_lag(
         ordered=any(delivery.ordered for delivery in settings),
         **lag_trends.read_recent_events(group_id=view.id)._asdict(),
     )
-    hottest_queue = find_hot_queue(facts) if facts.trend in BEHIND else None
+    hottest_queue = find_hot_queue(facts) if facts.trend in LAGGING_STATES else None
     # Keys cost a read of bodies, so only for a queue that has a reader and whose lag still
     # grows.
     if hottest_queue is not None and hottest_queue.owner is not None:

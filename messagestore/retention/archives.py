@@ -16,7 +16,6 @@ from metadata.errors import Conflict, Invalid
 from metadata.grouping import grouped
 
 FORMAT = 1
-BLOCK = 1 << 20  # bytes read at once
 
 
 class Archived(NamedTuple):
@@ -47,15 +46,14 @@ def stock(archive: Path) -> list[Stock]:
         (manifest.parent.parent.name, manifest)
         for manifest in sorted(archive.glob("*/day=*/manifest.json"))
     )
-    return [_stock(topic, manifests) for topic, manifests in topics.items()]
-
-
-def _stock(topic: str, manifests: Sequence[Path]) -> Stock:
-    days = [manifest.parent.name.removeprefix("day=") for manifest in manifests]
-    parts = [part for manifest in manifests for part in _parts(manifest, topic)]
-    rows = sum(span["rows"] for part in parts for span in part["ranges"])
-    size = sum(file["bytes"] for part in parts for file in part["files"])
-    return Stock(topic, len(days), days[0], days[-1], rows, size)
+    stocks = []
+    for topic, topic_manifests in topics.items():
+        days = [manifest.parent.name.removeprefix("day=") for manifest in topic_manifests]
+        parts = [part for manifest in topic_manifests for part in _parts(manifest, topic)]
+        rows = sum(span["rows"] for part in parts for span in part["ranges"])
+        size = sum(file["bytes"] for part in parts for file in part["files"])
+        stocks.append(Stock(topic, len(days), days[0], days[-1], rows, size))
+    return stocks
 
 
 def proven(
@@ -118,13 +116,7 @@ def _check(part: Path, files: Sequence[dict[str, Any]]) -> None:
         path = part / file["name"]
         if not path.exists():
             raise Conflict(f"{path} is missing; take it from a backup.")
-        if path.stat().st_size != file["bytes"] or _sha256(path) != file["sha256"]:
+        with path.open("rb") as content:
+            checksum = hashlib.file_digest(content, "sha256").hexdigest()
+        if path.stat().st_size != file["bytes"] or checksum != file["sha256"]:
             raise Conflict(f"{path} is damaged; take it from a backup.")
-
-
-def _sha256(path: Path) -> str:
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while block := file.read(BLOCK):
-            digest.update(block)
-    return digest.hexdigest()

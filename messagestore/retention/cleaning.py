@@ -205,7 +205,9 @@ class Run:
         """
         if plan.partitions is not None and plan.keep_from < plan.head:
             return 0
-        low, deleted, total = _read_low(node, plan.queue), 0, 0
+        with node.reading() as session:
+            head = queue_sql.read_head(session, queue=plan.queue)
+        low, deleted, total = head.low if head is not None else 0, 0, 0
         while time.monotonic() < self.ends:
             with node.reading() as session:
                 lowest, _ = audit_sql.read_offset_ends(session, queue=plan.queue, first=0)
@@ -271,13 +273,6 @@ def _alarm(results: Sequence[Cleaned]) -> None:
         log.warning("Queue %d of topic %s: %s", result.plan.queue, result.plan.topic, why)
         alarms.raise_alarm(kind="not_cleaned", name=name, detail=error_text(why))
     alarms.end_alarms(kind="not_cleaned", names=cleaned)
-
-
-def _read_low(node: Node, queue: int) -> int:
-    """Return the log start offset of a queue, 0 without a head row."""
-    with node.reading() as session:
-        head = queue_sql.read_head(session, queue=queue)
-    return head.low if head is not None else 0
 
 
 def _drop_one(session: Session, queue: int) -> int | None:

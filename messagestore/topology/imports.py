@@ -28,13 +28,13 @@ def import_definitions(
     plan = plans.plan_import(document=document, existing=existing, actor=actor)
     if dry_run:
         return plan
-    if plan.of("unfinished"):
+    if plan.steps_with("unfinished"):
         # Remove topics and subscriptions that a killed import left unfinished.
         topics.sweep()
         subscriptions.sweep()
         plan = plans.plan_import(document=document, existing=existing, actor=actor)
     plan.require_clear()
-    steps = plan.of("create", "change")
+    steps = plan.steps_with("create", "change")
     for done, step in enumerate(steps):
         try:
             _create_entry(step, actor) if step.outcome == "create" else _update_entry(

@@ -1,1 +1,3 @@
-"""Definitions of topics, groups and subscriptions: the export, and the plan of an import."""
+"""Definitions of topics, groups and subscriptions as a document: the export, and the plan of
+an import.
+"""

@@ -1,4 +1,4 @@
-"""Topics and groups that an actor sees, all of them."""
+"""All topics and groups that an actor may see, read page by page."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ V = TypeVar("V")
 
 
 def all_topics(actor: Actor) -> Iterator[TopicView]:
-    """Return topics by name, without retry topics and deleted ones."""
+    """Yield topics by name, without retry topics and deleted topics."""
     return _all(lambda window: topic_rows.list_topics(actor=actor, window=window))
 
 
 def all_groups(actor: Actor) -> Iterator[GroupView]:
-    """Return groups by name, with their subscriptions and without members."""
+    """Yield groups by name, with their subscriptions and without members."""
     return _all(lambda window: groups.page(actor=actor, window=window))
 
 
 def _all(page: Callable[[Window], Page[V]]) -> Iterator[V]:
     after: str | None = ""
     while after is not None:
-        found = page(Window(limit=MAX_LIMIT, after=after))
-        yield from found.items
-        after = found.next
+        next_page = page(Window(limit=MAX_LIMIT, after=after))
+        yield from next_page.items
+        after = next_page.next
 
 
 def open_queues(topic: TopicView) -> int:
-    """Return the number of queues that a topic sends to: those that are drained do not
+    """Return the number of queues that accept messages of a topic. Draining queues do not
     count.
     """
     return len(set(topic.layout)) or len(topic.queues)

@@ -1,4 +1,4 @@
-"""Groups that still read a topic: for them retention keeps longer what they have not read."""
+"""Groups that still read a topic: retention keeps unread messages longer for them."""
 
 from __future__ import annotations
 
@@ -11,32 +11,39 @@ from metadata.db.transactions import transactional
 from metadata.models import ConsumerGroupConsumer, ConsumerGroupTopic
 
 ACTIVE_DAYS = 7
-FRESH_S = 3600  # a time that is not older is not written anew
+REWRITE_S = 3600  # a stored time is rewritten at most this often
 
 
 @transactional
 def find_active_subscriptions(
     *, topic_id: int, progress: Mapping[int, int], record: bool
 ) -> set[int]:
-    """The subscriptions of a topic with a member or a commit in the last seven days; a new
-    one counts.
+    """Return the ids of subscriptions with a member or a commit in the last seven days.
 
-    `progress` is the sum of all positions by subscription, without those that are not known
-    now. With
-    `record` it is kept, and compared at the next look: commits go to the nodes only, so a
-    look is how metadata hears of them.
+    New subscriptions count. `progress` has the sum of all positions by subscription,
+    without those that are not known now. With `record` it is stored, to be compared at
+    the next call: metadata learns of commits only in this way, because they go to the
+    nodes.
     """
     now = database_now()
-    since, fresh = before(now, seconds=ACTIVE_DAYS * 86_400), before(now, seconds=FRESH_S)
+    since, rewrite_before = (
+        before(now, seconds=ACTIVE_DAYS * 86_400),
+        before(now, seconds=REWRITE_S),
+    )
     members = ConsumerGroupConsumer.objects.filter(group=OuterRef("group"))
     rows = ConsumerGroupTopic.objects.filter(topic_id=topic_id).exclude(state="deleting")
-    found = set()
+    active = set()
     for row in rows.annotate(present=Exists(members)).order_by("pk"):
-        reached = progress.get(row.pk, row.progress)
-        moved, active_at = reached != row.progress, row.active_at or row.created_at
-        if moved or row.present or active_at >= since:
-            found.add(row.pk)
-        if record and (moved or (row.present and active_at < fresh)):
-            same = ConsumerGroupTopic.objects.filter(pk=row.pk)
-            same.update(progress=reached, active_at=now)
-    return found
+        position_sum = progress.get(row.pk, row.progress)
+        has_advanced, active_at = (
+            position_sum != row.progress,
+            row.active_at or row.created_at,
+        )
+        if has_advanced or row.present or active_at >= since:
+            active.add(row.pk)
+        # Written rarely: a subscription with members would otherwise cost an UPDATE at
+        # every call.
+        if record and (has_advanced or (row.present and active_at < rewrite_before)):
+            row_to_update = ConsumerGroupTopic.objects.filter(pk=row.pk)
+            row_to_update.update(progress=position_sum, active_at=now)
+    return active

@@ -1,9 +1,8 @@
-"""State that the nodes must show by metadata: queues, their readers; contradictions in it;
-mends of rows.
+"""State that the nodes must have according to metadata, contradictions within metadata,
+and repairs.
 
-The queues of topics are read as one consistent state and never from the snapshot of a
-process, so that whoever compares it with what a node holds knows which of the two was read
-first.
+The queues of topics are read in one transaction, never from the snapshot of a process.
+So the caller knows which was read first when it compares them with a node.
 """
 
 from __future__ import annotations
@@ -40,18 +39,18 @@ from metadata.models import (
     Topic,
 )
 
-SILENT_TIMES = 10  # session timeouts after which a member must have been taken for dead
+SILENT_TIMEOUTS = 10  # session timeouts after which a member must have expired
 
 
 @dataclass(frozen=True, slots=True)
 class ExpectedReader:
-    """A reader of a queue in a ready subscription; `instance` is as its row on the node
-    names it.
+    """A reader of a queue in a ready subscription; `instance` is the key of its reader
+    row.
 
-    `epoch` is the highest that may be on the node, None where metadata has no position for
-    it;
-    `base_epoch` the lowest that counts. `required`: its row must be there. Instances of
-    broadcasting groups get theirs when they first acquire.
+    `epoch` is the highest epoch that the node may have, None if metadata has no
+    position; `base_epoch` is the lowest valid one. `required`: the reader row must
+    exist. Instances of broadcasting groups get theirs when they first acquire the
+    queue.
     """
 
     group: str
@@ -66,8 +65,10 @@ class ExpectedReader:
 
 @dataclass(frozen=True, slots=True)
 class ExpectedQueue:
-    """A queue that is not being created; `number` is its place in the topic, `head_seen`
-    the highest head that a job saw on its node. `gone`: retired, or its topic is deleted.
+    """A queue that is not being created; `number` is its place in the topic.
+
+    `head_seen` is the highest log end offset that a job saw on its node. `gone`: the
+    queue is retired, or its topic deleted.
     """
 
     topic: str
@@ -84,7 +85,7 @@ class ExpectedQueue:
     readers: tuple[ExpectedReader, ...] = ()
 
     @classmethod
-    def of(cls, row: Queue, readers: Iterable[ExpectedReader] = ()) -> ExpectedQueue:
+    def from_row(cls, row: Queue, readers: Iterable[ExpectedReader] = ()) -> ExpectedQueue:
         """Return the queue of a row that was read with its node and topic."""
         return make_view(
             cls,
@@ -100,11 +101,11 @@ class ExpectedQueue:
 def expected_queues(
     *, topics: Sequence[str] | None, actor: Actor, strict: bool = True
 ) -> list[ExpectedQueue]:
-    """The queues of some topics, or of all, by topic and number. Needs `manage` on each
+    """Return the queues of topics, or of all, by topic and number. Needs `manage` on each
     topic.
 
-    Raises NotFound(topic_not_found) for a name that is no ready topic; leaves it out if not
-    `strict`.
+    Raises NotFound(topic_not_found) for a name that is no ready topic, unless `strict`
+    is False.
     """
     for name in topics or ():
         access.require(actor, "manage", name, what="topic")
@@ -120,22 +121,22 @@ def expected_queues(
         missing = sorted(set(topics or ()) - set(names.values()))
         if missing and strict:
             raise NotFound(f"Topic {missing[0]} does not exist.", code=Code.TOPIC_NOT_FOUND)
-        mine = [pk for pk, name in names.items() if access.may(actor, "manage", name)]
+        manageable = [pk for pk, name in names.items() if access.may(actor, "manage", name)]
         rows = (
             Queue.objects.using(ALIAS)
-            .filter(topic__in=mine)
+            .filter(topic__in=manageable)
             .exclude(state=Queue.State.CREATING)
         )
-        readers = _Readers(mine)
-        found = [
-            ExpectedQueue.of(row, readers.of(row))
+        readers = _ReaderIndex(manageable)
+        queues = [
+            ExpectedQueue.from_row(row, readers.readers_of(row))
             for row in rows.select_related("node", "topic")
         ]
-        return sorted(found, key=lambda one: (one.topic, one.number))
+        return sorted(queues, key=lambda one: (one.topic, one.number))
 
 
-class _Readers:
-    """The readers that the queues of some topics must have."""
+class _ReaderIndex:
+    """The readers that the queues of some topics must have, read with three queries."""
 
     def __init__(self, topics: Sequence[int]) -> None:
         rows = ConsumerGroupTopic.objects.using(ALIAS).filter(
@@ -152,47 +153,62 @@ class _Readers:
                 "group_id", "queue_id", "epoch"
             )
         }
-        named = BroadcastInstance.objects.using(ALIAS).exclude(name__contains=RELEASED_MARK)
-        mine = named.filter(group__in=groups).order_by("name")
-        self._instances = grouped((one.group_id, one) for one in mine)
+        instances = BroadcastInstance.objects.using(ALIAS).exclude(
+            name__contains=RELEASED_MARK
+        )
+        instances_of_groups = instances.filter(group__in=groups).order_by("name")
+        self._instances = grouped(
+            (instance.group_id, instance) for instance in instances_of_groups
+        )
 
-    def of(self, queue: Queue) -> list[ExpectedReader]:
-        """Those of one queue, by group; none of one that nobody reads any more."""
+    def readers_of(self, queue: Queue) -> list[ExpectedReader]:
+        """Return the readers of a queue by group; none if the queue is not read any more."""
         return [
             reader
             for row in self._subscriptions
             if row.topic_id == queue.topic_id and queue.state in LIVE_QUEUES
-            for reader in self._of(row, queue.pk)
+            for reader in self._readers_of_subscription(row, queue.pk)
         ]
 
-    def _of(self, row: ConsumerGroupTopic, queue: int) -> list[ExpectedReader]:
-        epoch = self._epochs.get((row.group_id, queue))
-        base = row.pk * EPOCHS_EACH
-        if row.group.mode != ConsumerGroup.Mode.BROADCASTING:
+    def _readers_of_subscription(
+        self, subscription: ConsumerGroupTopic, queue: int
+    ) -> list[ExpectedReader]:
+        """Return the readers of a queue in a subscription: one, or one per instance."""
+        epoch = self._epochs.get((subscription.group_id, queue))
+        base = subscription.pk * EPOCHS_EACH
+        if subscription.group.mode != ConsumerGroup.Mode.BROADCASTING:
             return [
                 ExpectedReader(
-                    row.group.name, row.group_id, "", "", row.pk, base, epoch, True
+                    subscription.group.name,
+                    subscription.group_id,
+                    "",
+                    "",
+                    subscription.pk,
+                    base,
+                    epoch,
+                    True,
                 )
             ]
         return [
             ExpectedReader(
-                group=row.group.name,
-                group_id=row.group_id,
-                instance=reader_instance(one.pk),
-                instance_name=one.name,
-                subscription_id=row.pk,
+                group=subscription.group.name,
+                group_id=subscription.group_id,
+                instance=reader_instance(instance.pk),
+                instance_name=instance.name,
+                subscription_id=subscription.pk,
                 base_epoch=base,
-                epoch=None if epoch is None else epoch + one.epoch,
+                epoch=None if epoch is None else epoch + instance.epoch,
                 required=False,
             )
-            for one in self._instances.get(row.group_id, ())
+            for instance in self._instances.get(subscription.group_id, ())
         ]
 
 
 @dataclass(frozen=True, slots=True)
 class ExpectedState:
-    """Queues by id, `creating` the ids of those that are not ready, and readers that may
-    have positions.
+    """Expected state of all nodes: queues by id, and the readers that may have positions.
+
+    `creating` has the ids of queues that are being created.
     """
 
     queues: dict[int, ExpectedQueue]
@@ -204,14 +220,14 @@ class ExpectedState:
 
 
 def read_state() -> ExpectedState:
-    """The state of the whole installation as it is now. Raises MetadataUnavailable."""
+    """Read the expected state of the whole installation. Raises MetadataUnavailable."""
     with reachable():
         rows = list(Queue.objects.select_related("node", "topic"))
         groups = list(ConsumerGroup.objects.values_list("pk", "name", "mode"))
-        named = BroadcastInstance.objects.values_list("group_id", "pk")
+        instance_rows = BroadcastInstance.objects.values_list("group_id", "pk")
         return ExpectedState(
             queues={
-                row.pk: ExpectedQueue.of(row)
+                row.pk: ExpectedQueue.from_row(row)
                 for row in rows
                 if row.state != Queue.State.CREATING
             },
@@ -220,7 +236,9 @@ def read_state() -> ExpectedState:
                 ConsumerGroupTopic.objects.values_list("group_id", "topic_id")
             ),
             groups={pk: name for pk, name, _mode in groups},
-            instances=frozenset((group, reader_instance(pk)) for group, pk in named),
+            instances=frozenset(
+                (group, reader_instance(pk)) for group, pk in instance_rows
+            ),
             broadcasting=frozenset(
                 pk for pk, _name, mode in groups if mode == "broadcasting"
             ),
@@ -228,30 +246,30 @@ def read_state() -> ExpectedState:
 
 
 def find_contradictions() -> Iterator[tuple[str, dict[int, list[int]]]]:
-    """Yield each kind of contradiction in metadata, with {group: ids of queues or of
+    """Yield each kind of contradiction within metadata, with {group id: ids of queues or
     members}.
     """
-    theirs = ConsumerGroupTopic.objects.filter(
+    subscription = ConsumerGroupTopic.objects.filter(
         group=OuterRef("group"), topic=OuterRef("queue__topic")
     )
-    unknown = QueueOffset.objects.filter(~Exists(theirs))
-    yield "position_unknown", _by_group(unknown.values_list("group_id", "queue_id"))
+    unsubscribed = QueueOffset.objects.filter(~Exists(subscription))
+    yield "position_unknown", _group_pairs(unsubscribed.values_list("group_id", "queue_id"))
 
     read_by = F("topic__subscriptions__group")
     rows = Queue.objects.filter(
         state__in=LIVE_QUEUES, topic__state="ready", topic__subscriptions__state="ready"
     )
     positions = QueueOffset.objects.filter(queue=OuterRef("pk"), group=OuterRef("reader"))
-    lacking = rows.annotate(reader=read_by).filter(~Exists(positions))
-    yield "position_missing", _by_group(lacking.values_list("reader", "pk"))
+    missing = rows.annotate(reader=read_by).filter(~Exists(positions))
+    yield "position_missing", _group_pairs(missing.values_list("reader", "pk"))
 
     unheard = ConsumerGroupConsumer.objects.filter(heartbeat__isnull=True)
-    yield "heartbeat_missing", _by_group(unheard.values_list("group_id", "pk"))
-    yield "member_silent", _by_group(_silent())
+    yield "heartbeat_missing", _group_pairs(unheard.values_list("group_id", "pk"))
+    yield "member_silent", _group_pairs(_find_silent_members())
 
 
-def _silent() -> Iterator[tuple[int, int]]:
-    """(group, member) of those that should have been taken for dead long ago."""
+def _find_silent_members() -> Iterator[tuple[int, int]]:
+    """Yield (group id, member id) of members that should have expired long ago."""
     columns = (
         "membership__group_id",
         "membership_id",
@@ -259,43 +277,46 @@ def _silent() -> Iterator[tuple[int, int]]:
         "membership__group__session_timeout_ms",
     )
     now = database_now()
-    for group, member, seen, timeout_ms in Heartbeat.objects.values_list(*columns):
-        if seen < before(now, seconds=SILENT_TIMES * timeout_ms / 1000):
+    for group, member, last_seen, timeout_ms in Heartbeat.objects.values_list(*columns):
+        if last_seen < before(now, seconds=SILENT_TIMEOUTS * timeout_ms / 1000):
             yield group, member
 
 
-def _by_group(pairs: Iterable[tuple[int, int]]) -> dict[int, list[int]]:
+def _group_pairs(pairs: Iterable[tuple[int, int]]) -> dict[int, list[int]]:
     with reachable():
         return {group: sorted(queues) for group, queues in grouped(pairs).items()}
 
 
 def find_orphaned_retry_topics() -> list[tuple[int, str]]:
-    """(id, name) of retry topics whose subscription is gone: nobody retries what lies in
-    them.
+    """Return (id, name) of retry topics whose subscription was deleted: their messages are
+    never retried.
     """
-    theirs = ConsumerGroupTopic.objects.filter(
+    subscription = ConsumerGroupTopic.objects.filter(
         group=OuterRef("failure_group"), topic=OuterRef("failure_of")
     )
     with reachable():
-        rows = Topic.objects.filter(kind="failure", state="ready").filter(~Exists(theirs))
+        rows = Topic.objects.filter(kind="failure", state="ready").filter(
+            ~Exists(subscription)
+        )
         return list(rows.order_by("name").values_list("pk", "name"))
 
 
 def last_change_number() -> int:
-    """The number of the last change of metadata."""
+    """Return the number of the last change of metadata."""
     with reachable():
         return ChangeCounter.objects.values_list("n", flat=True).get()
 
 
 @transactional
 def drop_positions(*, group_id: int, queues: list[int]) -> None:
-    """Delete a group's positions in queues that it does not subscribe to."""
+    """Delete the positions of a group in queues that it does not subscribe to."""
+    # The lock of the group keeps subscriptions from changing.
     lock_group_by_id(group_id)
-    theirs = ConsumerGroupTopic.objects.filter(
+    subscription = ConsumerGroupTopic.objects.filter(
         group=group_id, topic=OuterRef("queue__topic")
     )
     rows = QueueOffset.objects.filter(group=group_id, queue__in=queues).filter(
-        ~Exists(theirs)
+        ~Exists(subscription)
     )
     ids = list(rows.values_list("pk", flat=True))
     QueueOffset.objects.filter(pk__in=ids).delete()
@@ -303,30 +324,31 @@ def drop_positions(*, group_id: int, queues: list[int]) -> None:
 
 @transactional
 def add_positions(*, group_id: int, queues: list[int]) -> None:
-    """Add the positions that a group's ready subscriptions lack, and have the group
-    rebalanced.
-    """
+    """Insert the missing positions of ready subscriptions, and request a rebalance."""
     group = lock_group_by_id(group_id)
-    made = []
+    positions = []
     for queue in Queue.objects.filter(pk__in=queues, state__in=LIVE_QUEUES):
-        reading = group.subscriptions.filter(topic=queue.topic_id, state="ready").first()
-        known = QueueOffset.objects.filter(group=group, queue=queue).exists()
-        if reading is not None and not known:
-            made.append(
-                QueueOffset(group=group, queue=queue, epoch=reading.pk * EPOCHS_EACH)
+        subscription = group.subscriptions.filter(
+            topic=queue.topic_id, state="ready"
+        ).first()
+        exists = QueueOffset.objects.filter(group=group, queue=queue).exists()
+        if subscription is not None and not exists:
+            positions.append(
+                QueueOffset(group=group, queue=queue, epoch=subscription.pk * EPOCHS_EACH)
             )
-    QueueOffset.objects.bulk_create(made)
+    QueueOffset.objects.bulk_create(positions)
     rebalance.request(group_id, "positions were added")
     record_change("group", group_id)
 
 
 @transactional
 def add_heartbeats(*, group_id: int, members: list[int]) -> None:
-    """Note for members without a heartbeat that they were heard now."""
+    """Insert heartbeats, with the current time, for members that have none."""
+    # The lock keeps the expiry of the same members out.
     lock_group_by_id(group_id)
-    mute = ConsumerGroupConsumer.objects.filter(
+    without_heartbeat = ConsumerGroupConsumer.objects.filter(
         group=group_id, pk__in=members, heartbeat__isnull=True
     )
     Heartbeat.objects.bulk_create(
-        Heartbeat(membership=row, last_seen=database_now()) for row in mute
+        Heartbeat(membership=row, last_seen=database_now()) for row in without_heartbeat
     )

@@ -1,4 +1,4 @@
-"""Consumer groups."""
+"""Consumer groups: create, update, delete and describe."""
 
 from __future__ import annotations
 
@@ -31,13 +31,12 @@ from metadata.rules.topics.names import check_confirmed, check_name
 
 @dataclass(frozen=True, slots=True)
 class MemberView:
-    """A member: `heartbeat_age_ms` by the database's clock, `queues` = ids it owns now.
+    """A member of a group; `queues` are the ids of the queues that it owns.
 
-    `active`: it may own queues; otherwise the group's limits make it stand by.
-
-    `consumer_id_prefix` has no signature: it names the consumer in logs but opens nothing.
-    `process`: what
-    its process said of itself `process_age_ms` ago; None where it says nothing.
+    `heartbeat_age_ms` is by the clock of the database. `active`: it may own queues;
+    otherwise the limits of the group make it stand by. `consumer_id_prefix` has no
+    signature: it identifies the consumer in logs but grants nothing. `process` is the
+    last report of its process, `process_age_ms` old; None if there is none.
     """
 
     name: str
@@ -56,8 +55,9 @@ class MemberView:
 
 @dataclass(frozen=True, kw_only=True)
 class GroupView(GroupSettings):
-    """A group. `rebalancing`: a rebalance is due. `members` is empty in lists. `casual`:
-    see the model.
+    """A group. `rebalancing`: a rebalance is due. `casual`: see the model.
+
+    `members` is empty in lists.
     """
 
     id: int
@@ -80,11 +80,10 @@ def create(
     settings: Mapping[str, Any] | None = None,
     casual: bool = False,
 ) -> GroupView:
-    """A new group. Needs `manage`, with owners all rights. Settings: rules.settings.GROUP.
+    """Create a group. Needs `manage`; setting owners needs all rights.
 
-    `casual`: see the model.
-
-    Raises Invalid, Conflict(already_exists).
+    `settings`: metadata.rules.settings.GROUP. `casual`: see the model. Raises Invalid,
+    Conflict(already_exists).
     """
     check_name("group", name)
     access.require(actor, "manage", name, what="group")
@@ -96,144 +95,159 @@ def create(
     check_fits(mode, values)
     if values.get("owners"):
         access.require_ownership(actor, name, what="group")
-    given = {"mode": mode, "casual": casual, "created_at": database_now(), **values}
-    row = rows.create(ConsumerGroup.objects.all(), "Group", name=name, **given)
+    columns = {"mode": mode, "casual": casual, "created_at": database_now(), **values}
+    row = rows.create(ConsumerGroup.objects.all(), "Group", name=name, **columns)
     after = {"mode": mode, **values}
     audit.record(actor=actor, verb="create", kind="group", name=name, after=after)
     record_change("group", row.pk)
-    return _view(row)
+    return _describe_row(row)
 
 
 def check_fits(mode: str, values: Mapping[str, Any]) -> None:
-    """Raise Invalid for a limit on who owns queues, where nobody owns any."""
-    given = sorted(name for name in LIMITS if values.get(name))
-    if mode == ConsumerGroup.Mode.SHARE and given:
+    """Raise Invalid if a share group gets limits on its members: it has no owners of
+    queues.
+    """
+    limits = sorted(name for name in LIMITS if values.get(name))
+    if mode == ConsumerGroup.Mode.SHARE and limits:
         raise Invalid.field(
-            given[0], "a share group has no owners of queues, so this is not for it"
+            limits[0], "a share group has no owners of queues, so this is not for it"
         )
 
 
 @transactional
 def update(*, name: str, settings: Mapping[str, Any], actor: Actor) -> GroupView:
-    """The group with some settings changed (rules.settings.GROUP). Needs `manage`, other
-    owners all rights.
+    """Change settings of a group (metadata.rules.settings.GROUP). Needs `manage`; changing
+    owners needs all rights.
 
-    Stopping or starting raises the generation, so that members hear of it at once; other
-    limits on who may own queues share them anew. A shorter session timeout is refused while
-    there are members: they would handle messages of queues that others own already. Raises
-    Invalid, NotFound, Conflict(in_use).
+    Pausing or resuming raises the generation, so that members learn of it at once.
+    Changed limits on members cause a rebalance. Raises Invalid, NotFound, and
+    Conflict(in_use) for a shorter session timeout while there are members.
     """
     access.require(actor, "manage", name, what="group")
     values = check_domains(check_settings(GROUP, settings))
-    row = lock_group(name)
-    check_fits(row.mode, values)
-    before = rows.changed_values(row, values)
-    if "owners" in before:
+    group_row = lock_group(name)
+    check_fits(group_row.mode, values)
+    former = rows.changed_values(group_row, values)
+    if "owners" in former:
         access.require_ownership(actor, name, what="group")
     if (
-        values.get("session_timeout_ms", row.session_timeout_ms) < row.session_timeout_ms
-        and row.members.exists()
+        values.get("session_timeout_ms", group_row.session_timeout_ms)
+        < group_row.session_timeout_ms
+        and group_row.members.exists()
     ):
         raise Conflict(
-            f"Members of group {name} use a session timeout of {row.session_timeout_ms} "
+            f"Members of group {name} use a session timeout of {group_row.session_timeout_ms} "
             "ms. Stop them before "
             "you lower it.",
             code=Code.IN_USE,
         )
-    if before:
-        row.casual = False
+    if former:
+        group_row.casual = False
         rows.save_changes(
-            row, before, values, actor=actor, kind="group", name=name, also=("casual",)
+            group_row,
+            former,
+            values,
+            actor=actor,
+            kind="group",
+            name=name,
+            also=("casual",),
         )
-        if "stopped" in before:
-            row.generation = rebalance.raise_generation(row.pk)
-        if LIMITS.keys() & before.keys():
+        # Waiting pulls return when the generation rises, so a pause takes effect at once.
+        if "stopped" in former:
+            group_row.generation = rebalance.raise_generation(group_row.pk)
+        if LIMITS.keys() & former.keys():
             rebalance.request(
-                row.pk, f"{', '.join(sorted(LIMITS.keys() & before.keys()))} changed"
+                group_row.pk, f"{', '.join(sorted(LIMITS.keys() & former.keys()))} changed"
             )
-        record_change("group", row.pk)
-    return _view(row)
+        record_change("group", group_row.pk)
+    return _describe_row(group_row)
 
 
 @transactional
 def delete(*, name: str, confirm: str | None, actor: Actor) -> None:
-    """Delete a group and mark its subscriptions to be taken down; its name is free at once.
-    Needs `manage`.
+    """Delete a group. Its name is free at once; a sweep removes its subscriptions. Needs
+    `manage`.
 
     Raises Invalid(not_confirmed), Conflict(in_use) while it has members.
     """
     access.require(actor, "manage", name, what="group")
-    row = lock_group(name)
+    group_row = lock_group(name)
     check_confirmed(name, confirm)
-    members = row.members.count()
+    members = group_row.members.count()
     if members:
         raise Conflict(
             f"Group {name} has {members} members: stop them first.", code=Code.IN_USE
         )
-    subscriptions = list(row.subscriptions.values_list("pk", flat=True))
-    row.subscriptions.update(state=ConsumerGroupTopic.State.DELETING)
-    row.name, row.deleted_at = f"{name}~{row.pk}", database_now()
-    row.save(update_fields=("name", "deleted_at"))
+    subscriptions = list(group_row.subscriptions.values_list("pk", flat=True))
+    group_row.subscriptions.update(state=ConsumerGroupTopic.State.DELETING)
+    # The row stays until its subscriptions are removed; the new name makes the old name
+    # free.
+    group_row.name, group_row.deleted_at = f"{name}~{group_row.pk}", database_now()
+    group_row.save(update_fields=("name", "deleted_at"))
     audit.record(
         actor=actor,
         verb="delete",
         kind="group",
         name=name,
-        before={"id": row.pk},
-        after={"name": row.name},
+        before={"id": group_row.pk},
+        after={"name": group_row.name},
     )
     if subscriptions:
         record_change("subscription", *subscriptions)
-    record_change("group", row.pk)
+    record_change("group", group_row.pk)
 
 
 def deletion_times(names: Collection[str]) -> dict[str, int]:
-    """Name → time in ms since 1970 at which the last group of that name was deleted, if
-    none has it now.
+    """Return when the last group of each name was deleted, in ms since 1970, by name.
+
+    Names of existing groups are left out.
     """
     with reachable():
-        alive = set(
+        existing = set(
             ConsumerGroup.objects.filter(name__in=names).values_list("name", flat=True)
         )
         rows = ConsumerGroup.objects.filter(deleted_at__isnull=False)
-        found: dict[str, int] = {}
-        for name in sorted(set(names) - alive):
+        times_of: dict[str, int] = {}
+        for name in sorted(set(names) - existing):
+            # A deleted group has the name that `delete` gave it.
             times = rows.filter(name__startswith=f"{name}~").values_list(
                 "deleted_at", flat=True
             )
-            if last := max(filter(None, times), default=None):
-                found[name] = ms(last)
-    return found
+            if deleted_at := max(filter(None, times), default=None):
+                times_of[name] = ms(deleted_at)
+    return times_of
 
 
 def describe(*, name: str, actor: Actor) -> GroupView:
-    """The group with subscriptions and members. Needs any right on it; raises
+    """Return a group with subscriptions and members. Needs any right on it. Raises
     NotFound(group_not_found).
     """
     access.require_any_right(actor, name)
     with reachable():
-        return _view(find_group(name))
+        return _describe_row(find_group(name))
 
 
 def page(*, actor: Actor, window: Window) -> Page[GroupView]:
-    """Groups by name, those the actor has any right on; with subscriptions, without
-    members.
+    """Return groups by name that the actor has any right on, with subscriptions but
+    without members.
     """
-    found, following = paging.select_page(
+    group_rows, next_cursor = paging.select_page(
         ConsumerGroup.objects.filter(deleted_at__isnull=True), window=window, actor=actor
     )
     with reachable():
-        subscriptions = views_of([row.pk for row in found])
+        subscriptions = views_of([row.pk for row in group_rows])
     return Page(
-        tuple(_as_view(row, subscriptions.get(row.pk, ()), ()) for row in found), following
+        tuple(_to_view(row, subscriptions.get(row.pk, ()), ()) for row in group_rows),
+        next_cursor,
     )
 
 
-def _view(row: ConsumerGroup) -> GroupView:
-    return _as_view(row, views_of([row.pk]).get(row.pk, ()), _members(row))
+def _describe_row(row: ConsumerGroup) -> GroupView:
+    return _to_view(row, views_of([row.pk]).get(row.pk, ()), _read_members(row))
 
 
-def _members(group: ConsumerGroup) -> Iterable[MemberView]:
+def _read_members(group: ConsumerGroup) -> Iterable[MemberView]:
+    """Yield the members of a group, by identity."""
     members = ConsumerGroupConsumer.objects.filter(group=group).select_related(
         "process", "heartbeat"
     )
@@ -241,13 +255,14 @@ def _members(group: ConsumerGroup) -> Iterable[MemberView]:
     owned = grouped(rows.values_list("owner_id", "queue_id"))
     now = database_now()
     active = rebalance.active_members(group)
+    # In a broadcasting group every active member owns every queue.
     if group.mode == ConsumerGroup.Mode.BROADCASTING:
-        everything = [read.queue for read in broadcast_instances.read_queues([group.pk])]
-        owned = dict.fromkeys(active, everything)
+        all_queues = [queue.queue for queue in broadcast_instances.read_queues([group.pk])]
+        owned = dict.fromkeys(active, all_queues)
     for row in members.order_by("identity"):
-        beat = getattr(row, "heartbeat", None)
-        process = unpack(beat.report) if beat else None
-        reported_at = beat.reported_at if beat else None
+        heartbeat = getattr(row, "heartbeat", None)
+        process = unpack(heartbeat.report) if heartbeat else None
+        reported_at = heartbeat.reported_at if heartbeat else None
         yield MemberView(
             name=row.process.name,
             instance_id=row.instance_id or None,
@@ -256,7 +271,7 @@ def _members(group: ConsumerGroup) -> Iterable[MemberView]:
             sdk=row.process.sdk,
             generation=row.generation,
             joined_at_ms=ms(row.joined_at),
-            heartbeat_age_ms=age_ms(beat.last_seen, now) if beat else None,
+            heartbeat_age_ms=age_ms(heartbeat.last_seen, now) if heartbeat else None,
             queues=tuple(sorted(owned.get(row.pk, ()))),
             active=row.pk in active,
             process=process,
@@ -264,7 +279,7 @@ def _members(group: ConsumerGroup) -> Iterable[MemberView]:
         )
 
 
-def _as_view(
+def _to_view(
     row: ConsumerGroup,
     subscriptions: Iterable[SubscriptionView],
     members: Iterable[MemberView],

@@ -1,10 +1,10 @@
-"""Traces of how messages were handled: which member had one, when, for how long, and with
-what outcome.
+"""Handling traces: which member handled a message, when, for how long, and with what
+outcome.
 
-Members report a sample of what they handle (rules.groups.sampling), by the setting
-trace_percent of their subscription. A report waits in memory; a loop of each worker writes
-it. What cannot be written, or is too much, is dropped: a trace that is missing harms
-nothing.
+Members report a sample of the messages that they handle (rules.groups.sampling), as set
+by trace_percent of the subscription. Reports wait in memory until a loop of each worker
+writes them. Reports that cannot be written, or exceed the limit, are dropped: a missing
+trace does no harm.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ from metadata.rules.groups.sampling import is_traced
 
 FLUSH_S = 5.0
 KEPT_DAYS = 3
-MOST_EACH = 10_000  # traces of a group
-MOST_WAITING = 500  # traces of a process, between two flushes
-MOST_SHOWN = 100  # of one message
-MOST_AGO_MS = 7 * 86_400_000  # what began longer ago is shown as this long ago
-MOST_CHARS = 200
+MAX_PER_GROUP = 10_000  # traces per group
+MAX_PENDING = 500  # traces per process, between two flushes
+MAX_SHOWN = 100  # traces per message
+MAX_AGO_MS = 7 * 86_400_000  # the longest age of an attempt; longer ones are cut to this
+MAX_CHARS = 200
 
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """An attempt at a message, which began `ago_ms` ago; `attempt` counts the failed ones
-    before it.
+    """An attempt at a message that began `ago_ms` ago; `attempt` counts the failed
+    attempts before.
 
-    Of a retry, queue and offset are those of the message that failed first.
+    For a retry, queue and offset are those of the message that failed first.
     """
 
     queue: int
@@ -55,7 +55,7 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True)
 class TraceView:
-    """An attempt at a message, as it is kept."""
+    """A stored attempt at a message."""
 
     group: str
     member: str
@@ -66,7 +66,7 @@ class TraceView:
 
 
 @dataclass(frozen=True, slots=True)
-class _Waiting:
+class _PendingTrace:
     group_id: int
     member: str | int
     attempt: Attempt
@@ -74,34 +74,37 @@ class _Waiting:
 
 
 class _Buffer:
-    """Traces that wait to be written."""
+    """Traces that wait to be written. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._waiting: deque[_Waiting] = deque()
+        self._pending: deque[_PendingTrace] = deque()
 
-    def add(self, found: Iterable[_Waiting]) -> None:
+    def add(self, traces: Iterable[_PendingTrace]) -> None:
         with self._lock:
-            for one in found:
-                if len(self._waiting) < MOST_WAITING:
-                    self._waiting.append(one)
+            for trace in traces:
+                # A full buffer drops new traces rather than growing without a bound.
+                if len(self._pending) < MAX_PENDING:
+                    self._pending.append(trace)
 
-    def take(self) -> list[_Waiting]:
+    def take(self) -> list[_PendingTrace]:
         with self._lock:
-            taken, self._waiting = list(self._waiting), deque()
-        return taken
+            traces, self._pending = list(self._pending), deque()
+        return traces
 
 
 _buffer = _Buffer()
 
 
 def report(*, consumer: ConsumerId, attempts: Iterable[Attempt]) -> None:
-    """Take a report of a member under the name that it registered with, nothing of one that
-    left.
+    """Note attempts that a member reported. Those of a member that left are dropped.
 
-    While metadata is away, the name is looked up when the report is written.
+    If metadata is unavailable, the name of the member is read when the report is
+    written.
     """
     member: str | int | None = consumer.member_id
+    # A report must not fail because of metadata: then the id of the member is kept
+    # instead of its name.
     with suppress(MetadataUnavailable), reachable():
         rows = ConsumerGroupConsumer.objects.filter(pk=consumer.member_id)
         member = rows.values_list("identity", flat=True).first()
@@ -110,68 +113,68 @@ def report(*, consumer: ConsumerId, attempts: Iterable[Attempt]) -> None:
 
 
 def note(*, group_id: int, member: str | int, attempts: Iterable[Attempt]) -> None:
-    """Keep attempts of a member, known by its name or the id of its row, so far as they are
-    in the sample.
+    """Note attempts of a member, given by name or by the id of its row, if they are in the
+    sample.
     """
     now = monotonic()
     _buffer.add(
-        _Waiting(group_id, member, one, now)
-        for one in attempts
+        _PendingTrace(group_id, member, attempt, now)
+        for attempt in attempts
         if is_traced(
-            one.queue, one.offset, sample_percent(group_id=group_id, queue=one.queue)
+            attempt.queue,
+            attempt.offset,
+            sample_percent(group_id=group_id, queue=attempt.queue),
         )
     )
 
 
 def sample_percent(*, group_id: int, queue: int) -> int:
-    """Return the sample of a group in a queue, that of its topic for a retry topic; 0 if it
-    reads neither.
+    """Return the percentage of messages that are traced for a group in a queue.
+
+    A queue of a retry topic has that of the original topic. 0 if the group reads
+    neither.
     """
-    known = snapshot.current()
-    found = known.queues.get(queue)
-    topic = known.topics.get(found.topic_id) if found is not None else None
+    current = snapshot.current()
+    queue_info = current.queues.get(queue)
+    topic = current.topics.get(queue_info.topic_id) if queue_info is not None else None
     if topic is None:
         return 0
-    return known.delivery(group_id, topic.failure_of or topic.id).trace_percent
+    return current.delivery(group_id, topic.failure_of or topic.id).trace_percent
 
 
 def flush() -> int:
-    """Write what waits; return how many. A loop of every worker. Raises
-    MetadataUnavailable.
-    """
-    waiting = _buffer.take()
-    if not waiting:
+    """Write the waiting traces. Return how many. Raises MetadataUnavailable."""
+    pending = _buffer.take()
+    if not pending:
         return 0
     with reachable():
-        now, heard, names = database_now(), monotonic(), _names(waiting)
+        now, written_at, names = database_now(), monotonic(), _read_member_names(pending)
         HandlingTrace.objects.bulk_create(
             [
                 HandlingTrace(
-                    group_ref=one.group_id,
-                    queue_ref=one.attempt.queue,
-                    message_offset=one.attempt.offset,
-                    member=names.get(one.member, str(one.member))[:MOST_CHARS],
-                    attempt=min(one.attempt.attempt, 1_000_000),
-                    outcome=one.attempt.outcome,
+                    group_ref=trace.group_id,
+                    queue_ref=trace.attempt.queue,
+                    message_offset=trace.attempt.offset,
+                    member=names.get(trace.member, str(trace.member))[:MAX_CHARS],
+                    attempt=min(trace.attempt.attempt, 1_000_000),
+                    outcome=trace.attempt.outcome,
                     at=now
                     - timedelta(
-                        milliseconds=min(one.attempt.ago_ms, MOST_AGO_MS),
-                        seconds=heard - one.heard_at,
+                        milliseconds=min(trace.attempt.ago_ms, MAX_AGO_MS),
+                        seconds=written_at - trace.heard_at,
                     ),
-                    took_ms=one.attempt.took_ms,
+                    took_ms=trace.attempt.took_ms,
                 )
-                for one in waiting
+                for trace in pending
             ],
-            batch_size=MOST_WAITING,
+            batch_size=MAX_PENDING,
         )
-    return len(waiting)
+    return len(pending)
 
 
-def _names(waiting: Iterable[_Waiting]) -> dict[str | int, str]:
-    """Return the names of the members that are known by an id, of those that are still
-    there.
-    """
-    ids = {one.member for one in waiting if isinstance(one.member, int)}
+def _read_member_names(pending: Iterable[_PendingTrace]) -> dict[str | int, str]:
+    """Return the names of members that are given by an id, if they are still members."""
+    ids = {trace.member for trace in pending if isinstance(trace.member, int)}
     if not ids:
         return {}
     rows = ConsumerGroupConsumer.objects.filter(pk__in=sorted(ids))
@@ -179,26 +182,27 @@ def _names(waiting: Iterable[_Waiting]) -> dict[str | int, str]:
 
 
 def traces_of_message(*, queue: int, offset: int, actor: Actor) -> list[TraceView]:
-    """Return the first MOST_SHOWN traces of a message, by time, in the groups that the
-    actor sees.
+    """Return the first MAX_SHOWN traces of a message, by time, in groups that the actor
+    may see.
     """
-    known = snapshot.current().groups
+    groups_by_id = snapshot.current().groups
     with reachable():
         rows = HandlingTrace.objects.filter(
             queue_ref=queue, message_offset=offset
         ).order_by("at", "pk")
-        found = list(rows[:MOST_SHOWN])
+        traces = list(rows[:MAX_SHOWN])
     return [
         TraceView(
-            group=known[row.group_ref].name,
+            group=groups_by_id[row.group_ref].name,
             member=row.member,
             attempt=row.attempt,
             outcome=row.outcome,
             at_ms=ms(row.at),
             took_ms=row.took_ms,
         )
-        for row in found
-        if row.group_ref in known and access.may_see(actor, known[row.group_ref].name)
+        for row in traces
+        if row.group_ref in groups_by_id
+        and access.may_see(actor, groups_by_id[row.group_ref].name)
     ]
 
 
@@ -207,5 +211,5 @@ prune = PruneRule(
     at="at",
     days=KEPT_DAYS,
     each="group_ref",
-    most_each=MOST_EACH,
+    most_each=MAX_PER_GROUP,
 )

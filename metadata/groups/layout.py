@@ -1,16 +1,15 @@
-"""Queues of a topic that come and go: the rows. `messagestore.topology.queues` adds the
-tables.
+"""Queues that a topic gains and loses: the rows. `messagestore.topology.queues` adds the tables.
 
     creating ── plan_expand → tables and reader rows are made → make_ready ──▶ read_write
-                                                    or give_up ─────────────▶ retired
-    read_write ◀─ set_state ─▶ read_only ── retire, once shrink took its slots and all is
-    read ──▶ retired
+                                                 or abandon_expansion ──────▶ retired
+    read_write ◀─ set_state ─▶ read_only ── retire, after shrink took its slots and all
+                                            messages were read ──▶ retired
     retired ── three days → its table is dropped → remove
 
-The layout changes only here: `make_ready` gives slots to new queues, `shrink` takes them
-from draining ones, and a draining queue that is opened again gets its share back. Being
-read-only never moves a slot. A verb that is only to be previewed (`dry_run`) does
-everything and is rolled back.
+Only these functions change the layout: `make_ready` gives slots to new queues, `shrink`
+takes them from draining queues, and a draining queue that is opened again gets its share
+back. Making a queue read-only never moves a slot. With `dry_run` a function does all its
+work and is rolled back.
 """
 
 from __future__ import annotations
@@ -37,12 +36,12 @@ from metadata.topics import routings
 from metadata.topics.placement import choose_nodes
 from metadata.topics.topic_rows import QueueView, TopicView, topic_view
 
-STATES = ("read_only", "read_write")  # what set_state takes
+STATES = ("read_only", "read_write")  # for set_state
 
 
 @dataclass(frozen=True, slots=True)
 class LayoutChange:
-    """Effect of a change of queues on its topic: `queues` are those that it is about."""
+    """The effect of a change on a topic; `queues` are the queues that were changed."""
 
     topic: TopicView
     queues: tuple[QueueView, ...]
@@ -51,10 +50,12 @@ class LayoutChange:
 
     @property
     def slots(self) -> list[int]:
+        """Return the slots that another queue serves afterwards."""
         return moved_slots(self.before, self.after)
 
     @property
     def losing(self) -> set[int]:
+        """Return the ids of queues that lose slots."""
         return {self.before[slot] for slot in self.slots}
 
 
@@ -62,50 +63,53 @@ class LayoutChange:
 def plan_expand(
     *, topic: str, queues: int, actor: Actor, node: str | None = None, dry_run: bool = False
 ) -> LayoutChange:
-    """The rows of so many more queues, in state creating, and the layout to come. Needs
-    `manage`.
+    """Insert more queues in state creating, and return the future layout. Needs `manage`.
 
-    They are spread over the normal nodes, or all on `node`. Raises Invalid, NotFound,
-    NoWritableQueue, and Conflict(in_use) while the topic or an earlier expansion of it is
-    being made.
+    They are spread over the normal nodes, or are all on `node`. Raises Invalid,
+    NotFound, NoWritableQueue, and Conflict(in_use) while the topic or a former
+    expansion is being created.
     """
-    row = _shaped_by_hand(topic, actor)
-    mine = list(row.queues.exclude(state=Queue.State.RETIRED))
-    if any(one.state == Queue.State.CREATING for one in mine):
+    topic_row = _lock_resizable_topic(topic, actor)
+    live_queues = list(topic_row.queues.exclude(state=Queue.State.RETIRED))
+    if any(queue.state == Queue.State.CREATING for queue in live_queues):
         raise Conflict(
             f"Topic {topic} is being expanded: try again in a moment.", code=Code.IN_USE
         )
-    _check_number(topic, len(mine), queues)
-    held: dict[int, int] = {}
-    for one in mine:
-        held[one.node_id] = held.get(one.node_id, 0) + 1
-    placed, now = choose_nodes(queues, node=node, held=held), database_now()
-    first = max(row.queues.values_list("number", flat=True), default=-1) + 1
-    made = [
-        Queue.objects.create(topic=row, node_id=node_id, number=number, state_since=now)
-        for number, node_id in enumerate(placed, first)
+    _check_queue_count(topic, len(live_queues), queues)
+    queues_per_node: dict[int, int] = {}
+    for queue in live_queues:
+        queues_per_node[queue.node_id] = queues_per_node.get(queue.node_id, 0) + 1
+    node_ids, now = choose_nodes(queues, node=node, held=queues_per_node), database_now()
+    first = max(topic_row.queues.values_list("number", flat=True), default=-1) + 1
+    new_queues = [
+        Queue.objects.create(
+            topic=topic_row, node_id=node_id, number=number, state_since=now
+        )
+        for number, node_id in enumerate(node_ids, first)
     ]
-    ids = [one.pk for one in made]
-    after = {"queues": len(mine) + queues, "added": ids}
-    before = {"queues": len(mine)}
+    ids = [queue.pk for queue in new_queues]
+    after = {"queues": len(live_queues) + queues, "added": ids}
+    before = {"queues": len(live_queues)}
     audit.record(
         actor=actor, verb="expand", kind="topic", name=topic, before=before, after=after
     )
-    record_change("topic", row.pk)
-    planned = _change(row, ids, _spread(row, gain=ids))
+    record_change("topic", topic_row.pk)
+    planned = _describe_change(topic_row, ids, _spread_layout(topic_row, gain=ids))
+    # A preview does all the work, so that its checks and its result are the real ones.
     transaction.set_rollback(dry_run)
     return planned
 
 
-def _check_number(topic: str, there_are: int, more: int) -> None:
-    most = config.max_topic_queues
-    if more < 1:
+def _check_queue_count(topic: str, existing: int, added: int) -> None:
+    """Raise Invalid if the topic cannot have that many more queues."""
+    limit = config.max_topic_queues
+    if added < 1:
         raise Invalid.field("queues", "must be 1 or more")
-    if there_are + more > most:
-        left = f"at most {most - there_are} more" if there_are < most else "no more"
+    if existing + added > limit:
+        remedy = f"at most {limit - existing} more" if existing < limit else "no more"
         raise Invalid.field(
             "queues",
-            f"{topic} has {there_are} queues of {most} that a topic may have: {left}",
+            f"{topic} has {existing} queues of {limit} that a topic may have: {remedy}",
         )
 
 
@@ -113,62 +117,72 @@ def _check_number(topic: str, there_are: int, more: int) -> None:
 def make_ready(
     *, topic_id: int, queues: Collection[int], prepared: Collection[int], actor: Actor
 ) -> LayoutChange | None:
-    """The queues, open and with their share of the slots, once tables and reader rows
-    exist.
+    """Open new queues with their share of the slots, after tables and reader rows were
+    created.
 
-    Every group gets positions at the epoch where its subscription began, and is marked for
-    a rebalance. None, and nothing done, if a subscription is not among those whose reader
-    rows were
-    `prepared`. Queues
-    that are ready stay as they are. Raises NotFound(topic_not_found), Conflict(in_use) if
-    they were given up.
+    Every group gets positions at the first epoch of its subscription, and is marked for
+    a rebalance. Queues that are ready already stay as they are. Returns None without
+    changes if a subscription is not in `prepared`, the subscriptions whose reader rows
+    exist. Raises NotFound(topic_not_found), Conflict(in_use) if the expansion was
+    abandoned.
     """
+    # Groups first, then the topic: while they are locked, no subscription can begin or
+    # end.
     _lock_groups(topic_id)
-    topic = _locked(topic_id)
-    reading = active_subscriptions(topic_id)
+    topic = _lock_ready_topic(topic_id)
+    subscriptions = active_subscriptions(topic_id)
     rows = list(topic.queues.filter(pk__in=list(queues)))
-    if any(one.state == Queue.State.RETIRED for one in rows) or len(rows) < len(queues):
+    if any(queue_row.state == Queue.State.RETIRED for queue_row in rows) or len(rows) < len(
+        queues
+    ):
         raise Conflict(
             f"The expansion of {topic.name} was rolled back meanwhile.", code=Code.IN_USE
         )
-    new = [one.pk for one in rows if one.state == Queue.State.CREATING]
-    if not new:
-        return _change(topic, queues, _layout(topic))
-    if {one.id for one in reading} - set(prepared):
+    new_ids = [
+        queue_row.pk for queue_row in rows if queue_row.state == Queue.State.CREATING
+    ]
+    if not new_ids:
+        return _describe_change(topic, queues, _read_layout(topic))
+    # A subscription that began meanwhile has no reader rows in the new queues yet.
+    if {subscription.id for subscription in subscriptions} - set(prepared):
         return None
     QueueOffset.objects.bulk_create(
-        QueueOffset(group_id=one.group_id, queue_id=queue, epoch=one.base_epoch)
-        for one in reading
-        for queue in sorted(new)
+        QueueOffset(
+            group_id=subscription.group_id, queue_id=queue, epoch=subscription.base_epoch
+        )
+        for subscription in subscriptions
+        for queue in sorted(new_ids)
     )
     routings.keep_routing(topic)
-    _set_states(new, Queue.State.READ_WRITE)
-    done = _relayout(topic, new, _spread(topic, gain=new), verb="lay out", actor=actor)
-    for one in reading:
-        if one.state == "ready":
-            rebalance.request(one.group_id, f"{topic.name} was expanded")
+    _set_states(new_ids, Queue.State.READ_WRITE)
+    change = _write_layout(
+        topic, new_ids, _spread_layout(topic, gain=new_ids), verb="lay out", actor=actor
+    )
+    for subscription in subscriptions:
+        if subscription.state == "ready":
+            rebalance.request(subscription.group_id, f"{topic.name} was expanded")
     record_change("topic", topic_id)
-    return done
+    return change
 
 
 @transactional
 def abandon_expansion(
     *, topic_id: int, queues: Collection[int], actor: Actor, taken: Collection[int] = ()
 ) -> None:
-    """Retire those of the queues that are not ready; their tables go like those of other
-    retired ones.
+    """Retire those of the queues that are still in state creating; their tables are
+    dropped later.
 
-    Rows of queues that are `taken`, whose tables belong to earlier ones, are removed.
+    Rows of queues in `taken`, whose tables belong to former queues, are deleted.
     """
     topic = Topic.objects.select_for_update().filter(pk=topic_id).first()
     rows = Queue.objects.filter(
         pk__in=list(queues), topic_id=topic_id, state=Queue.State.CREATING
     )
-    left = sorted(rows.values_list("pk", flat=True))
-    if topic is not None and left:
+    abandoned = sorted(rows.values_list("pk", flat=True))
+    if topic is not None and abandoned:
         rows.filter(pk__in=list(taken)).delete()
-        _set_states(left, Queue.State.RETIRED)
-        before = {"queues": left}
+        _set_states(abandoned, Queue.State.RETIRED)
+        before = {"queues": abandoned}
         audit.record(
             actor=actor, verb="give up", kind="topic", name=topic.name, before=before
         )
@@ -184,56 +198,62 @@ def shrink(
     count: int | None = None,
     dry_run: bool = False,
 ) -> LayoutChange:
-    """The queues, or the `count` newest with slots, read-only and without slots: they
-    drain. Needs `manage`.
+    """Make queues read-only and take their slots, so that they drain. Needs `manage`.
 
-    `messagestore.topology.queues.shrink` has closed them on their nodes. Raises Invalid,
-    NotFound, and Conflict(last_queue) unless another queue takes messages.
+    These are the given queues, or the `count` newest ones with slots. The caller
+    (`messagestore.topology.queues.shrink`) has closed them on their nodes. Raises
+    Invalid, NotFound, and Conflict(last_queue) unless another queue stays writable.
     """
-    row = _shaped_by_hand(topic, actor)
-    chosen = _chosen(row, queues, count)
-    writable = _writable(row) - set(chosen)
+    topic_row = _lock_resizable_topic(topic, actor)
+    chosen = _choose_queues(topic_row, queues, count)
+    writable = _writable_queues(topic_row) - set(chosen)
     if not writable:
-        raise _last(topic, "would be left")
-    before = _layout(row)
+        raise _last_queue(topic, "would be left")
+    before = _read_layout(topic_row)
     closing = [
-        one.pk for one in row.queues.filter(pk__in=chosen, state=Queue.State.READ_WRITE)
+        queue.pk
+        for queue in topic_row.queues.filter(pk__in=chosen, state=Queue.State.READ_WRITE)
     ]
     _set_states(closing, Queue.State.READ_ONLY)
-    after = _spread(row, drained=chosen)
+    after = _spread_layout(topic_row, drained=chosen)
     if before != after:
-        routings.keep_routing(row)
+        routings.keep_routing(topic_row)
     if closing or before != after:
-        done = _relayout(row, chosen, after, verb="shrink", actor=actor)
-        record_change("topic", row.pk)
+        change = _write_layout(topic_row, chosen, after, verb="shrink", actor=actor)
+        record_change("topic", topic_row.pk)
     else:
-        done = _change(row, chosen, after)
+        change = _describe_change(topic_row, chosen, after)
+    # A preview does all the work and is rolled back.
     transaction.set_rollback(dry_run)
-    return done
+    return change
 
 
-def _chosen(topic: Topic, queues: Sequence[int] | None, count: int | None) -> list[int]:
+def _choose_queues(
+    topic: Topic, queues: Sequence[int] | None, count: int | None
+) -> list[int]:
+    """Return the ids of the queues to shrink by. Raises Invalid."""
     states = dict(topic.queues.values_list("pk", "state"))
     if (queues is None) == (count is None):
         raise Invalid.field("queues", "give either the ids of queues, or count")
     if queues is None:
-        return _newest(topic, count or 0)
+        return _choose_newest(topic, count or 0)
     if not queues or len(set(queues)) < len(queues):
         raise Invalid.field("queues", "must be a list of different ids, at least one")
-    foreign = sorted(set(queues) - states.keys())
-    if foreign:
-        named = ", ".join(map(str, foreign))
-        raise Invalid.field("queues", f"topic {topic.name} has no queue {named}")
+    unknown = sorted(set(queues) - states.keys())
+    if unknown:
+        listed = ", ".join(map(str, unknown))
+        raise Invalid.field("queues", f"topic {topic.name} has no queue {listed}")
     for queue in sorted(queues):
         if states[queue] in (Queue.State.CREATING, Queue.State.RETIRED):
             raise Invalid.field("queues", f"queue {queue} is {states[queue]}")
     return sorted(queues)
 
 
-def _newest(topic: Topic, count: int) -> list[int]:
+def _choose_newest(topic: Topic, count: int) -> list[int]:
+    """Return the ids of the newest open queues with slots."""
     if count < 1:
         raise Invalid.field("count", "must be 1 or more")
-    slots = set(_layout(topic))
+    slots = set(_read_layout(topic))
     rows = (
         topic.queues.filter(state=Queue.State.READ_WRITE)
         .order_by("-number")
@@ -241,7 +261,7 @@ def _newest(topic: Topic, count: int) -> list[int]:
     )
     candidates = [queue for queue in rows if queue in slots]
     if count >= len(candidates):
-        raise _last(topic.name, "would be left")
+        raise _last_queue(topic.name, "would be left")
     return sorted(candidates[:count])
 
 
@@ -249,24 +269,26 @@ def _newest(topic: Topic, count: int) -> list[int]:
 def set_state(
     *, topic: str, queue: int, state: str, actor: Actor, dry_run: bool = False
 ) -> QueueView:
-    """The queue, read-only or read-write. Needs `manage`.
+    """Make a queue read-only or read-write. Needs `manage`.
 
-    One that drained gets slots back when it is opened. Raises Invalid,
-    NotFound(topic_not_found, queue_not_found), Conflict(last_queue), Conflict(in_use) for
-    one that is creating or retired.
+    A draining queue gets slots back when it is opened. Raises Invalid,
+    NotFound(topic_not_found, queue_not_found), Conflict(last_queue), and
+    Conflict(in_use) if the queue is creating or retired.
     """
-    row = _changeable(topic, actor)
+    topic_row = _lock_topic_by_name(topic, actor)
     if state not in STATES:
         raise Invalid.field("state", f"must be one of {', '.join(STATES)}")
-    one = row.queues.filter(pk=queue).first()
-    if one is None:
+    queue_row = topic_row.queues.filter(pk=queue).first()
+    if queue_row is None:
         raise queue_not_found(topic, queue)
-    if one.state not in STATES:
-        raise Conflict(f"Queue {queue} of topic {topic} is {one.state}.", code=Code.IN_USE)
-    if one.state != state:
-        if state == Queue.State.READ_ONLY and not _writable(row) - {queue}:
-            raise _last(topic, "takes messages")
-        before = {"state": one.state}
+    if queue_row.state not in STATES:
+        raise Conflict(
+            f"Queue {queue} of topic {topic} is {queue_row.state}.", code=Code.IN_USE
+        )
+    if queue_row.state != state:
+        if state == Queue.State.READ_ONLY and not _writable_queues(topic_row) - {queue}:
+            raise _last_queue(topic, "takes messages")
+        before = {"state": queue_row.state}
         _set_states([queue], state)
         if state == Queue.State.READ_WRITE:
             Queue.objects.filter(pk=queue).update(reopened_at=database_now())
@@ -275,22 +297,31 @@ def set_state(
         audit.record(
             actor=actor, verb="update", kind="queue", name=name, before=before, after=after
         )
-        if state == Queue.State.READ_WRITE and queue not in _layout(row):
-            routings.keep_routing(row)
-            _relayout(row, [queue], _spread(row, gain=[queue]), verb="lay out", actor=actor)
-        record_change("topic", row.pk)
-    view = next(view for view in topic_view(row).queues if view.queue == queue)
+        if state == Queue.State.READ_WRITE and queue not in _read_layout(topic_row):
+            routings.keep_routing(topic_row)
+            _write_layout(
+                topic_row,
+                [queue],
+                _spread_layout(topic_row, gain=[queue]),
+                verb="lay out",
+                actor=actor,
+            )
+        record_change("topic", topic_row.pk)
+    view = next(view for view in topic_view(topic_row).queues if view.queue == queue)
+    # A preview does all the work and is rolled back.
     transaction.set_rollback(dry_run)
     return view
 
 
 @transactional
 def retire(*, topic_id: int, queue: int, read_by: Collection[int]) -> bool:
-    """Retire a draining queue and delete its positions; whether it did.
+    """Retire a draining queue and delete its positions. Return False if it cannot be
+    retired.
 
-    Not if it was opened again, or if there is a subscription that is not in `read_by`:
-    those whose groups have read all of it.
+    That is if it was opened again, or has a subscription that is not in `read_by`, the
+    subscriptions that have read all of it.
     """
+    # Groups first, then the topic, as in all transactions.
     groups = _lock_groups(topic_id)
     topic = (
         Topic.objects.select_for_update()
@@ -302,10 +333,11 @@ def retire(*, topic_id: int, queue: int, read_by: Collection[int]) -> bool:
         or not topic.queues.filter(pk=queue, state=Queue.State.READ_ONLY).exists()
     ):
         return False
-    if queue in _layout(topic) or {one.id for one in active_subscriptions(topic_id)} - set(
-        read_by
-    ):
+    if queue in _read_layout(topic) or {
+        subscription.id for subscription in active_subscriptions(topic_id)
+    } - set(read_by):
         return False
+    # The queue is read to its end, so no position of it is needed any more.
     QueueOffset.objects.filter(queue=queue, group__in=groups).delete()
     routings.keep_routing(topic)
     _set_states([queue], Queue.State.RETIRED)
@@ -333,14 +365,15 @@ def retire(*, topic_id: int, queue: int, read_by: Collection[int]) -> bool:
 
 @transactional
 def remove(*, topic_id: int, queue: int) -> None:
-    """Remove the row of a retired queue, once its table was dropped."""
+    """Delete the row of a retired queue, after its table was dropped."""
+    # Groups first, then the topic, as in all transactions.
     _lock_groups(topic_id)
-    topic = _locked(topic_id)
-    row = topic.queues.filter(pk=queue, state=Queue.State.RETIRED).first()
-    if row is None:
+    topic = _lock_ready_topic(topic_id)
+    queue_row = topic.queues.filter(pk=queue, state=Queue.State.RETIRED).first()
+    if queue_row is None:
         return
-    QueueOffset.objects.filter(queue=row).delete()
-    row.delete()
+    QueueOffset.objects.filter(queue=queue_row).delete()
+    queue_row.delete()
     name = f"{topic.name}/{queue}"
     audit.record(
         actor=job("queues"),
@@ -353,15 +386,19 @@ def remove(*, topic_id: int, queue: int) -> None:
 
 
 def queue_not_found(topic: str, queue: int) -> NotFound:
+    """Return the error for a queue id that the topic does not have."""
     return NotFound(f"Topic {topic} has no queue {queue}.", code=Code.QUEUE_NOT_FOUND)
 
 
-def _last(topic: str, what: str) -> Conflict:
+def _last_queue(topic: str, what: str) -> Conflict:
     return Conflict(f"No other queue of topic {topic} {what}.", code=Code.LAST_QUEUE)
 
 
-def _changeable(name: str, actor: Actor) -> Topic:
-    """The ready topic called so, locked, if the actor may manage it."""
+def _lock_topic_by_name(name: str, actor: Actor) -> Topic:
+    """Lock and return a ready topic. Needs `manage`.
+
+    Raises NotFound, Forbidden, and Conflict(in_use) while it is being created.
+    """
     access.require(actor, "manage", name, what="topic")
     row = find_by_name(
         Topic.objects.select_for_update().exclude(state=Topic.State.DELETED), name, no_topic
@@ -374,11 +411,13 @@ def _changeable(name: str, actor: Actor) -> Topic:
     return row
 
 
-def _shaped_by_hand(name: str, actor: Actor) -> Topic:
-    """The same, unless it is a failure topic: which of its queues a copy goes to must not
-    change.
+def _lock_resizable_topic(name: str, actor: Actor) -> Topic:
+    """Lock and return a ready topic whose number of queues may change. Raises Invalid for
+    a retry topic.
     """
-    row = _changeable(name, actor)
+    row = _lock_topic_by_name(name, actor)
+    # The queue of a retry is a function of its id and the queues, so these must not
+    # change.
     if row.kind == Topic.Kind.FAILURE:
         raise Invalid.field(
             "topic", f"{name} is a retry topic: the number of its queues is fixed"
@@ -386,7 +425,8 @@ def _shaped_by_hand(name: str, actor: Actor) -> Topic:
     return row
 
 
-def _locked(topic_id: int) -> Topic:
+def _lock_ready_topic(topic_id: int) -> Topic:
+    """Lock and return a ready topic. Raises NotFound."""
     row = (
         Topic.objects.select_for_update()
         .filter(pk=topic_id, state=Topic.State.READY)
@@ -398,10 +438,12 @@ def _locked(topic_id: int) -> Topic:
 
 
 def _lock_groups(topic_id: int) -> list[int]:
-    """Lock the groups that read the topic, before the topic itself: that keeps others from
-    beginning to.
-    """
-    groups = sorted({one.group_id for one in active_subscriptions(topic_id)})
+    """Lock the groups that read the topic, and return their ids."""
+    groups = sorted(
+        {subscription.group_id for subscription in active_subscriptions(topic_id)}
+    )
+    # Groups are locked before the topic, as in all transactions, and in the order of ids.
+    # The lock also keeps these groups from changing their subscriptions.
     list(ConsumerGroup.objects.select_for_update().filter(pk__in=groups).order_by("pk"))
     return groups
 
@@ -412,53 +454,59 @@ def _set_states(queues: Iterable[int], state: str) -> None:
     )
 
 
-def _writable(topic: Topic) -> set[int]:
-    """The queues that take messages: open, on nodes that are."""
+def _writable_queues(topic: Topic) -> set[int]:
+    """Return the ids of queues that take messages: queue and node are read-write."""
     rows = topic.queues.filter(
         state=Queue.State.READ_WRITE, node__state=DbNode.State.READ_WRITE
     )
     return set(rows.values_list("pk", flat=True))
 
 
-def _layout(topic: Topic) -> Layout:
+def _read_layout(topic: Topic) -> Layout:
     return tuple(json.loads(topic.layout))
 
 
-def _spread(
+def _spread_layout(
     topic: Topic, *, gain: Collection[int] = (), drained: Collection[int] = ()
 ) -> Layout:
-    """The layout with the queues in `gain` as further ones, and without those that are
-    `drained`.
-    """
-    before = _layout(topic)
-    writable = (_writable(topic) | set(gain)) - set(drained)
+    """Return the layout with the queues in `gain` added, and those in `drained` removed."""
+    before = _read_layout(topic)
+    writable = (_writable_queues(topic) | set(gain)) - set(drained)
     return spread_slots(
         before, open_queues=writable, closed=set(before) - writable - set(drained)
     )
 
 
-def _relayout(
+def _write_layout(
     topic: Topic, queues: Collection[int], after: Layout, *, verb: str, actor: Actor
 ) -> LayoutChange:
-    """Write the layout, under the next version if it differs."""
-    before, version = _layout(topic), topic.layout_version
+    """Store the layout, under the next version if it differs, and write the audit row."""
+    before, version = _read_layout(topic), topic.layout_version
     topic.layout, topic.layout_version = json.dumps(after), version + (before != after)
     topic.save(update_fields=("layout", "layout_version"))
-    done = _change(topic, queues, after, before)
-    effect = {"queues": [one.queue for one in done.queues], "moved_slots": len(done.slots)}
-    old, new = (
+    change = _describe_change(topic, queues, after, before)
+    effect = {
+        "queues": [queue.queue for queue in change.queues],
+        "moved_slots": len(change.slots),
+    }
+    before_values, after_values = (
         {"layout_version": version},
         {"layout_version": topic.layout_version, **effect},
     )
     audit.record(
-        actor=actor, verb=verb, kind="topic", name=topic.name, before=old, after=new
+        actor=actor,
+        verb=verb,
+        kind="topic",
+        name=topic.name,
+        before=before_values,
+        after=after_values,
     )
-    return done
+    return change
 
 
-def _change(
+def _describe_change(
     topic: Topic, queues: Collection[int], after: Layout, before: Layout | None = None
 ) -> LayoutChange:
     view = topic_view(topic)
-    mine = tuple(one for one in view.queues if one.queue in queues)
-    return LayoutChange(view, mine, before or _layout(topic), after)
+    changed_queues = tuple(queue for queue in view.queues if queue.queue in queues)
+    return LayoutChange(view, changed_queues, before or _read_layout(topic), after)

@@ -1,8 +1,9 @@
-"""Positions that were moved by hand: kept, so that a move can be looked up and undone.
+"""Offset resets: each move of a position is recorded, so that it can be looked up and
+undone.
 
-A row is written before its position moves, because afterwards nobody may know where it was,
-and made exact once it has moved. So after a crash in between there may be a row of a move
-that was not made: not `finish_move`.
+The row is inserted before the position moves, because the former position may be
+unknown afterwards, and is completed after the move. So a crash in between leaves a row
+that is not `done`, of a move that may not have happened.
 """
 
 from __future__ import annotations
@@ -24,13 +25,14 @@ from metadata.groups.ownership import QueueOwner
 from metadata.models import OffsetMove
 
 KEPT_DAYS = 90
-MOST_KEPT = 10_000  # of a group
+MAX_KEPT = 10_000  # per group
 
 
 @dataclass(frozen=True, slots=True)
 class PastMove:
-    """A queue's move: those of one `reset` were asked for together; `undoes` names the
-    reset it undid.
+    """A moved position. Moves that were requested together have the same `reset`.
+
+    `undoes` names the reset that this move undid.
     """
 
     id: int
@@ -57,7 +59,9 @@ def begin_move(
     actor: Actor,
     undoes: str = "",
 ) -> int:
-    """Write down a move that is about to be made, and its audit row; the move's id."""
+    """Insert a move that is about to be made, with its audit row. Return the id of the
+    move.
+    """
     group = lock_group_by_id(row.group_id)
     of_instance = f"/{row.instance}" if row.instance else ""
     verb, name = (
@@ -68,7 +72,7 @@ def begin_move(
     audit.record(
         actor=actor, verb=verb, kind="offset", name=name, before=before, after=after
     )
-    made = OffsetMove.objects.create(
+    move = OffsetMove.objects.create(
         reset=reset,
         group=group,
         queue_id=row.queue,
@@ -80,12 +84,12 @@ def begin_move(
         actor_kind=actor.kind,
         actor_name=actor.name,
     )
-    return int(made.pk)
+    return int(move.pk)
 
 
 @transactional
 def finish_move(*, move: int, from_offset: int) -> None:
-    """Say that a move was made, and from where exactly: members may have committed until
+    """Mark a move as done, with the exact former offset: members may have committed until
     then.
     """
     OffsetMove.objects.filter(pk=move).update(done=True, from_offset=from_offset)
@@ -94,7 +98,7 @@ def finish_move(*, move: int, from_offset: int) -> None:
 def list_moves(
     *, group: str, limit: int, after: int | None, actor: Actor
 ) -> Page[PastMove]:
-    """A group's moves, the newest first. Needs any right on the group; raises
+    """Return the moves of a group, newest first. Needs any right on the group. Raises
     NotFound(group_not_found).
     """
     access.require_any_right(actor, group)
@@ -106,48 +110,49 @@ def list_moves(
         )
         if after is not None:
             rows = rows.filter(pk__lt=after)
-        found = list(rows[: limit + 1])
-    following = str(found[limit - 1].pk) if len(found) > limit else None
-    return Page(tuple(_view(row) for row in found[:limit]), following)
+        moves = list(rows[: limit + 1])
+    next_cursor = str(moves[limit - 1].pk) if len(moves) > limit else None
+    return Page(tuple(_to_view(row) for row in moves[:limit]), next_cursor)
 
 
 def moves_of_reset(*, group: str, reset: str | None) -> list[PastMove]:
-    """The moves of a reset; None: of the last one that was neither undone nor is an undoing
-    itself.
+    """Return the moves of a reset. None stands for the last reset that can be undone.
 
     Raises NotFound(reset_not_found).
     """
     with reachable():
         rows = OffsetMove.objects.filter(group=find_group(group), done=True)
         if reset is None:
+            # A reset that was undone, or that undid another, cannot be undone.
             undone = rows.exclude(undoes="").values_list("undoes", flat=True)
-            last = (
+            last_move = (
                 rows.filter(undoes="")
                 .exclude(reset__in=list(undone))
                 .order_by("-id")
                 .first()
             )
-            reset = last.reset if last is not None else ""
-        found = [
-            _view(row)
+            reset = last_move.reset if last_move is not None else ""
+        moves = [
+            _to_view(row)
             for row in rows.filter(reset=reset)
             .select_related("queue__topic")
             .order_by("id")
         ]
-    if not found:
-        which = f"no reset {reset}" if reset else "no reset that could be undone"
+    if not moves:
+        missing = f"no reset {reset}" if reset else "no reset that could be undone"
         raise NotFound(
-            f"Group {group} has {which}. List them: catmq offsets history {group}",
+            f"Group {group} has {missing}. List them: catmq offsets history {group}",
             code=Code.RESET_NOT_FOUND,
         )
-    return found
+    return moves
 
 
 def has_skipped(*, group_id: int, queue: int, offset: int, since: datetime) -> bool:
-    """Return True if the last reset that moved a group's position across an offset moved it
+    """Return True if the last reset across an offset moved the position of the group
     forwards.
     """
     with reachable():
+        # Moves across the offset, in either direction.
         moves = OffsetMove.objects.filter(
             Q(from_offset__lte=offset, to_offset__gt=offset)
             | Q(from_offset__gt=offset, to_offset__lte=offset),
@@ -162,11 +167,11 @@ def has_skipped(*, group_id: int, queue: int, offset: int, since: datetime) -> b
 
 
 prune = PruneRule(
-    OffsetMove.objects.all(), at="at", days=KEPT_DAYS, each="group", most_each=MOST_KEPT
+    OffsetMove.objects.all(), at="at", days=KEPT_DAYS, each="group", most_each=MAX_KEPT
 )
 
 
-def _view(row: OffsetMove) -> PastMove:
+def _to_view(row: OffsetMove) -> PastMove:
     return make_view(
         PastMove,
         row,

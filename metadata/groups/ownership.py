@@ -1,8 +1,7 @@
-"""Owners of a group's queues: what a member may acquire, for lists, and for moving
-positions by hand.
+"""Owners of the queues of a group: for lists, for acquiring, and for offset resets.
 
-In a broadcasting group every instance owns every queue (broadcast_instances.py), so there is a row
-for each of both.
+In a broadcasting group every instance owns every queue (broadcast_instances.py), so a
+list has an entry for each pair.
 """
 
 from __future__ import annotations
@@ -36,11 +35,10 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class QueueOwner:
-    """A queue that a group reads; `owner` is the member's name, None while the queue is
+    """A queue that a group reads; `owner` is the name of a member, None if the queue is
     free.
 
-    `instance` and `instance_id` are those of the reader, None and 0 unless the group
-    broadcasts.
+    `instance` and `instance_id` are None and 0 unless the group broadcasts.
     """
 
     group: str
@@ -56,61 +54,69 @@ class QueueOwner:
 
     @property
     def reader(self) -> str:
+        """The reader of the queue as reader rows name it."""
         return reader_instance(self.instance_id)
 
 
 def list_queues(*, group: str, actor: Actor) -> list[QueueOwner]:
-    """Every queue a group reads, by topic, number and instance. Needs any right on it;
-    raises NotFound.
+    """Return every queue of a group, by topic, number and instance. Needs any right on the
+    group.
+
+    Raises NotFound.
     """
     access.require_any_right(actor, group)
     with reachable():
-        row = find_group(group)
-        rows = QueueOffset.objects.filter(group=row).select_related(
+        group_row = find_group(group)
+        rows = QueueOffset.objects.filter(group=group_row).select_related(
             "queue__topic", "owner__process"
         )
-        found = [
-            _owner(row, one) for one in rows.order_by("queue__topic__name", "queue__number")
+        owners = [
+            _to_queue_owner(group_row, position)
+            for position in rows.order_by("queue__topic__name", "queue__number")
         ]
-        if row.mode != ConsumerGroup.Mode.BROADCASTING:
-            return found
-        holders = dict(row.members.values_list("instance_id", "process__name"))
-        known = broadcast_instances.list_instances(row.pk)
+        if group_row.mode != ConsumerGroup.Mode.BROADCASTING:
+            return owners
+        holders = dict(group_row.members.values_list("instance_id", "process__name"))
+        instances = broadcast_instances.list_instances(group_row.pk)
+        # The epoch of a queue for an instance is the sum of both epochs.
         return [
             replace(
-                one,
+                queue_owner,
                 owner=holders.get(name),
-                epoch=one.epoch + epoch,
+                epoch=queue_owner.epoch + epoch,
                 instance=name,
-                instance_id=pk,
+                instance_id=instance_id,
             )
-            for one in found
-            for pk, (name, epoch) in known.items()
+            for queue_owner in owners
+            for instance_id, (name, epoch) in instances.items()
         ]
 
 
 def list_queues_of_topic(*, group: str, topic: str, actor: Actor) -> list[QueueOwner]:
-    """The queues of a topic that a group reads, if its members share the offsets.
+    """Return the queues of a topic that a group reads.
 
-    Needs `consume` or `browse` on the topic. Raises NotFound(group_not_found),
-    Invalid(source_group) where the group does not read the topic, or broadcasts.
+    Needs `consume` or `browse` on the topic. Raises NotFound(group_not_found), and
+    Invalid(source_group) if the group does not read the topic or is broadcasting.
     """
     access.require_any(actor, ("consume", "browse"), topic)
     with reachable():
-        row = find_group(group)
-        if row.mode == ConsumerGroup.Mode.BROADCASTING:
-            why = f"group {group} is broadcasting: each of its instances has offsets of its own"
-            raise Invalid.field("source_group", why)
-        rows = QueueOffset.objects.filter(group=row).select_related(
+        group_row = find_group(group)
+        if group_row.mode == ConsumerGroup.Mode.BROADCASTING:
+            reason = f"group {group} is broadcasting: each of its instances has offsets of its own"
+            raise Invalid.field("source_group", reason)
+        rows = QueueOffset.objects.filter(group=group_row).select_related(
             "queue__topic", "owner__process"
         )
-        found = [_owner(row, one) for one in rows.filter(queue__topic__name=topic)]
-    if not found:
+        owners = [
+            _to_queue_owner(group_row, position)
+            for position in rows.filter(queue__topic__name=topic)
+        ]
+    if not owners:
         raise Invalid.field("source_group", f"group {group} does not subscribe to {topic}")
-    return found
+    return owners
 
 
-def _owner(group: ConsumerGroup, row: QueueOffset) -> QueueOwner:
+def _to_queue_owner(group: ConsumerGroup, row: QueueOffset) -> QueueOwner:
     return QueueOwner(
         group=group.name,
         group_id=group.pk,
@@ -125,22 +131,22 @@ def _owner(group: ConsumerGroup, row: QueueOffset) -> QueueOwner:
 
 @bulkhead.permit("acquire")
 def check_owned(*, consumer: ConsumerId, queues: Sequence[int]) -> dict[int, int]:
-    """Queue → epoch for those of `list_queues` that the member is to own now; others are left
-    out.
+    """Return the epoch of each queue that the member may acquire, by queue id.
 
-    Raises Gone(expired | replaced), MetadataUnavailable.
+    Queues that it shall not own are left out. Raises Gone(expired | replaced),
+    MetadataUnavailable.
     """
     with reachable():
-        texts = ConsumerGroupConsumer.objects.filter(pk=consumer.member_id).values_list(
-            "consumer_id", flat=True
-        )
-        text = texts.first()
-        if text is None:
+        current_ids = ConsumerGroupConsumer.objects.filter(
+            pk=consumer.member_id
+        ).values_list("consumer_id", flat=True)
+        current_id = current_ids.first()
+        if current_id is None:
             raise expired_error()
-        if text != consumer.text:
+        if current_id != consumer.text:
             raise replaced_error()
         if consumer.instance_id:
-            return _read_by(consumer, queues)
+            return _epochs_of_instance(consumer, queues)
         rows = QueueOffset.objects.filter(
             group=consumer.group_id,
             owner=consumer.member_id,
@@ -151,9 +157,10 @@ def check_owned(*, consumer: ConsumerId, queues: Sequence[int]) -> dict[int, int
         return dict(rows.values_list("queue_id", "epoch"))
 
 
-def _read_by(consumer: ConsumerId, queues: Sequence[int]) -> dict[int, int]:
-    """The same for an instance. A consumer that is being replaced gets nothing."""
+def _epochs_of_instance(consumer: ConsumerId, queues: Sequence[int]) -> dict[int, int]:
+    """Return the epochs for an instance of a broadcasting group."""
     epoch = broadcast_instances.read_epochs([consumer.text]).get(consumer.text)
+    # The consumer is being replaced at this moment.
     if epoch is None:
         return {}
     reads = broadcast_instances.read_queues([consumer.group_id], set(queues))
@@ -161,46 +168,16 @@ def _read_by(consumer: ConsumerId, queues: Sequence[int]) -> dict[int, int]:
 
 
 @bulkhead.permit()
+@transactional
 def adopt_node_epoch(*, group_id: int, queue: int, epoch: int, instance_id: int = 0) -> int:
-    """Raise the queue's epoch above `epoch`, which its node was found at; the epoch that
-    counts now.
+    """Raise the epoch of a queue above `epoch`, which its node has. Return the valid
+    epoch.
 
-    Metadata lost its tail, or a reset raised the node's epoch: the owner hears of the new
-    one at its next heartbeat. The epoch of an instance counts for all its queues. Nothing
-    changes if metadata is ahead already. Raises NotFound(subscription_not_found).
+    Needed after metadata lost its last transactions, or a reset raised the epoch on the
+    node. The owner gets the new epoch at its next heartbeat. The epoch of an instance
+    counts for all its queues. Nothing changes if the epoch in metadata is higher
+    already. Raises NotFound(subscription_not_found).
     """
-    return _adopted(group_id=group_id, queue=queue, epoch=epoch, instance_id=instance_id)
-
-
-@transactional
-def raise_epochs(*, group_id: int, queues: Mapping[int, int], instance_id: int = 0) -> None:
-    """Raise the epochs of queues, given with the epochs that their owner has: it takes up
-    each one anew.
-
-    For owners that stop and restart on their own, and must be told where they go on. The
-    generation rises in any case, so that waiting pulls of the group return. Raises
-    NotFound(group_not_found).
-    """
-    group = lock_group_by_id(group_id)
-    rows = QueueOffset.objects.filter(group=group, queue__in=sorted(queues))
-    # its epoch counts for all its queues, and is what theirs have above the row's
-    if instance_id:
-        held = {
-            queues[queue] - base for queue, base in rows.values_list("queue_id", "epoch")
-        }
-        BroadcastInstance.objects.filter(pk=instance_id, epoch__in=held).update(
-            epoch=F("epoch") + 1
-        )
-    for queue, epoch in sorted(queues.items()) if not instance_id else ():
-        rows.filter(queue=queue, epoch=epoch, target=F("owner")).update(
-            epoch=F("epoch") + 1
-        )
-    rebalance.raise_generation(group_id)
-    record_change("group", group_id)
-
-
-@transactional
-def _adopted(*, group_id: int, queue: int, epoch: int, instance_id: int) -> int:
     group = lock_group_by_id(group_id)
     row = QueueOffset.objects.filter(group=group, queue=queue).first()
     instance = (
@@ -212,17 +189,17 @@ def _adopted(*, group_id: int, queue: int, epoch: int, instance_id: int) -> int:
         raise NotFound(
             "The group does not read this queue.", code=Code.SUBSCRIPTION_NOT_FOUND
         )
-    known = row.epoch + (instance.epoch if instance else 0)
-    if known > epoch:
-        return known
+    current = row.epoch + (instance.epoch if instance else 0)
+    if current > epoch:
+        return current
     if instance is None:
         QueueOffset.objects.filter(pk=row.pk, epoch=row.epoch).update(epoch=epoch + 1)
     elif epoch + 1 - row.epoch < EPOCHS_EACH:
-        # broadcast_instances.fence raises it without the group's lock: it must not fall to a voided
-        # epoch again.
-        above = epoch + 1 - row.epoch
+        # raise_epoch() works without the lock of the group. The condition below keeps
+        # this UPDATE from lowering the epoch to a void value.
+        instance_epoch = epoch + 1 - row.epoch
         rows = BroadcastInstance.objects.filter(pk=instance.pk)
-        if not rows.filter(epoch__lt=above).update(epoch=above):
+        if not rows.filter(epoch__lt=instance_epoch).update(epoch=instance_epoch):
             return row.epoch + int(rows.values_list("epoch", flat=True).get())
     else:  # it would reach into the epochs of another subscription
         log.error(
@@ -231,7 +208,35 @@ def _adopted(*, group_id: int, queue: int, epoch: int, instance_id: int) -> int:
             queue,
             epoch,
         )
-        return known
+        return current
     rebalance.raise_generation(group_id)
     record_change("group", group_id)
     return epoch + 1
+
+
+@transactional
+def raise_epochs(*, group_id: int, queues: Mapping[int, int], instance_id: int = 0) -> None:
+    """Raise the epochs of queues, so that their owner acquires each one again.
+
+    `queues` maps queue ids to the epochs that the owner has. For owners that stop and
+    restart on their own, and must learn the new position. The generation rises in any
+    case, so that waiting pulls of the group return. Raises NotFound(group_not_found).
+    """
+    group = lock_group_by_id(group_id)
+    rows = QueueOffset.objects.filter(group=group, queue__in=sorted(queues))
+    # The epoch of an instance is the part of a queue's epoch above the one in its row.
+    if instance_id:
+        instance_epochs = {
+            queues[queue] - base for queue, base in rows.values_list("queue_id", "epoch")
+        }
+        BroadcastInstance.objects.filter(pk=instance_id, epoch__in=instance_epochs).update(
+            epoch=F("epoch") + 1
+        )
+    # Guarded by the epoch: a queue that changed its owner meanwhile has a new epoch
+    # already.
+    for queue, epoch in sorted(queues.items()) if not instance_id else ():
+        rows.filter(queue=queue, epoch=epoch, target=F("owner")).update(
+            epoch=F("epoch") + 1
+        )
+    rebalance.raise_generation(group_id)
+    record_change("group", group_id)

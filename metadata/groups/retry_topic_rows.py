@@ -1,14 +1,17 @@
-"""Failure topics: the rows. One per subscription of a sharing group holds what its handlers
-failed at.
+"""Retry topics: the rows. Each subscription of a sharing group has one for messages that
+failed.
 
-plan (rows, creating) → tables and reader rows are made → make_ready. The group subscribes
-to it like to any topic, so rebalances, heartbeats, pulls and commits need to know nothing
-of it. What a crash leaves half made is taken back by the sweeps of topics and
-subscriptions; `find_missing` finds the pairs that still need one. It goes with its subscription
+    plan (rows, creating) → tables and reader rows are created → make_ready
+
+The group subscribes to its retry topic like to any topic, so rebalances, heartbeats,
+pulls and commits need no special case. Topics that a crash left half created are
+deleted by the sweeps of topics and subscriptions; `find_missing` finds pairs that still
+need a topic. A retry topic is deleted with its subscription
 (metadata.groups.subscription_rows).
 
-Its queues lie on failure nodes. While none is registered there are no failure topics, and
-members try again in place; the sweep makes them soon after the first failure node is there.
+Its queues are on retry nodes. While no retry node is registered, there are no retry
+topics, and members retry in place; a sweep creates them soon after the first retry
+node.
 """
 
 from __future__ import annotations
@@ -39,22 +42,24 @@ from metadata.topics import topic_rows
 from metadata.topics.placement import choose_failure_nodes
 from metadata.topics.topic_rows import TopicView
 
-QUEUES = 2  # retries are few; two let two members work at them
+QUEUES = 2  # retries are few; with two queues, two members can handle them
 
 
 @dataclass(frozen=True, slots=True)
 class FailureTopic:
+    """A retry topic and the subscription of its group to it."""
+
     topic: TopicView
     subscription: SubscriptionView
 
 
 @transactional
 def plan(*, group_id: int, topic_id: int) -> FailureTopic | None:
-    """The rows of the failure topic of a pair, in state creating.
+    """Insert the retry topic of a group and topic, in state creating.
 
-    None if there is one, or if there can be none: the group broadcasts, does not subscribe
-    to the topic any more, or no failure node takes queues. Raises Conflict(already_exists)
-    if another pair has its name.
+    Return None if it exists, or if there can be none: the group broadcasts, does not
+    subscribe to the topic any more, or no retry node takes queues. Raises
+    Conflict(already_exists) if the name is in use.
     """
     try:
         group = lock_group_by_id(group_id)
@@ -65,16 +70,17 @@ def plan(*, group_id: int, topic_id: int) -> FailureTopic | None:
         .filter(pk=topic_id, state=Topic.State.READY)
         .first()
     )
-    if topic is None or not _wanted(group, topic):
+    if topic is None or not _may_have_retry_topic(group, topic):
         return None
-    placed = choose_failure_nodes(QUEUES)
-    if not placed:
+    node_ids = choose_failure_nodes(QUEUES)
+    if not node_ids:
         return None
     subscription_rows.check_failure_name(group, topic)
-    return _made(group, topic, placed)
+    return _create_rows(group, topic, node_ids)
 
 
-def _wanted(group: ConsumerGroup, topic: Topic) -> bool:
+def _may_have_retry_topic(group: ConsumerGroup, topic: Topic) -> bool:
+    """Return True if the group and topic may have a retry topic and have none yet."""
     if group.mode == ConsumerGroup.Mode.BROADCASTING or topic.kind != Topic.Kind.NORMAL:
         return False
     if Topic.objects.filter(failure_group=group, failure_of=topic).exists():
@@ -86,61 +92,72 @@ def _wanted(group: ConsumerGroup, topic: Topic) -> bool:
     )
 
 
-def _made(group: ConsumerGroup, topic: Topic, placed: list[int]) -> FailureTopic:
+def _create_rows(group: ConsumerGroup, topic: Topic, node_ids: list[int]) -> FailureTopic:
+    """Insert topic, subscription, queues and positions."""
     now = database_now()
-    made = Topic.objects.create(
+    retry_topic = Topic.objects.create(
         name=failure_name(group.name, topic.name),
         kind=Topic.Kind.FAILURE,
         failure_group=group,
         failure_of=topic,
         created_at=now,
     )
-    reading = ConsumerGroupTopic.objects.create(
-        group=group, topic=made, start=ConsumerGroupTopic.Start.EARLIEST, created_at=now
+    subscription = ConsumerGroupTopic.objects.create(
+        group=group,
+        topic=retry_topic,
+        start=ConsumerGroupTopic.Start.EARLIEST,
+        created_at=now,
     )
-    for number, node_id in enumerate(placed):
+    for number, node_id in enumerate(node_ids):
         queue = Queue.objects.create(
-            topic=made, node_id=node_id, number=number, state_since=now
+            topic=retry_topic, node_id=node_id, number=number, state_since=now
         )
-        QueueOffset.objects.create(group=group, queue=queue, epoch=reading.pk * EPOCHS_EACH)
+        QueueOffset.objects.create(
+            group=group, queue=queue, epoch=subscription.pk * EPOCHS_EACH
+        )
     after = {
-        "kind": made.kind,
+        "kind": retry_topic.kind,
         "group": group.name,
         "topic": topic.name,
-        "queues": len(placed),
+        "queues": len(node_ids),
     }
     audit.record(
-        actor=job("failures"), verb="create", kind="topic", name=made.name, after=after
+        actor=job("failures"),
+        verb="create",
+        kind="topic",
+        name=retry_topic.name,
+        after=after,
     )
-    record_change("topic", made.pk)
-    record_change("subscription", reading.pk)
-    return FailureTopic(topic_rows.topic_view(made), view_of(reading))
+    record_change("topic", retry_topic.pk)
+    record_change("subscription", subscription.pk)
+    return FailureTopic(topic_rows.topic_view(retry_topic), view_of(subscription))
 
 
 @transactional
-def make_ready(made: FailureTopic) -> None:
-    """Open a failure topic whose tables and reader rows exist. Raises NotFound if it was
-    taken back.
+def make_ready(planned: FailureTopic) -> None:
+    """Open a retry topic whose tables and reader rows were created. Raises NotFound if it
+    was deleted.
     """
-    lock_group_by_id(made.subscription.group_id)
-    topic_rows.make_ready(made.topic.id)
-    subscription_rows.make_ready(made.subscription.id)
+    # Locks the group before the topic, as in all transactions.
+    lock_group_by_id(planned.subscription.group_id)
+    topic_rows.make_ready(planned.topic.id)
+    subscription_rows.make_ready(planned.subscription.id)
 
 
 def find_missing() -> list[tuple[int, int]]:
-    """(group, topic) of subscriptions without a failure topic that should have one; none
-    without a node.
+    """Return (group id, topic id) of subscriptions that should have a retry topic. []
+    without a retry node.
     """
     with reachable():
         if not DbNode.objects.filter(
             kind=DbNode.Kind.FAILURE, state=DbNode.State.READ_WRITE
         ).exists():
             return []
-        theirs = Topic.objects.filter(
+        retry_topic = Topic.objects.filter(
             failure_group=OuterRef("group_id"), failure_of=OuterRef("topic_id")
         )
         rows = ConsumerGroupTopic.objects.filter(
-            ~Exists(theirs),
+            ~Exists(retry_topic),
             state=ConsumerGroupTopic.State.READY,
             group__mode__in=(ConsumerGroup.Mode.CLUSTERING, ConsumerGroup.Mode.SHARE),
             group__deleted_at__isnull=True,

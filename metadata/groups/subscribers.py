@@ -1,6 +1,4 @@
-"""Groups that read a topic, and its queues that wait for something: lists, changing
-nothing.
-"""
+"""Read-only lists of the groups that read a topic, and of queues that a sweep must handle."""
 
 from __future__ import annotations
 
@@ -19,7 +17,9 @@ from metadata.topics.topic_rows import QueueView, TopicView, topic_view
 
 @dataclass(frozen=True, slots=True)
 class ActiveSubscription:
-    """A subscription of a topic that is not being taken down; `id` is the subscription's."""
+    """A subscription of a topic that is not being deleted; `id` is that of the
+    subscription.
+    """
 
     id: int
     group_id: int
@@ -30,7 +30,7 @@ class ActiveSubscription:
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionId:
-    """A ready subscription, for the job that records its lag."""
+    """A ready subscription, for the job that records lag."""
 
     id: int
     group_id: int
@@ -40,14 +40,14 @@ class SubscriptionId:
 
 @dataclass(frozen=True, slots=True)
 class TopicQueues:
-    """Some queues of a topic that a sweep has to deal with."""
+    """A topic with those of its queues that a sweep must handle."""
 
     topic: TopicView
     queues: tuple[QueueView, ...]
 
 
 def active_subscriptions(topic_id: int) -> list[ActiveSubscription]:
-    """The subscriptions of a topic, by group, without those that are on their way out."""
+    """Return the subscriptions of a topic by group, without those that are being deleted."""
     rows = ConsumerGroupTopic.objects.filter(topic_id=topic_id).exclude(state="deleting")
     columns = rows.order_by("group__name").values_list(
         "pk", "group_id", "group__name", "state"
@@ -59,8 +59,8 @@ def active_subscriptions(topic_id: int) -> list[ActiveSubscription]:
 
 
 def subscriptions_by_lag_age() -> list[tuple[str, list[SubscriptionId]]]:
-    """(group, its ready subscriptions), the groups whose lag was not recorded for longest
-    first.
+    """Return (group, its ready subscriptions); first the groups whose lag was recorded
+    longest ago.
     """
     rows = ConsumerGroupTopic.objects.filter(state="ready", group__deleted_at__isnull=True)
     rows = rows.order_by(F("lag_at").asc(nulls_first=True), "pk")
@@ -70,47 +70,55 @@ def subscriptions_by_lag_age() -> list[tuple[str, list[SubscriptionId]]]:
 
 
 def stuck_in_creation(older_than_s: float) -> Iterator[TopicQueues]:
-    """Queues of ready topics that have been creating for longer than that: a crash left
-    them.
+    """Yield queues of ready topics that are in state creating for longer, because of a
+    crash.
     """
-    return _waiting("creating", older_than_s)
+    return _queues_in_state("creating", older_than_s)
 
 
-def draining(rest_s: float) -> Iterator[TopicQueues]:
-    """Queues that are read-only for so long, and that no slot of their topic's layout
-    names.
-    """
-    for waiting in _waiting("read_only", rest_s):
-        slots = set(waiting.topic.layout)
-        queues = tuple(one for one in waiting.queues if one.queue not in slots)
+def draining(for_s: float) -> Iterator[TopicQueues]:
+    """Yield queues that have been read-only and without slots for that time."""
+    for topic_queues in _queues_in_state("read_only", for_s):
+        queues_with_slots = set(topic_queues.topic.layout)
+        queues = tuple(
+            queue for queue in topic_queues.queues if queue.queue not in queues_with_slots
+        )
         if queues:
-            yield TopicQueues(waiting.topic, queues)
+            yield TopicQueues(topic_queues.topic, queues)
 
 
 def due_for_drop(after_days: float) -> Iterator[TopicQueues]:
-    return _waiting("retired", after_days * 86_400)
+    """Yield queues that have been retired for that time, so that their tables can be
+    dropped.
+    """
+    return _queues_in_state("retired", after_days * 86_400)
 
 
-def _waiting(state: str, for_s: float) -> Iterator[TopicQueues]:
-    """The queues of ready topics that have been in a state for so long, by topic."""
+def _queues_in_state(state: str, for_s: float) -> Iterator[TopicQueues]:
+    """Yield the queues of ready topics that have been in a state for that time, by topic."""
     with reachable():
-        limit = before(database_now(), seconds=for_s)
+        since = before(database_now(), seconds=for_s)
         rows = Queue.objects.filter(
-            state=state, state_since__lt=limit, topic__state=Topic.State.READY
+            state=state, state_since__lt=since, topic__state=Topic.State.READY
         )
-        found = grouped(rows.order_by("pk").values_list("topic_id", "pk"))
-    for page in read_in_pages(Topic.objects.filter(pk__in=[*found])):
+        queues_by_topic = grouped(rows.order_by("pk").values_list("topic_id", "pk"))
+    for page in read_in_pages(Topic.objects.filter(pk__in=[*queues_by_topic])):
         with reachable():
             topics = [topic_view(row) for row in page]
         for topic in topics:
             yield TopicQueues(
-                topic, tuple(one for one in topic.queues if one.queue in found[topic.id])
+                topic,
+                tuple(
+                    queue
+                    for queue in topic.queues
+                    if queue.queue in queues_by_topic[topic.id]
+                ),
             )
 
 
 def nodes_of_queues(queues: Collection[int]) -> dict[int, int]:
-    """Queue → the node that holds it, also of topics that are deleted, which no snapshot
-    has.
+    """Return the node of each queue, also for deleted topics, which the snapshot does not
+    have.
     """
     with reachable():
         return dict(
@@ -121,32 +129,32 @@ def nodes_of_queues(queues: Collection[int]) -> dict[int, int]:
 
 
 def head_state(queue: int) -> str | None:
-    """The state that the queue's head shall have on its node; None if there is nothing to
-    say of it.
+    """Return the state that the head of a queue must have on its node, None for an unknown
+    queue.
     """
-    return _head_states(pk=queue).get(queue)
+    return _read_head_states(pk=queue).get(queue)
 
 
 def head_states(node_id: int) -> dict[int, str]:
-    """Queue → the state that its head shall have, of a node; those that are not ready, or
-    whose topics are deleted, are left out.
+    """Return the states that heads must have on a node, by queue id.
+
+    Queues that are being created, and those of deleted topics, are left out.
     """
-    return _head_states(node=node_id)
+    return _read_head_states(node=node_id)
 
 
-def _head_states(**which: int) -> dict[int, str]:
-    rows = Queue.objects.filter(**which, topic__state=Topic.State.READY)
+def _read_head_states(**conditions: int) -> dict[int, str]:
+    rows = Queue.objects.filter(**conditions, topic__state=Topic.State.READY)
     columns = rows.exclude(state=Queue.State.CREATING).values_list(
         "pk", "state", "node__state"
     )
     with reachable():
+        # A queue takes messages only if its node does, too.
         return {
-            queue: _head_state(state, node_state) for queue, state, node_state in columns
+            queue: "retired"
+            if state == Queue.State.RETIRED
+            else "rw"
+            if state == Queue.State.READ_WRITE and node_state == DbNode.State.READ_WRITE
+            else "ro"
+            for queue, state, node_state in columns
         }
-
-
-def _head_state(state: str, node_state: str) -> str:
-    if state == Queue.State.RETIRED:
-        return "retired"
-    both_open = state == Queue.State.READ_WRITE and node_state == DbNode.State.READ_WRITE
-    return "rw" if both_open else "ro"

@@ -1,12 +1,11 @@
-"""Subscriptions: which group reads which topic. `messagestore.topology` adds the nodes'
-reader rows.
+"""Subscriptions: which group reads which topic. `messagestore.topology` adds the reader rows.
 
-plan (rows, creating) → reader rows are made → make_ready; mark_deleting or give_up → reader
-rows go → remove.
+    plan (rows, creating) → reader rows are inserted → make_ready
+    mark_deleting or abandon → reader rows are deleted → remove
 
-Epochs of a subscription begin above those of every earlier one (`base_epoch`), so a member
-that stays while its group unsubscribes and subscribes again never gets the same (queue,
-epoch) twice.
+The epochs of a subscription begin above those of every former subscription (`base_epoch`).
+So a member that stays while its group unsubscribes and subscribes again never gets the same
+(queue, epoch) twice.
 """
 
 from __future__ import annotations
@@ -34,13 +33,18 @@ from metadata.rules.settings import DELIVERY, SUBSCRIPTION, check_settings
 from metadata.rules.topics.names import failure_name
 from metadata.topics import topic_rows
 
-# of one subscription; in the seventh, the third owner has epoch 7000000003
+# Epochs per subscription: the third owner of a queue in subscription 7 has epoch
+# 7000000003.
 EPOCHS_EACH = 1_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionView:
-    """A subscription: names and ids. `queues` are the topic's queue ids."""
+    """A subscription with names and ids; `queues` are the queue ids of the topic.
+
+    `start_at_ms`: messages stored since then are read; None if `start` decides.
+    `to_failures`: the topic is the retry topic of the group.
+    """
 
     id: int
     group: str
@@ -54,13 +58,12 @@ class SubscriptionView:
     created_at_ms: int
     queues: tuple[int, ...]
     delivery: Delivery
-    # it reads what was stored then or later; None: `start` says it
     start_at_ms: int | None = None
-    to_failures: bool = False  # its topic is the group's failure topic
+    to_failures: bool = False
 
     @property
     def base_epoch(self) -> int:
-        """The epoch of a queue that nobody has owned yet in this subscription."""
+        """The epoch of a queue that had no owner yet in this subscription."""
         return self.id * EPOCHS_EACH
 
 
@@ -75,12 +78,12 @@ def plan(
     start_ago_ms: int | None = None,
     settings: Mapping[str, Any] | None = None,
 ) -> SubscriptionView:
-    """The rows of a new subscription, in state creating, with a position per queue at its
-    base epoch.
+    """Insert a new subscription in state creating, with a position per queue at its base
+    epoch.
 
-    Settings: rules.settings.DELIVERY. Needs `manage` on the group and `consume` on the
-    topic. Raises NotFound, Invalid, Conflict(already_exists), Unavailable(busy) while an
-    earlier one is still being made or taken down.
+    Settings: metadata.rules.settings.DELIVERY. Needs `manage` on the group and
+    `consume` on the topic. Raises NotFound, Invalid, Conflict(already_exists), and
+    Unavailable(busy) while a former subscription is being created or deleted.
     """
     require_may_subscribe(actor, group=group, topic=topic)
     check_start(start=start, at_ms=start_at_ms, ago_ms=start_ago_ms)
@@ -89,7 +92,10 @@ def plan(
     values = check_settings(DELIVERY, settings or {})
     group_row = lock_group(group)
     topic_row = lock_topic(topic)
-    _check_readable(group_row, topic_row)
+    if topic_row.kind == Topic.Kind.FAILURE:
+        why = f"{topic_row.name} is a retry topic: only its own group reads it"
+        raise Invalid.field("topic", why)
+    check_failure_name(group_row, topic_row)
     check_fits(group, group_row.mode, values)
     existing = ConsumerGroupTopic.objects.filter(group=group_row, topic=topic_row).first()
     if existing is not None and existing.state == ConsumerGroupTopic.State.READY:
@@ -97,12 +103,12 @@ def plan(
             f"Group {group} subscribes to {topic} already.", code=Code.ALREADY_EXISTS
         )
     if existing is not None:
-        what = (
+        reason = (
             f"The subscription of group {group} to {topic} is {existing.state}: try "
             "again in a moment."
         )
-        raise Unavailable(what, retry_after_ms=500)
-    row = ConsumerGroupTopic.objects.create(
+        raise Unavailable(reason, retry_after_ms=500)
+    subscription_row = ConsumerGroupTopic.objects.create(
         group=group_row,
         topic=topic_row,
         start=start,
@@ -110,16 +116,18 @@ def plan(
         created_at=now,
         **values,
     )
-    # layout.make_ready gives positions in the former
-    unread = (Queue.State.CREATING, Queue.State.RETIRED)
+    # layout.make_ready inserts the positions of queues that are being created.
+    without_position = (Queue.State.CREATING, Queue.State.RETIRED)
     queues = (
-        topic_row.queues.exclude(state__in=unread)
+        topic_row.queues.exclude(state__in=without_position)
         .order_by("pk")
         .values_list("pk", flat=True)
     )
     QueueOffset.objects.bulk_create(
         [
-            QueueOffset(group=group_row, queue_id=queue, epoch=row.pk * EPOCHS_EACH)
+            QueueOffset(
+                group=group_row, queue_id=queue, epoch=subscription_row.pk * EPOCHS_EACH
+            )
             for queue in queues
         ]
     )
@@ -131,29 +139,31 @@ def plan(
         name=f"{group}/{topic}",
         after=after,
     )
-    record_change("subscription", row.pk)
-    return view_of(row)
+    record_change("subscription", subscription_row.pk)
+    return view_of(subscription_row)
 
 
 def started_after(*, group_id: int, topic_id: int, at: datetime) -> bool:
-    """Return True if a subscription began behind messages that were stored at a time."""
+    """Return True if a subscription began after messages that were stored at a time."""
     with reachable():
         rows = ConsumerGroupTopic.objects.filter(group=group_id, topic=topic_id)
         start = rows.values_list("start", "start_at_ms", "created_at").first()
     if start is None or start[0] == "earliest":
         return False
-    _word, at_ms, created_at = start
+    _start, at_ms, created_at = start
     return bool(ms(at) < at_ms) if at_ms is not None else bool(at < created_at)
 
 
 def check_start(*, start: str, at_ms: int | None, ago_ms: int | None = None) -> None:
-    """Raise Invalid unless a subscription can start there: at a word, or at a time."""
+    """Raise Invalid unless `start`, with an optional time, is a valid start of a
+    subscription.
+    """
     if start not in ConsumerGroupTopic.Start.values:
         raise Invalid.field(
             "start", f"must be one of {', '.join(ConsumerGroupTopic.Start.values)}"
         )
-    given = {"start_at_ms": at_ms, "start_ago_ms": ago_ms}
-    for name, value in given.items():
+    times = {"start_at_ms": at_ms, "start_ago_ms": ago_ms}
+    for name, value in times.items():
         if value is not None and (problem := START_TIME.problem(value)) is not None:
             raise Invalid.field(name, problem)
     if at_ms is not None and ago_ms is not None:
@@ -167,20 +177,13 @@ def check_start(*, start: str, at_ms: int | None, ago_ms: int | None = None) -> 
 
 
 def require_may_subscribe(actor: Actor, *, group: str, topic: str) -> None:
-    """Raise Forbidden unless the actor may have a group read a topic, be they there or not.
+    """Raise Forbidden unless the actor may subscribe a group to a topic, whether they
+    exist or not.
 
-    `manage` on the topic is not enough: who may change a topic may not read its messages
-    for that.
+    `manage` on the topic is not enough: it does not include reading messages.
     """
     access.require(actor, "manage", group, what="group")
     access.require(actor, "consume", topic, what="topic")
-
-
-def _check_readable(group: ConsumerGroup, topic: Topic) -> None:
-    if topic.kind == Topic.Kind.FAILURE:
-        what = f"{topic.name} is a retry topic: only its own group reads it"
-        raise Invalid.field("topic", what)
-    check_failure_name(group, topic)
 
 
 def check_fits(group: str, mode: str, values: Mapping[str, Any]) -> None:
@@ -192,50 +195,54 @@ def check_fits(group: str, mode: str, values: Mapping[str, Any]) -> None:
 
 
 def explain_taken_retry_name(*, group: str, topic: str) -> str:
-    """Return why a pair that does not exist yet can have no retry topic; '' if it can."""
+    """Return why a group and topic can have no retry topic, because its name is in use; ''
+    if they can.
+    """
     name = failure_name(group, topic)
     with reachable():
-        taken = Topic.objects.filter(name=name).exists()
+        exists = Topic.objects.filter(name=name).exists()
     return (
         f"would have the retry topic {name}, which there is: give the group another name"
-        if taken
+        if exists
         else ""
     )
 
 
 def check_failure_name(group: ConsumerGroup, topic: Topic) -> None:
-    """Raise Conflict(already_exists) if the pair's failure topic would be called like
-    another pair's.
+    """Raise Conflict(already_exists) if the name of the retry topic is in use by another
+    topic.
     """
     name = failure_name(group.name, topic.name)
-    other = (
+    existing = (
         Topic.objects.filter(name=name)
         .exclude(failure_group=group, failure_of=topic)
         .first()
     )
-    if other is None:
+    if existing is None:
         return
-    whose = "there is a topic of that name"
-    if other.failure_group is not None and other.failure_of is not None:
-        whose = (
-            f"that of group {other.failure_group.name} and topic {other.failure_of.name} is"
+    owner = "there is a topic of that name"
+    if existing.failure_group is not None and existing.failure_of is not None:
+        owner = (
+            f"that of group {existing.failure_group.name} and topic "
+            f"{existing.failure_of.name} is"
         )
     raise Conflict(
         f"The retry topic of group {group.name} and topic {topic.name} would be called {name}, "
-        f"but {whose}: give the group another name.",
+        f"but {owner}: give the group another name.",
         code=Code.ALREADY_EXISTS,
     )
 
 
 @transactional
 def make_ready(subscription_id: int) -> SubscriptionView:
-    """The subscription, ready once its reader rows exist; marks the group for a rebalance.
+    """Make a subscription ready, after its reader rows were inserted, and request a
+    rebalance.
 
-    Raises NotFound(subscription_not_found) if it was taken back meanwhile.
+    Raises NotFound(subscription_not_found) if it was deleted meanwhile.
     """
-    row = _locked(subscription_id)
+    row = _lock_subscription(subscription_id)
     if row.state == ConsumerGroupTopic.State.DELETING:
-        raise _gone(row.group.name, row.topic.name)
+        raise _subscription_not_found(row.group.name, row.topic.name)
     if row.state == ConsumerGroupTopic.State.CREATING:
         row.state = ConsumerGroupTopic.State.READY
         row.save(update_fields=("state",))
@@ -248,51 +255,68 @@ def make_ready(subscription_id: int) -> SubscriptionView:
 def update(
     *, group: str, topic: str, settings: Mapping[str, Any], actor: Actor
 ) -> SubscriptionView:
-    """The subscription, or some of its queues, stopped or started; members hear of it at
-    once.
+    """Change settings of a subscription, pause it, or pause some of its queues.
 
-    `stopped_queues` replaces the list of queues that are not read for now. Needs `manage`
-    on the group. Raises Invalid, NotFound.
+    Members learn of it at once. `stopped_queues` replaces the list of paused queues.
+    Needs `manage` on the group. Raises Invalid, NotFound.
     """
     access.require(actor, "manage", group, what="group")
     values = check_settings(SUBSCRIPTION, settings)
     group_row = lock_group(group)
-    row = _of(group_row, topic)
+    subscription_row = _find_subscription_of(group_row, topic)
     if "stopped_queues" in values:
-        values["stopped_queues"] = _own_queues(row, values["stopped_queues"])
-    check_fits(group, group_row.mode, values)
-    before = changed_values(row, values)
-    if before:
-        save_changes(
-            row, before, values, actor=actor, kind="subscription", name=f"{group}/{topic}"
+        values["stopped_queues"] = _check_queues_of_topic(
+            subscription_row, values["stopped_queues"]
         )
+    check_fits(group, group_row.mode, values)
+    former = changed_values(subscription_row, values)
+    if former:
+        save_changes(
+            subscription_row,
+            former,
+            values,
+            actor=actor,
+            kind="subscription",
+            name=f"{group}/{topic}",
+        )
+        # Waiting pulls return when the generation rises, so a pause takes effect at once.
         rebalance.raise_generation(group_row.pk)
-        record_change("subscription", row.pk)
+        record_change("subscription", subscription_row.pk)
         record_change("group", group_row.pk)
-    return view_of(row)
+    return view_of(subscription_row)
 
 
-def _own_queues(row: ConsumerGroupTopic, queues: Sequence[int]) -> list[int]:
-    """The queues, rising, if all of them are the topic's."""
-    own = set(Queue.objects.filter(topic_id=row.topic_id).values_list("pk", flat=True))
-    foreign = sorted(set(queues) - own)
-    if foreign:
-        named = ", ".join(map(str, foreign))
+def _check_queues_of_topic(
+    subscription: ConsumerGroupTopic, queues: Sequence[int]
+) -> list[int]:
+    """Return the queue ids in order. Raises Invalid if some are not of the topic."""
+    topic_queues = set(
+        Queue.objects.filter(topic_id=subscription.topic_id).values_list("pk", flat=True)
+    )
+    unknown = sorted(set(queues) - topic_queues)
+    if unknown:
+        listed = ", ".join(map(str, unknown))
         raise Invalid.field(
-            "stopped_queues", f"topic {row.topic.name} has no queue {named}"
+            "stopped_queues", f"topic {subscription.topic.name} has no queue {listed}"
         )
     return sorted(queues)
 
 
 @transactional
 def mark_deleting(*, group: str, topic: str, actor: Actor) -> SubscriptionView:
-    """The subscription, on its way out: members give its queues up. Needs `manage`."""
+    """Mark a subscription for deletion, so that members give its queues up. Needs
+    `manage`.
+    """
     access.require(actor, "manage", group, what="group")
     group_row = lock_group(group)
-    row = _of(group_row, topic)
-    before_state, row.state = row.state, ConsumerGroupTopic.State.DELETING
-    row.save(update_fields=("state",))
-    _end_failures(row)
+    subscription_row = _find_subscription_of(group_row, topic)
+    before_state, subscription_row.state = (
+        subscription_row.state,
+        ConsumerGroupTopic.State.DELETING,
+    )
+    subscription_row.save(update_fields=("state",))
+    # Retries of a subscription make no sense without it.
+    _delete_retry_subscription(subscription_row)
     rebalance.request(group_row.pk, f"unsubscribed from {topic}")
     name = f"{group}/{topic}"
     audit.record(
@@ -302,33 +326,33 @@ def mark_deleting(*, group: str, topic: str, actor: Actor) -> SubscriptionView:
         name=name,
         before={"state": before_state},
     )
-    record_change("subscription", row.pk)
-    return view_of(row)
+    record_change("subscription", subscription_row.pk)
+    return view_of(subscription_row)
 
 
-def _end_failures(row: ConsumerGroupTopic) -> None:
-    """The subscription to the failure topic goes along, and with it the topic."""
-    for one in _to_failures(row.group_id, row.topic_id).exclude(
-        state=ConsumerGroupTopic.State.DELETING
-    ):
-        one.state = ConsumerGroupTopic.State.DELETING
-        one.save(update_fields=("state",))
-        record_change("subscription", one.pk)
+def _delete_retry_subscription(subscription: ConsumerGroupTopic) -> None:
+    """Mark the subscription to the retry topic for deletion, too. The topic is deleted
+    with it.
+    """
+    for retry_row in _retry_subscriptions(
+        subscription.group_id, subscription.topic_id
+    ).exclude(state=ConsumerGroupTopic.State.DELETING):
+        retry_row.state = ConsumerGroupTopic.State.DELETING
+        retry_row.save(update_fields=("state",))
+        record_change("subscription", retry_row.pk)
 
 
-def _to_failures(group_id: int, topic_id: int) -> QuerySet[ConsumerGroupTopic]:
+def _retry_subscriptions(group_id: int, topic_id: int) -> QuerySet[ConsumerGroupTopic]:
     return ConsumerGroupTopic.objects.filter(
         group=group_id, topic__failure_group=group_id, topic__failure_of=topic_id
     )
 
 
 def retry_subscription(view: SubscriptionView) -> SubscriptionView | None:
-    """The group's subscription to the failure topic of a subscription, None if there is
-    none.
-    """
+    """Return the subscription to the retry topic of a subscription, None if there is none."""
     with reachable():
         row = (
-            _to_failures(view.group_id, view.topic_id)
+            _retry_subscriptions(view.group_id, view.topic_id)
             .select_related("group", "topic")
             .first()
         )
@@ -337,28 +361,30 @@ def retry_subscription(view: SubscriptionView) -> SubscriptionView | None:
 
 @transactional
 def abandon(subscription_id: int) -> bool:
-    """Claim a subscription that is not ready, so that its reader rows may go; False if it
-    is ready.
+    """Mark a subscription in state creating for deletion, so that its reader rows may be
+    deleted.
+
+    Return False if it is ready.
     """
     try:
-        row = _locked(subscription_id)
+        row = _lock_subscription(subscription_id)
     except NotFound:
         return True
     if row.state == ConsumerGroupTopic.State.CREATING:
         row.state = ConsumerGroupTopic.State.DELETING
         row.save(update_fields=("state",))
-        _end_failures(row)
+        _delete_retry_subscription(row)
         record_change("subscription", row.pk)
     return row.state == ConsumerGroupTopic.State.DELETING
 
 
 @transactional
 def remove(subscription_id: int, actor: Actor | None = None) -> None:
-    """Remove a creating or deleting subscription and its positions, once its reader rows
-    are gone.
+    """Delete a subscription that is not ready, with its positions, after its reader rows
+    were deleted.
     """
     try:
-        row = _locked(subscription_id)
+        row = _lock_subscription(subscription_id)
     except NotFound:
         return
     if row.state == ConsumerGroupTopic.State.READY:
@@ -368,6 +394,7 @@ def remove(subscription_id: int, actor: Actor | None = None) -> None:
     QueueOffset.objects.filter(group_id=group_id, queue__topic_id=row.topic_id).delete()
     row.delete()
     topic_rows.end_failure_topic(row.topic, by)
+    # Heartbeats must not return the queues of the former subscription any more.
     rebalance.raise_generation(group_id)
     audit.record(
         actor=by, verb="remove", kind="subscription", name=name, before={"state": row.state}
@@ -377,7 +404,7 @@ def remove(subscription_id: int, actor: Actor | None = None) -> None:
 
 
 def find_subscription(*, group: str, topic: str, actor: Actor) -> SubscriptionView:
-    """The subscription, also while creating or deleting. Needs any right on the group."""
+    """Return a subscription in any state. Needs any right on the group. Raises NotFound."""
     access.require_any_right(actor, group)
     with reachable():
         rows = ConsumerGroupTopic.objects.filter(
@@ -385,17 +412,19 @@ def find_subscription(*, group: str, topic: str, actor: Actor) -> SubscriptionVi
         )
         row = rows.filter(topic__name=topic).select_related("group", "topic").first()
         if row is None or (row.group.name, row.topic.name) != (group, topic):
-            raise _gone(group, topic)
+            raise _subscription_not_found(group, topic)
         return view_of(row)
 
 
 def unfinished(older_than_s: float) -> Iterator[SubscriptionView]:
-    """Subscriptions that a crash left creating for longer than that, and all that are to be
-    taken down.
+    """Yield subscriptions that a crash left in state creating for that time, and all in
+    state deleting.
     """
     with reachable():
-        limit = before(database_now(), seconds=older_than_s)
-        creating = ConsumerGroupTopic.objects.filter(state="creating", created_at__lt=limit)
+        created_before = before(database_now(), seconds=older_than_s)
+        creating = ConsumerGroupTopic.objects.filter(
+            state="creating", created_at__lt=created_before
+        )
         deleting = ConsumerGroupTopic.objects.filter(state="deleting")
     for page in read_in_pages((creating | deleting).select_related("group", "topic")):
         with reachable():
@@ -404,22 +433,25 @@ def unfinished(older_than_s: float) -> Iterator[SubscriptionView]:
 
 
 def views_of(group_ids: Sequence[int]) -> dict[int, tuple[SubscriptionView, ...]]:
-    """The subscriptions of several groups, by group id, without those to failure topics."""
+    """Return the subscriptions of groups by group id, without those to retry topics."""
     rows = ConsumerGroupTopic.objects.filter(
         group_id__in=list(group_ids), topic__kind=Topic.Kind.NORMAL
     )
     ordered = list(rows.select_related("group", "topic").order_by("topic__name"))
-    queues = _queues_of({row.topic_id for row in ordered})
-    found = grouped(
-        (row.group_id, _as_view(row, queues.get(row.topic_id, ()))) for row in ordered
+    queues = _read_queue_ids({row.topic_id for row in ordered})
+    views_by_group = grouped(
+        (row.group_id, _to_view(row, queues.get(row.topic_id, ()))) for row in ordered
     )
-    return {group: tuple(views) for group, views in found.items()}
+    return {group: tuple(views) for group, views in views_by_group.items()}
 
 
-def _locked(subscription_id: int) -> ConsumerGroupTopic:
-    seen = ConsumerGroupTopic.objects.filter(pk=subscription_id).first()
-    if seen is not None:
-        ConsumerGroup.objects.select_for_update().filter(pk=seen.group_id).first()
+def _lock_subscription(subscription_id: int) -> ConsumerGroupTopic:
+    """Lock the group of a subscription and return the subscription. Raises NotFound."""
+    unlocked_row = ConsumerGroupTopic.objects.filter(pk=subscription_id).first()
+    if unlocked_row is not None:
+        # The group is locked before its subscription, as in all transactions.
+        ConsumerGroup.objects.select_for_update().filter(pk=unlocked_row.group_id).first()
+    # Read again under the lock: the row may have changed or be deleted.
     row = (
         ConsumerGroupTopic.objects.select_related("group", "topic")
         .filter(pk=subscription_id)
@@ -430,36 +462,38 @@ def _locked(subscription_id: int) -> ConsumerGroupTopic:
     return row
 
 
-def _of(group: ConsumerGroup, topic: str) -> ConsumerGroupTopic:
-    """The subscription of a locked group to the topic called so, unless it is being taken
-    down.
+def _find_subscription_of(group: ConsumerGroup, topic: str) -> ConsumerGroupTopic:
+    """Return the subscription of a locked group to a topic, unless it is being deleted.
+
+    Raises NotFound.
     """
     rows = group.subscriptions.filter(topic__name=topic).exclude(
         state=ConsumerGroupTopic.State.DELETING
     )
     row = rows.select_related("group", "topic").first()
+    # The comparison of the database may ignore case; names do not.
     if row is None or row.topic.name != topic:
-        raise _gone(group.name, topic)
+        raise _subscription_not_found(group.name, topic)
     return row
 
 
-def _gone(group: str, topic: str) -> NotFound:
+def _subscription_not_found(group: str, topic: str) -> NotFound:
     return NotFound(
         f"Group {group} does not subscribe to {topic}. Subscribe: catmq subscribe {group} {topic}",
         code=Code.SUBSCRIPTION_NOT_FOUND,
     )
 
 
-def _queues_of(topic_ids: set[int]) -> dict[int, list[int]]:
+def _read_queue_ids(topic_ids: set[int]) -> dict[int, list[int]]:
     rows = Queue.objects.filter(topic_id__in=topic_ids).exclude(state=Queue.State.RETIRED)
     return grouped(rows.order_by("number").values_list("topic_id", "pk"))
 
 
 def view_of(row: ConsumerGroupTopic) -> SubscriptionView:
-    return _as_view(row, _queues_of({row.topic_id}).get(row.topic_id, ()))
+    return _to_view(row, _read_queue_ids({row.topic_id}).get(row.topic_id, ()))
 
 
-def _as_view(row: ConsumerGroupTopic, queues: Sequence[int]) -> SubscriptionView:
+def _to_view(row: ConsumerGroupTopic, queues: Sequence[int]) -> SubscriptionView:
     return make_view(
         SubscriptionView,
         row,

@@ -1,1 +1,1 @@
-"""Runs of jobs, the data pipeline, reports."""
+"""Runs of jobs, requests to the data pipeline, and reports."""

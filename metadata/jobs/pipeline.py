@@ -1,9 +1,8 @@
-"""Jobs of the data pipeline, as users ask for them: archive, purge, replay, reports by a
-scan.
+"""Jobs of the data pipeline that users request: archive, purge, replay, reports by a scan.
 
-They take minutes or hours, so whoever asks gets the number of a run at once; a process of
-its own takes the run up, on whatever machine runs jobs, and what it does is followed in the
-run's row (see job_runs).
+They take minutes or hours, so a request returns the number of a run at once. A process of
+its own claims the run, on any machine that runs jobs, and records its progress in the run's
+row (see metadata/jobs/runs.py).
 """
 
 from __future__ import annotations
@@ -24,15 +23,15 @@ from metadata.jobs.runs import Run, RunFacts
 from metadata.models import JobRun, Report
 
 ARCHIVE, PURGE, REPLAY, REPORT = "spark_archive", "purge", "spark_replay", "spark_report_"
-SPARK = "spark_"  # what the names of its other jobs begin with
+SPARK = "spark_"  # prefix of the names of all its jobs but PURGE
 WAITING = "waiting for a worker"
 Settings = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Place where jobs of this installation work; `blocked_by` says what Spark lacks here,
-    '' if nothing.
+    """Where jobs of this installation work: archive directory, Spark master and memory.
+    `blocked_by` is the reason why Spark cannot run here, '' if it can.
     """
 
     archive: str
@@ -42,8 +41,8 @@ class Place:
 
 
 @dataclass(slots=True)
-class _Known:
-    """Start function and place of runs, as the composition root says."""
+class _Runner:
+    """How runs are started and where they work. Set by the composition root."""
 
     start: Callable[[int], None] | None = None
     place: Callable[[], Place] = field(default=lambda: Place("", "", ""))
@@ -51,9 +50,9 @@ class _Known:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunView(RunFacts):
-    """A run with all that is known of it; times in ms since 1970, None: not yet.
+    """A run in full. Times are in ms since 1970.
 
-    `waiting`: no process has taken it up. `report` is the report that came of it.
+    `waiting`: no process has claimed it. `report` is the id of the report that it made.
     """
 
     finished_at_ms: int | None
@@ -65,59 +64,62 @@ class RunView(RunFacts):
     report: int | None
 
 
-_known = _Known()
+_runner = _Runner()
 
 
 def set_runner(start: Callable[[int], None], job_place: Callable[[], Place]) -> None:
-    """Say who takes runs up and where they work; called once, by the composition root."""
-    _known.start, _known.place = start, job_place
+    """Set how runs are started and where they work. Called once, by the composition root."""
+    _runner.start, _runner.place = start, job_place
 
 
 def is_pipeline_job(name: str) -> bool:
-    """Return True for a job of the data pipeline, False for one of the schedule."""
+    """Return True for a job of the data pipeline, False for a scheduled job."""
     return name == PURGE or name.startswith(SPARK)
 
 
 def job_place(*, actor: Actor) -> Place:
     """Return the place where jobs work. Needs `admin` on everything."""
     access.require(actor, "admin", "*", what="job")
-    return _known.place()
+    return _runner.place()
 
 
 def request_run(*, name: str, settings: Settings, actor: Actor) -> int:
-    """Have a job carried out; the number of its run. Needs `admin` on everything: files are
-    read and written.
+    """Request a run of a job. Return its number. Needs `admin` on everything, because jobs
+    read and write files.
 
-    Raises Forbidden, Conflict if this process has nobody to ask.
+    Raises Forbidden, Conflict if this process cannot start runs.
     """
     access.require(actor, "admin", "*", what="job")
-    if _known.start is None:
+    if _runner.start is None:
         raise Conflict("No process here runs jobs of the data pipeline.")
-    return _ask(name, dict(settings), actor, _known.start)
+    # The checks above need no database, so they come before the transaction.
+    return _request_run(name, dict(settings), actor, _runner.start)
 
 
 @transactional
-def _ask(
+def _request_run(
     name: str, settings: dict[str, Any], actor: Actor, start: Callable[[int], None]
 ) -> int:
-    made = JobRun.objects.create(
+    row = JobRun.objects.create(
         name=name,
         started_at=database_now(),
         stage=WAITING,
         asked_by=actor.name,
         settings=settings,
     )
-    number = int(made.pk)
+    number = int(row.pk)
     after = {"run": number, **settings}
     audit.record(actor=actor, verb="run", kind="job", name=name, after=after)
+    # After the commit, because the process that claims the run reads its row.
     transaction.on_commit(lambda: start(number))
     return number
 
 
 def claim_run(*, id: int) -> tuple[Run, Settings] | None:
-    """The run for the one process that takes it up; None if another one did, or it was
-    cancelled.
+    """Claim a run for this process. Return it with its settings, None if another process
+    has claimed it, or it was cancelled.
     """
+    # A single UPDATE decides, so that no two processes claim the same run.
     with reachable():
         rows = JobRun.objects.filter(
             pk=id, state=JobRun.State.RUNNING, seen_at__isnull=True
@@ -129,7 +131,7 @@ def claim_run(*, id: int) -> tuple[Run, Settings] | None:
 
 
 def find_run(*, id: int, actor: Actor) -> RunView:
-    """A run. Needs `admin` on everything, because logs name files. Raises NotFound."""
+    """Return a run. Needs `admin` on everything, because logs name files. Raises NotFound."""
     access.require(actor, "admin", "*", what="job")
     with reachable():
         row = JobRun.objects.filter(pk=id).first()

@@ -1,4 +1,4 @@
-"""Reports as Parquet files. That needs pyarrow, which comes with what Spark jobs need."""
+"""Reports as Parquet files. This needs pyarrow, which is installed together with Spark."""
 
 from __future__ import annotations
 
@@ -13,10 +13,12 @@ Row = Mapping[str, Any]
 
 
 def columns_of(rows: Sequence[Row]) -> list[str]:
+    """Return the columns of all rows, in order of their first appearance."""
     return list(dict.fromkeys(column for row in rows for column in row))
 
 
 def can_parquet() -> bool:
+    # Looked up without an import, which is slow.
     return importlib.util.find_spec("pyarrow") is not None
 
 
@@ -26,6 +28,7 @@ def write_parquet(rows: Sequence[Row], *, to: Path | IO[bytes]) -> None:
         raise Conflict(
             "Parquet needs pyarrow: run script/setup --with-spark, or choose CSV."
         )
+    # Imported here, because most installations have no pyarrow.
     import pyarrow as pa
     import pyarrow.parquet
 

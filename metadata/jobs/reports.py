@@ -1,4 +1,4 @@
-"""Reports that were made: kept for a while, listed, read."""
+"""Reports: results of report jobs, which are stored for KEPT_DAYS."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from metadata.jobs.report_files import columns_of
 from metadata.models import Report, ReportRow
 
 KEPT_DAYS = 400
-BATCH = 1_000  # rows in one statement
+BATCH = 1_000  # rows per statement
 Row = Mapping[str, Any]
 
 
@@ -41,29 +41,29 @@ def save_report(
     actor: Actor,
     job_run: int | None = None,
 ) -> int:
-    """Keep what a report found; its id. Needs `admin` on everything, because reports tell
-    of every topic.
+    """Store a report. Return its id. Needs `admin` on everything, because reports include
+    every topic.
     """
     access.require_everything(actor, name, what="report")
     columns = columns_of(rows)
-    made = Report.objects.create(
+    report = Report.objects.create(
         name=name, engine=engine, settings=dict(settings), columns=columns,
         made_at=database_now(), job_run_id=job_run,
     )  # fmt: skip
     ReportRow.objects.bulk_create(
         (
-            ReportRow(report=made, number=number, values=dict(row))
+            ReportRow(report=report, number=number, values=dict(row))
             for number, row in enumerate(rows)
         ),
         batch_size=BATCH,
     )
-    after = {"id": made.pk, "engine": engine, "rows": len(rows)}
+    after = {"id": report.pk, "engine": engine, "rows": len(rows)}
     audit.record(actor=actor, verb="keep", kind="report", name=name, after=after)
-    return int(made.pk)
+    return int(report.pk)
 
 
 def find_report(*, id: int, actor: Actor) -> ReportView:
-    """A report with its rows. Needs `admin` on everything; raises NotFound."""
+    """Return a report with its rows. Needs `admin` on everything. Raises NotFound."""
     access.require_everything(actor, str(id), what="report")
     with reachable():
         row = Report.objects.filter(pk=id).first()

@@ -1,6 +1,4 @@
-"""Records what jobs did: one row per run, kept for a month; what is running tells where it
-is.
-"""
+"""Runs of jobs: a row for each run, kept for a month, with its progress while it lasts."""
 
 from __future__ import annotations
 
@@ -20,19 +18,19 @@ from metadata.models import JobRun
 
 log = logging.getLogger(__name__)
 KEPT_DAYS = 30
-# after so long without a sign of life a run's process is taken for dead
+# Time without a sign of life after which the process of a run counts as dead.
 SILENT_MS = 120_000
-LOG_CHARS = 20_000  # kept of a log, from its end
+LOG_CHARS = 20_000  # stored from the end of a log
 
 
 class Cancelled(Exception):
-    """The run ended because somebody wanted it to."""
+    """The run ended because a user cancelled it."""
 
 
 @dataclass(slots=True)
 class Run:
-    """A run in progress: the job sets `count`, how many things it did, and `detail`, a line
-    of text.
+    """A run in progress. The job sets `count`, the number of objects it handled, and
+    `detail`, a line of text.
     """
 
     id: int
@@ -44,7 +42,7 @@ class Run:
         self._write(stage=stage[:200], done=done, total=total)
 
     def record_alive(self, *, log: str) -> None:
-        """Note that the process of the run lives, and the end of its log."""
+        """Record that the process of the run is alive, and the end of its log."""
         self._write(seen_at=UtcNow(), log=log[-LOG_CHARS:].replace("\0", ""))
 
     def set_directory(self, directory: str) -> None:
@@ -56,6 +54,7 @@ class Run:
         )
 
     def _write(self, **values: Any) -> None:
+        # Only these columns, so that a concurrent cancel() is not overwritten.
         with reachable():
             JobRun.objects.filter(pk=self.id).update(**values)
 
@@ -66,10 +65,11 @@ class Run:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFacts:
-    """A run of a job; `count` is how many things it did. `cancelling`: it was asked to end.
+    """A run of a job. `count` is the number of objects it handled. `cancelling`: a user has
+    cancelled it and it has not ended yet.
 
-    `stage`, `done` and `total` say where a long one is, as far as it tells; `total` is 0
-    where that is not known. `silent`: it runs, and its process is taken for dead.
+    `stage`, `done` and `total` are the progress of a long run, `total` is 0 if unknown.
+    `silent`: it has not ended, and its process counts as dead.
     """
 
     id: int
@@ -88,7 +88,7 @@ class RunFacts:
 
 @dataclass(frozen=True, slots=True)
 class ScheduledJob:
-    """A job as the composition root announces it: what it does, in words, and how often."""
+    """A job of the schedule: its description, and its interval."""
 
     text: str
     every_minutes: int
@@ -111,60 +111,57 @@ class BrokerLoop:
 
 
 @dataclass(slots=True)
-class _Known:
-    """The background work of this installation, and the function that runs a job now."""
+class _Schedule:
+    """The jobs of this installation, and the function that runs a job now."""
 
     jobs: Mapping[str, ScheduledJob]
     ask: Callable[[str], None] | None = None
     list_loops: Callable[[], Sequence[BrokerLoop]] = tuple
 
 
-_known = _Known({})
+_schedule = _Schedule({})
 
 
 def set_scheduled_jobs(
     jobs: Mapping[str, ScheduledJob], run_now: Callable[[str], None]
 ) -> None:
-    """Say which jobs there are and who runs one when asked; called once, by the composition
-    root.
+    """Set the scheduled jobs, and the function that runs a job now. Called once, by the
+    composition root.
     """
-    _known.jobs, _known.ask = jobs, run_now
+    _schedule.jobs, _schedule.ask = jobs, run_now
 
 
 def set_broker_loops(list_loops: Callable[[], Sequence[BrokerLoop]]) -> None:
     """Set the function that lists the loops of brokers; called once, by the composition root."""
-    _known.list_loops = list_loops
+    _schedule.list_loops = list_loops
 
 
 def broker_loops() -> Sequence[BrokerLoop]:
-    return _known.list_loops()
+    return _schedule.list_loops()
 
 
 def scheduled_jobs() -> Mapping[str, ScheduledJob]:
-    return _known.jobs
+    return _schedule.jobs
 
 
 def run_now(*, name: str, actor: Actor) -> None:
-    """Have a scheduled job run now, besides its schedule. Needs `admin`. Raises Forbidden,
-    NotFound.
+    """Run a scheduled job now, in addition to its schedule. Needs `admin`. Raises
+    Forbidden, NotFound.
     """
     access.require_everything(actor, name, what="job")
-    if name not in _known.jobs or _known.ask is None:
+    if name not in _schedule.jobs or _schedule.ask is None:
         raise NotFound(f"There is no job {name}.")
-    _note(name, actor)
-    _known.ask(name)
-
-
-@transactional
-def _note(name: str, actor: Actor) -> None:
-    audit.record(actor=actor, verb="run", kind="job", name=name)
+    # Before the run, so that no run lacks its audit entry.
+    transactional(audit.record)(actor=actor, verb="run", kind="job", name=name)
+    _schedule.ask(name)
 
 
 @contextmanager
 def record_run(name: str, *, directory: str = "") -> Iterator[Run]:
-    """Write a row: running, then done, failed or cancelled. What the job raises stands in
-    it and goes on.
+    """Record a run of a block: running, then done, failed or cancelled. An error is stored
+    in its row and raised again.
     """
+    # The row exists before the block begins, so a run whose process is killed is visible.
     with reachable():
         row = JobRun.objects.create(
             name=name, started_at=database_now(), directory=directory
@@ -175,14 +172,15 @@ def record_run(name: str, *, directory: str = "") -> Iterator[Run]:
 
 @contextmanager
 def record_end(run: Run) -> Iterator[Run]:
-    """Write how a run ends: done, failed or cancelled. What is raised stands in its row and
-    goes on.
+    """Record the end of a run when the block ends: done, failed or cancelled. An error is
+    stored in its row and raised again.
     """
     try:
         yield run
-    except Cancelled as stop:
-        run.end(JobRun.State.CANCELLED, str(stop))
+    except Cancelled as cancellation:
+        run.end(JobRun.State.CANCELLED, str(cancellation))
         raise
+    # Also KeyboardInterrupt and SystemExit: else a stopped run would look like a live one.
     except BaseException as error:
         run.end(JobRun.State.FAILED, f"{type(error).__name__}: {error}")
         raise
@@ -191,44 +189,41 @@ def record_end(run: Run) -> Iterator[Run]:
 
 @transactional
 def cancel(*, id: int, actor: Actor) -> None:
-    """Ask a run to end; who follows it sees that soon. One that nobody follows is ended
-    here and now.
+    """Cancel a run. Its process sees that soon and ends it. A run without a live process is
+    ended at once.
 
-    Needs `admin`. Raises NotFound, Conflict.
+    Needs `admin`. Raises NotFound, Conflict if it has ended.
     """
     access.require_everything(actor, str(id), what="run")
+    # Locked, so that no process claims the run meanwhile.
     row = JobRun.objects.select_for_update().filter(pk=id).first()
     if row is None:
         raise NotFound(f"There is no run {id} of a job.")
     if row.state != JobRun.State.RUNNING:
         raise Conflict(f"Run {id} of job {row.name} is already {row.state}.")
-    JobRun.objects.filter(pk=id).update(cancel_asked=True, **_nobodys(row))
-    audit.record(actor=actor, verb="cancel", kind="job", name=row.name, after={"run": id})
-
-
-def is_waiting(row: JobRun) -> bool:
-    """Return True if a run was asked for, and no process has taken it up."""
-    return bool(row.state == JobRun.State.RUNNING and row.asked_by and row.seen_at is None)
-
-
-def is_silent(row: JobRun, now_ms: int) -> bool:
-    """Return True if the process that did a run is taken for dead."""
-    running = row.state == JobRun.State.RUNNING
-    return running and row.seen_at is not None and now_ms - ms(row.seen_at) > SILENT_MS
-
-
-def _nobodys(row: JobRun) -> dict[str, Any]:
-    """Fields that end a run at once that nobody takes up, or whose process is dead; {} if
-    it is followed.
-    """
-    now = database_now()
+    # A live process sees the mark and ends its run. Without one the run ends here.
+    now, detail = database_now(), ""
     if is_waiting(row):
         detail = "It was cancelled before it began."
     elif is_silent(row, ms(now)):
         detail = "Its process stopped reporting."
-    else:
-        return {}
-    return {"state": JobRun.State.CANCELLED, "detail": detail, "finished_at": now}
+    end: dict[str, Any] = {}
+    if detail:
+        end = {"state": JobRun.State.CANCELLED, "detail": detail, "finished_at": now}
+    JobRun.objects.filter(pk=id).update(cancel_asked=True, **end)
+    audit.record(actor=actor, verb="cancel", kind="job", name=row.name, after={"run": id})
+
+
+def is_waiting(row: JobRun) -> bool:
+    """Return True if a run was requested and no process has claimed it."""
+    return bool(row.state == JobRun.State.RUNNING and row.asked_by and row.seen_at is None)
+
+
+def is_silent(row: JobRun, now_ms: int) -> bool:
+    """Return True if a run has not ended and its process counts as dead."""
+    # Runs of scheduled jobs never report, so they are never silent.
+    running = row.state == JobRun.State.RUNNING
+    return running and row.seen_at is not None and now_ms - ms(row.seen_at) > SILENT_MS
 
 
 prune = PruneRule(JobRun.objects.all(), at="started_at", days=KEPT_DAYS)

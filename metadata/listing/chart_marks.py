@@ -1,5 +1,5 @@
-"""Events that charts mark: rebalances of a group, resets of offsets, and alarms; always as
-many queries.
+"""Events that charts mark: rebalances of a group, offset resets, and alarms. They are read
+with a fixed number of queries.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from metadata.listing.topic_lists import check_look
 from metadata.models import Alarm, OffsetMove, Rebalance
 from metadata.rules.alarm_rules import parse_subject
 
-MOST = 40  # of a kind, the newest
-# newest moves of offsets, of all groups, among which resets of a topic are looked for
-LOOKED_AT = 5_000
+MAX_EVENTS = 40  # of each kind, the newest
+# Newest offset moves of all groups that are searched for resets of a topic.
+MAX_SEARCHED_MOVES = 5_000
 
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """One event; `kind` is rebalance, reset, undo, alarm or resolved.
+    """An event. `kind` is rebalance, reset, undo, alarm or resolved.
 
-    `what` is the cause of a rebalance, the kind of an alarm, or who reset; `name` is that
-    of the alarm, or the topic of a reset, '' if it was of several.
+    `what` is the cause of a rebalance, the kind of an alarm, or the actor of a reset.
+    `name` is the name of the alarm, or the topic of a reset, '' for several topics.
     """
 
     at_ms: int
@@ -39,18 +39,50 @@ def list_marks(*, for_s: int, actor: Actor, group: str = "", topic: str = "") ->
     """Return the events of the last `for_s` seconds of a group, a topic, or all, oldest
     first.
 
-    Rebalances are told of a group only: those of all would hide the chart.
+    Rebalances are included for a group only. Those of all groups would cover the chart.
     """
     check_look(actor)
     with reachable():
         since = before(database_now(), seconds=for_s)
-        found = [*_alarms(since, group, topic), *_resets(since, group, topic)]
+        marks = _list_alarm_marks(since, group, topic)
+        moves: QuerySet[OffsetMove] = OffsetMove.objects.filter(at__gte=since)
         if group:
-            found += _rebalances(since, group)
-    return sorted(found, key=lambda one: one.at_ms)
+            moves = moves.filter(group__name=group, group__deleted_at__isnull=True)
+        else:
+            # Moves have no index on their time alone, so the search is bounded by their ids.
+            newest = OffsetMove.objects.aggregate(id=Max("id"))["id"] or 0
+            moves = moves.filter(pk__gt=newest - MAX_SEARCHED_MOVES)
+        if topic:
+            moves = moves.filter(queue__topic__name=topic)
+        # A reset has a move for each queue.
+        resets = (
+            moves.order_by()
+            .values("reset", "actor_name", "undoes")
+            .annotate(
+                first=Min("at"),
+                topics=Count("queue__topic", distinct=True),
+                topic=Min("queue__topic__name"),
+            )
+        )
+        marks += [
+            Mark(
+                ms(reset["first"]),
+                "undo" if reset["undoes"] else "reset",
+                reset["actor_name"],
+                reset["topic"] if reset["topics"] == 1 else "",
+            )
+            for reset in resets.order_by("-first")[:MAX_EVENTS]
+        ]
+        if group:
+            rebalances = Rebalance.objects.filter(
+                group__name=group, group__deleted_at__isnull=True, at__gte=since
+            )
+            columns = rebalances.order_by("-id").values_list("at", "cause")[:MAX_EVENTS]
+            marks += [Mark(ms(at), "rebalance", cause) for at, cause in columns]
+    return sorted(marks, key=lambda mark: mark.at_ms)
 
 
-def _alarms(since: datetime, group: str, topic: str) -> list[Mark]:
+def _list_alarm_marks(since: datetime, group: str, topic: str) -> list[Mark]:
     rows = Alarm.objects.filter(
         Q(since_at__gte=since) | Q(since_at__isnull=False, ended_at__gte=since)
     )
@@ -58,47 +90,14 @@ def _alarms(since: datetime, group: str, topic: str) -> list[Mark]:
         rows = rows.filter(Q(name=group) | Q(name__startswith=f"{group}/"))
     elif topic:
         rows = rows.filter(Q(name__startswith=f"{topic}/") | Q(name__endswith=f"/{topic}"))
-    found = []
-    for row in rows.order_by("-since_at")[:MOST]:
+    marks = []
+    for row in rows.order_by("-since_at")[:MAX_EVENTS]:
+        # `group/topic` and `topic/queue` look alike, so the alarm's kind decides.
         about = parse_subject(row.kind, row.name)
         if (group and about.group != group) or (topic and about.topic != topic):
             continue
         if row.since_at is not None and row.since_at >= since:
-            found.append(Mark(ms(row.since_at), "alarm", row.kind, row.name))
+            marks.append(Mark(ms(row.since_at), "alarm", row.kind, row.name))
         if row.ended_at is not None:
-            found.append(Mark(ms(row.ended_at), "resolved", row.kind, row.name))
-    return found
-
-
-def _resets(since: datetime, group: str, topic: str) -> list[Mark]:
-    rows: QuerySet[OffsetMove] = OffsetMove.objects.filter(at__gte=since)
-    if group:
-        rows = rows.filter(group__name=group, group__deleted_at__isnull=True)
-    else:
-        newest = OffsetMove.objects.aggregate(id=Max("id"))["id"] or 0
-        rows = rows.filter(pk__gt=newest - LOOKED_AT)
-    if topic:
-        rows = rows.filter(queue__topic__name=topic)
-    of = rows.order_by().values("reset", "actor_name", "undoes")
-    told = of.annotate(
-        first=Min("at"),
-        topics=Count("queue__topic", distinct=True),
-        topic=Min("queue__topic__name"),
-    )
-    return [
-        Mark(
-            ms(one["first"]),
-            "undo" if one["undoes"] else "reset",
-            one["actor_name"],
-            one["topic"] if one["topics"] == 1 else "",
-        )
-        for one in told.order_by("-first")[:MOST]
-    ]
-
-
-def _rebalances(since: datetime, group: str) -> list[Mark]:
-    rows = Rebalance.objects.filter(
-        group__name=group, group__deleted_at__isnull=True, at__gte=since
-    )
-    told = rows.order_by("-id").values_list("at", "cause")[:MOST]
-    return [Mark(ms(at), "rebalance", cause) for at, cause in told]
+            marks.append(Mark(ms(row.ended_at), "resolved", row.kind, row.name))
+    return marks

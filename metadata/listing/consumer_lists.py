@@ -1,10 +1,8 @@
-"""Members of groups as rows of a list, and what rebalances did to them."""
+"""Lists of the portal: members of groups, and rebalances."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime
-from typing import Any
 
 from django.db.models import Count, Max
 
@@ -37,7 +35,9 @@ REBALANCES = ListLayout(
 
 @dataclass(frozen=True, slots=True)
 class ConsumerRow:
-    """A member in a list; `silent_ms` since its last heartbeat, by the database's clock."""
+    """A member in a list. `silent_ms` is the time since its last heartbeat, by the
+    database's clock.
+    """
 
     name: str
     group: str
@@ -51,8 +51,8 @@ class ConsumerRow:
 
 @dataclass(frozen=True, slots=True)
 class RebalanceRow:
-    """A rebalance in a list; `pause_ms` is the longest, None if nobody has taken a queue
-    over yet.
+    """A rebalance in a list. `moved` is the number of queues that changed hands, `pause_ms`
+    the longest pause of a queue, None if no queue was acquired yet.
     """
 
     group: str
@@ -63,30 +63,30 @@ class RebalanceRow:
     pause_ms: int | None
 
 
-def consumers(*, wanted: ListQuery, actor: Actor) -> ListPage[ConsumerRow]:
+def consumers(*, query: ListQuery, actor: Actor) -> ListPage[ConsumerRow]:
     check_look(actor)
     rows = ConsumerGroupConsumer.objects.select_related("group", "process", "heartbeat")
-    found = select_page(rows, wanted=wanted, manner=CONSUMERS)
+    page = select_page(rows, query=query, layout=CONSUMERS)
     with reachable():
         now = database_now()
-    return found.map(lambda row: _consumer(row, now))
-
-
-def _consumer(row: Any, now: datetime) -> ConsumerRow:
-    beat = getattr(row, "heartbeat", None)
-    return make_view(
-        ConsumerRow,
-        row,
-        name=row.identity,
-        address=row.process.address,
-        sdk=row.process.sdk,
-        silent_ms=age_ms(beat.last_seen, now) if beat else None,
-        timeout_ms=row.group.session_timeout_ms,
+    return page.map(
+        lambda row: make_view(
+            ConsumerRow,
+            row,
+            name=row.identity,
+            address=row.process.address,
+            sdk=row.process.sdk,
+            silent_ms=age_ms(row.heartbeat.last_seen, now)
+            if hasattr(row, "heartbeat")
+            else None,
+            timeout_ms=row.group.session_timeout_ms,
+        )
     )
 
 
-def rebalances(*, wanted: ListQuery, actor: Actor) -> ListPage[RebalanceRow]:
+def rebalances(*, query: ListQuery, actor: Actor) -> ListPage[RebalanceRow]:
     check_look(actor)
+    # An assignment names every queue of a group, and the list does not show it.
     rows = Rebalance.objects.select_related("group").defer("assignment")
-    found = select_page(rows, wanted=wanted, manner=REBALANCES)
-    return found.map(lambda row: make_view(RebalanceRow, row))
+    page = select_page(rows, query=query, layout=REBALANCES)
+    return page.map(lambda row: make_view(RebalanceRow, row))

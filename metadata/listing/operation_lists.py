@@ -1,4 +1,4 @@
-"""Records of the system about itself, as rows of lists: audit log, alarms, runs of jobs."""
+"""Lists of the portal: audit log, alarms, runs of jobs, reports."""
 
 from __future__ import annotations
 
@@ -30,8 +30,9 @@ ALARMS = ListLayout(
     sorts={"since": "since_at", "at": "last_at", "kind": "kind", "name": "name"},
     default="-since",
 )
-# names whose queues and subscriptions are looked for, too: each is a condition of its own
-MOST_MANAGED = 200
+# Topics and groups whose queues and subscriptions are included, too. Each costs a condition
+# of its own in the query.
+MAX_MANAGED = 200
 REPORTS = ListLayout(
     search_in=("name", "engine"), sorts={"at": "id", "name": "name"}, default="-at"
 )
@@ -56,12 +57,11 @@ class AuditRow:
 
 @dataclass(frozen=True, slots=True)
 class AlarmRow:
-    """An alarm; `since_ms` and `ended_at_ms` are of its last occurrence, the latter None
-    while it lasts.
+    """An alarm. `since_ms` and `ended_at_ms` are the begin and end of its last occurrence,
+    the end None while it lasts.
 
-    `facts` is what the detail is put into words of. `times` counts the spells;
-    `acknowledged_by` is '' while
-    nobody looks after the present one.
+    `facts` are the values in the detail. `times` is the number of occurrences.
+    `acknowledged_by` is '' if the last occurrence was not acknowledged.
     """
 
     kind: str
@@ -78,14 +78,14 @@ class AlarmRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRow(RunFacts):
-    """A run in a list; `took_ms` is None while it lasts."""
+    """A run in a list. `took_ms` is None while it lasts."""
 
     took_ms: int | None
 
 
 @dataclass(frozen=True, slots=True)
 class ReportItem:
-    """A report in a list; `settings` say what was asked for, `engine` what made it."""
+    """A report in a list. `settings` are those of the request, `engine` is spark or direct."""
 
     id: int
     name: str
@@ -96,23 +96,22 @@ class ReportItem:
 
 def audit(
     *,
-    wanted: ListQuery,
+    query: ListQuery,
     actor: Actor,
     name: str = "",
     who: str = "",
     since: date | None = None,
     until: date | None = None,
 ) -> ListPage[AuditRow]:
-    """Changes, the latest first, or those of what is called `name`, by `who`, and of some
-    days (UTC).
+    """Return entries of the audit log, latest first: all, or those about the object `name`,
+    by the actor `who`, and of the days `since` to `until` (UTC).
 
-    Administrators see all. Others see what was done to topics and groups that they may
-    manage, and nobody's address: rights, accounts, keys and nodes are not for everybody who
-    has logged in.
+    Administrators see everything. Other users see changes of topics and groups that they
+    may manage, without addresses. They do not see rights, accounts, keys and nodes.
     """
     check_look(actor)
-    full = access.may_everything(actor)
-    rows = AuditLog.objects.all() if full else AuditLog.objects.filter(_managed(actor))
+    sees_all = access.may_everything(actor)
+    rows = AuditLog.objects.all() if sees_all else AuditLog.objects.filter(_managed(actor))
     if who:
         rows = rows.filter(actor_name=who)
     if since is not None:
@@ -120,19 +119,22 @@ def audit(
     if until is not None:
         rows = rows.filter(at__lt=datetime.combine(until, time(), UTC) + timedelta(days=1))
     if name:
+        # Subscriptions are named group/topic, queues topic/number.
         rows = rows.filter(
             Q(name=name) | Q(name__startswith=f"{name}/") | Q(name__endswith=f"/{name}")
         )
-    return select_page(rows, wanted=wanted, manner=AUDIT).map(
+    page = select_page(rows, query=query, layout=AUDIT)
+    return page.map(
         lambda row: make_view(
-            AuditRow, row, actor=row.actor_name, address=row.address if full else ""
+            AuditRow, row, actor=row.actor_name, address=row.address if sees_all else ""
         )
     )
 
 
 def _managed(actor: Actor) -> Q:
-    """The rows about topics and groups that an actor may manage; for deleted ones, the
-    name's next bearer.
+    """Return the condition for entries about topics and groups that an actor may manage.
+
+    Entries of a deleted object are included if an existing object has its name.
     """
     with reachable():
         topics = list(Topic.objects.exclude(state="deleted").values_list("name", flat=True))
@@ -143,25 +145,25 @@ def _managed(actor: Actor) -> Q:
         )
     topics = [name for name in topics if access.may(actor, "manage", name)]
     groups = [name for name in groups if access.may(actor, "manage", name, what="group")]
-    found = Q(kind="topic", name__in=topics) | Q(
+    condition = Q(kind="topic", name__in=topics) | Q(
         kind__in=("group", "dead"), name__in=groups
     )
-    # called topic/queue, group/topic
+    # SQL has no IN for prefixes, so each name is a LIKE of its own.
     for kind, names in (("queue", topics), ("subscription", groups)):
-        for name in names[:MOST_MANAGED]:
-            found |= Q(kind=kind, name__startswith=f"{name}/")
-    return found
+        for name in names[:MAX_MANAGED]:
+            condition |= Q(kind=kind, name__startswith=f"{name}/")
+    return condition
 
 
 def alarms(
     *,
-    wanted: ListQuery,
+    query: ListQuery,
     actor: Actor,
     lasting: bool | None = None,
     unacknowledged: bool = False,
 ) -> ListPage[AlarmRow]:
-    """Alarms, the latest first; `lasting`: only those that have not ended, or only those
-    that have.
+    """Return alarms, latest first. `lasting`: only those that last (True) or have ended
+    (False).
     """
     check_look(actor)
     rows = Alarm.objects.filter(since_at__isnull=False)
@@ -169,34 +171,35 @@ def alarms(
         rows = rows.filter(ended_at__isnull=lasting)
     if unacknowledged:
         rows = rows.filter(acknowledged_at__isnull=True)
-    found = select_page(rows, wanted=wanted, manner=ALARMS)
-    return found.map(
+    page = select_page(rows, query=query, layout=ALARMS)
+    return page.map(
         lambda row: make_view(AlarmRow, row, since_ms=ms(row.since_at or row.first_at))
     )
 
 
-def runs(*, wanted: ListQuery, actor: Actor, pipeline: bool = False) -> ListPage[RunRow]:
-    """Run of jobs, the latest first; or only those of the data pipeline."""
+def runs(*, query: ListQuery, actor: Actor, pipeline: bool = False) -> ListPage[RunRow]:
+    """Return runs of all jobs, or only those of the data pipeline, latest first."""
     check_look(actor)
     rows = JobRun.objects.all()
     if pipeline:
         rows = rows.filter(Q(name__startswith=SPARK) | Q(name=PURGE))
-    found = select_page(rows, wanted=wanted, manner=RUNS)
+    page = select_page(rows, query=query, layout=RUNS)
     with reachable():
         now_ms = ms(database_now())
-    return found.map(lambda row: _run(row, now_ms))
+    return page.map(lambda row: _run_row(row, now_ms))
 
 
-def reports(*, wanted: ListQuery, actor: Actor) -> ListPage[ReportItem]:
-    """Reports, the latest first. Needs `admin` on everything, because they tell of every
+def reports(*, query: ListQuery, actor: Actor) -> ListPage[ReportItem]:
+    """Return reports, latest first. Needs `admin` on everything, because they include every
     topic.
     """
     access.require(actor, "admin", "*", what="report")
-    found = select_page(Report.objects.all(), wanted=wanted, manner=REPORTS)
-    return found.map(lambda row: make_view(ReportItem, row))
+    page = select_page(Report.objects.all(), query=query, layout=REPORTS)
+    return page.map(lambda row: make_view(ReportItem, row))
 
 
 def last_runs(*, actor: Actor) -> dict[str, RunRow]:
+    """Return the last run of each job, by name of the job."""
     check_look(actor)
     with reachable():
         latest = (
@@ -207,7 +210,7 @@ def last_runs(*, actor: Actor) -> dict[str, RunRow]:
         )
         now_ms = ms(database_now())
         return {
-            row.name: _run(row, now_ms)
+            row.name: _run_row(row, now_ms)
             for row in JobRun.objects.filter(pk__in=list(latest))
         }
 
@@ -220,7 +223,7 @@ def lease_holders(*, actor: Actor) -> dict[str, str]:
         return dict(leases.values_list("name", "holder"))
 
 
-def _run(row: JobRun, now_ms: int) -> RunRow:
+def _run_row(row: JobRun, now_ms: int) -> RunRow:
     took = ms(row.finished_at) - ms(row.started_at) if row.finished_at else None
     return make_view(
         RunRow,

@@ -1,10 +1,10 @@
-"""Figures of the first page: how much there is, who is behind, what failed; always as many
-queries.
+"""Figures of the portal's first page: counts, groups with lag, alarms and failures. They are
+read with a fixed number of queries.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from itertools import islice
 
@@ -30,23 +30,26 @@ from metadata.monitoring import dead_letter_counts
 from metadata.monitoring.dead_letter_counts import DeadLetters
 from metadata.rules.alarm_rules import parse_subject
 
-MOST = 8  # groups, alarms or runs that are named
-# groups, those furthest behind, among which those are looked for that fall behind fastest
+MOST = 8  # groups or alarms that are listed
+# Groups with the largest lag, among which those with the fastest growing lag are found.
 CANDIDATES = 50
 DAY_S = 86_400
-OF_LAG = ("lag", "no_consumer")  # kinds of alarms that tell of a group's lag
+LAG_ALARMS = ("lag", "no_consumer")  # kinds of alarms about the lag of a group
 
 
 @dataclass(frozen=True, slots=True)
 class Overview:
-    """Counts, and the first few of what needs a look.
+    """Counts, and the first MOST groups and alarms that need attention.
 
-    `behind`: those that fall behind fastest, then those that are furthest behind. `unread`
-    groups have queues that nobody owns although there are messages and they are not
-    stopped; `stopped_behind` ones were stopped, or a topic of theirs was, and messages
-    wait; `stalled` ones have members and handle nothing. These three leave out groups whose
-    lag is an alarm, and failed jobs those that are one. `alarms` are those that nobody
-    acknowledged, `said` kind and name of all that last.
+    `behind` are the groups whose lag grows fastest, then those with the largest lag. The
+    next three leave out groups whose lag is an alarm already:
+
+    * `unread` groups are not stopped and have unread messages in a queue without an owner.
+    * `stopped_behind` groups have unread messages and are stopped, or stopped in a topic.
+    * `stalled` groups have members and unread messages, and handle none.
+
+    `alarms` are the lasting alarms that were not acknowledged. `lasting_alarms` are kind and
+    name of all lasting alarms. `failed_job_count` leaves out jobs whose failure is an alarm.
     """
 
     topics: int
@@ -61,102 +64,104 @@ class Overview:
     alarms: tuple[AlarmRow, ...]
     alarm_count: int
     acknowledged_count: int
-    said: frozenset[tuple[str, str]]
+    lasting_alarms: frozenset[tuple[str, str]]
     failed_job_count: int
 
 
 def overview(*, actor: Actor) -> Overview:
     check_look(actor)
-    asked = ListQuery(sort="-lag", rows=CANDIDATES)
-    behind = groups(wanted=asked, actor=actor, lines=False, among=_furthest()).items
+    ready_lags = ConsumerGroupTopic.objects.filter(state="ready", lag__gt=0)
+    with reachable():
+        # Read apart, because sorting all groups by lag would also read those without any.
+        candidates = [
+            group
+            for group, _ in ready_lags.order_by()
+            .values_list("group")
+            .annotate(all=Sum("lag"))
+            .order_by("-all")[:CANDIDATES]
+        ]
+    # The sparklines of 50 groups cost more than the rest of the page, so only the MOST that
+    # are shown get them, below.
+    largest_lag = ListQuery(sort="-lag", rows=CANDIDATES)
+    behind = groups(query=largest_lag, actor=actor, lines=False, among=candidates).items
     lasting = alarms(
-        wanted=ListQuery(rows=MOST), actor=actor, lasting=True, unacknowledged=True
+        query=ListQuery(rows=MOST), actor=actor, lasting=True, unacknowledged=True
     )
     with reachable():
         day_ago = before(database_now(), seconds=DAY_S)
-        said = frozenset(_lasting().values_list("kind", "name"))
-        quiet = {parse_subject(kind, name).group for kind, name in said if kind in OF_LAG}
-        most = MOST + len(quiet)
-        jobs_said = [name for kind, name in said if kind == "job_failed"]
+        lasting_alarms = frozenset(_lasting().values_list("kind", "name"))
+        alarmed_groups = {
+            parse_subject(kind, name).group
+            for kind, name in lasting_alarms
+            if kind in LAG_ALARMS
+        }
+        # Alarmed groups are dropped after reading, so that many more are read.
+        limit = MOST + len(alarmed_groups)
+        alarmed_jobs = [name for kind, name in lasting_alarms if kind == "job_failed"]
         failed = JobRun.objects.filter(state="failed", started_at__gte=day_ago).exclude(
-            name__in=jobs_said
+            name__in=alarmed_jobs
         )
-        lags = ConsumerGroupTopic.objects.filter(state="ready", lag__gt=0)
+        # Running groups with unread messages in a queue without an owner.
+        unread = QueueOffset.objects.filter(
+            Q(group__mode="clustering")
+            | Q(group__mode="share", group__members__isnull=True),
+            owner__isnull=True,
+            group__stopped=False,
+            group__deleted_at__isnull=True,
+            queue__head_seen__gt=F("committed"),
+            group__subscriptions__lag__gte=config.alarm_min_unread,
+            group__subscriptions__topic=F("queue__topic"),
+        ).order_by("group__name")
+        existing_groups = ConsumerGroup.objects.filter(deleted_at__isnull=True)
+        stopped_groups = existing_groups.filter(stopped=True)
+        stopped = Q(stopped=True) | Q(
+            group__in=list(stopped_groups.values_list("pk", flat=True))
+        )
+        stopped_behind = existing_groups.filter(
+            pk__in=ready_lags.filter(stopped).values("group")
+        ).order_by("name")
         return Overview(
             topics=Topic.objects.filter(kind="normal").exclude(state="deleted").count(),
-            groups=ConsumerGroup.objects.filter(deleted_at__isnull=True).count(),
+            groups=existing_groups.count(),
             members=ConsumerGroupConsumer.objects.count(),
-            lag=lags.aggregate(all=Sum("lag"))["all"] or 0,
+            lag=ready_lags.aggregate(all=Sum("lag"))["all"] or 0,
             behind=with_minutes(sorted(behind, key=_growth, reverse=True)[:MOST]),
-            unread=_first(_unread()[:most], quiet),
-            stopped_behind=_first(_stopped_behind()[:most], quiet),
-            stalled=_first(_stalled(behind), quiet),
+            unread=_first(
+                unread.values_list("group__name", flat=True).distinct()[:limit],
+                alarmed_groups,
+            ),
+            stopped_behind=_first(
+                stopped_behind.values_list("name", flat=True)[:limit], alarmed_groups
+            ),
+            stalled=_first(
+                (
+                    row.name
+                    for row in behind
+                    if row.progress and row.progress.trend.state == "stalled"
+                ),
+                alarmed_groups,
+            ),
             dead=dead_letter_counts.list_dead_letters(),
             alarms=lasting.items,
             alarm_count=lasting.total,
             acknowledged_count=_lasting().filter(acknowledged_at__isnull=False).count(),
-            said=said,
+            lasting_alarms=lasting_alarms,
             failed_job_count=failed.count(),
         )
 
 
-def _furthest() -> list[int]:
-    """Groups with the most unread messages, found without a look at those that have none."""
-    rows = ConsumerGroupTopic.objects.filter(state="ready", lag__gt=0)
-    with reachable():
-        found = (
-            rows.order_by().values_list("group").annotate(all=Sum("lag")).order_by("-all")
-        )
-        return [group for group, _ in found[:CANDIDATES]]
-
-
 def _growth(row: GroupRow) -> tuple[float, int]:
-    """By how much a group falls behind in a second, 0 if it does not; and how far it is
-    behind.
+    """Return the sort key of a group: growth of its lag in messages a second (0 if it does
+    not grow), then its lag.
     """
     if row.progress is None or row.progress.trend.state != "falls_behind":
         return 0.0, row.lag or 0
     return row.progress.trend.per_s or 0.0, row.lag or 0
 
 
-def _first(names: Iterable[str], quiet: Collection[str]) -> tuple[str, ...]:
-    return tuple(islice((name for name in names if name not in quiet), MOST))
-
-
-def _stalled(rows: Iterable[GroupRow]) -> Iterator[str]:
-    """Groups that have members and unread messages, and handle none."""
-    return (
-        one.name for one in rows if one.progress and one.progress.trend.state == "stalled"
-    )
+def _first(names: Iterable[str], excluded: Collection[str]) -> tuple[str, ...]:
+    return tuple(islice((name for name in names if name not in excluded), MOST))
 
 
 def _lasting() -> QuerySet[Alarm]:
     return Alarm.objects.filter(since_at__isnull=False, ended_at__isnull=True)
-
-
-def _stopped_behind() -> QuerySet[ConsumerGroup, str]:
-    """Groups that were stopped, or in a topic, and have unread messages there, by name."""
-    groups = ConsumerGroup.objects.filter(deleted_at__isnull=True)
-    stopped = Q(stopped=True) | Q(
-        group__in=list(groups.filter(stopped=True).values_list("pk", flat=True))
-    )
-    rows = ConsumerGroupTopic.objects.filter(stopped, state="ready", lag__gt=0)
-    return (
-        groups.filter(pk__in=rows.values("group"))
-        .order_by("name")
-        .values_list("name", flat=True)
-    )
-
-
-def _unread() -> QuerySet[QueueOffset, str]:
-    """Running groups with unread messages in a queue that nobody owns, by name."""
-    rows = QueueOffset.objects.filter(
-        Q(group__mode="clustering") | Q(group__mode="share", group__members__isnull=True),
-        owner__isnull=True,
-        group__stopped=False,
-        group__deleted_at__isnull=True,
-        queue__head_seen__gt=F("committed"),
-        group__subscriptions__lag__gte=config.alarm_min_unread,
-        group__subscriptions__topic=F("queue__topic"),
-    )
-    return rows.order_by("group__name").values_list("group__name", flat=True).distinct()

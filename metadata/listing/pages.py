@@ -1,5 +1,5 @@
-"""Pages of a list in the portal: cut by page number, because it is sorted by more than the
-name.
+"""Pages of lists in the portal, by page number, because these lists can be sorted by any
+column. (Lists of the API are sorted by name: metadata/db/paging.py.)
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ M = TypeVar("M", bound=Model)
 V = TypeVar("V")
 W = TypeVar("W")
 PAGE_ROWS = 50
-MOST_SEARCH = 200  # characters
+MAX_SEARCH_CHARS = 200
 
 
 @dataclass(frozen=True, slots=True)
 class ListQuery:
-    """Part of a list that is wanted; `sort` is a column's key, with `-` in front for the
-    largest first.
+    """A requested page of a list. `sort` is the key of a column, with `-` in front for
+    descending order.
     """
 
     search: str = ""
@@ -37,7 +37,7 @@ class ListQuery:
 
 @dataclass(frozen=True, slots=True)
 class ListPage(Generic[V]):
-    """One page of a list; `total` counts all rows that fit the search."""
+    """A page of a list. `total` is the number of all rows that match the search."""
 
     items: tuple[V, ...]
     total: int
@@ -50,11 +50,11 @@ class ListPage(Generic[V]):
 
 @dataclass(frozen=True, slots=True)
 class ListLayout:
-    """Search and sort of one list: fields that are searched, column key → field, the
-    default sort.
+    """How a list is searched and sorted: the fields that a search looks in, the field of
+    each column key, and the default sort.
 
-    `figures` are sums over other tables, by name: only one that is sorted by is made for
-    all rows.
+    `figures` are aggregates over other tables, by name. They are computed for the rows of
+    the page only, except the figure by which the list is sorted.
     """
 
     search_in: tuple[str, ...]
@@ -63,60 +63,52 @@ class ListLayout:
     figures: Mapping[str, Any] = field(default_factory=dict)
 
 
-def select_page(rows: QuerySet[M], *, wanted: ListQuery, manner: ListLayout) -> ListPage[M]:
-    """A page of rows, in three queries.
+def select_page(rows: QuerySet[M], *, query: ListQuery, layout: ListLayout) -> ListPage[M]:
+    """Return a page of rows, with three queries.
 
-    What is sorted is ids alone: whole rows can be long, and sums over other tables cost
-    something for each.
+    An unknown sort key is replaced by the default. Rows without a value come last.
     """
-    if wanted.search:
-        rows = _searched(rows, wanted.search[:MOST_SEARCH], manner)
+    if text := query.search[:MAX_SEARCH_CHARS]:
+        # Names have a binary collation on MySQL, so `icontains` alone would not ignore case.
+        lowered = {
+            f"lower_{number}": Lower(field) for number, field in enumerate(layout.search_in)
+        }
+        matches = [Q(**{f"{alias}__contains": text.lower()}) for alias in lowered]
+        matches += [Q(**{f"{field}__icontains": text}) for field in layout.search_in]
+        rows = rows.alias(**lowered).filter(reduce(or_, matches))
+    key = query.sort if query.sort.removeprefix("-") in layout.sorts else layout.default
+    column = layout.sorts[key.removeprefix("-")]
+    # Only ids are sorted, because rows can be long, and each aggregate over other tables
+    # costs time for every row.
+    ordered: QuerySet[M] = rows
+    if column in layout.figures:
+        ordered = rows.annotate(**{column: layout.figures[column]})
+    # By default both engines put rows without a value first in ascending order.
+    order: OrderBy = (
+        F(column).desc() if key.startswith("-") else F(column).asc(nulls_last=True)
+    )
+    # Equal values are sorted by id, so that pages do not overlap.
+    sorted_ids = ordered.order_by(order, "pk").values_list("pk", flat=True)
     with reachable():
         total = rows.count()
-        pages = max(1, -(-total // wanted.rows))
-        page = min(max(1, wanted.page), pages)
-        first = (page - 1) * wanted.rows
-        ids = list(_sorted(rows, wanted.sort, manner)[first : first + wanted.rows])
-        found = rows.annotate(**manner.figures).in_bulk(ids)
-    return ListPage(tuple(found[one] for one in ids if one in found), total, page, pages)
+        pages = max(1, -(-total // query.rows))
+        page = min(max(1, query.page), pages)
+        first = (page - 1) * query.rows
+        ids = list(sorted_ids[first : first + query.rows])
+        by_id = rows.annotate(**layout.figures).in_bulk(ids)
+    # A row may have been deleted between the two queries.
+    return ListPage(tuple(by_id[id] for id in ids if id in by_id), total, page, pages)
 
 
-def page_of(items: Sequence[V], *, wanted: ListQuery) -> ListPage[V]:
-    """One page of a list that is there as a whole.
+def page_of(items: Sequence[V], *, query: ListQuery) -> ListPage[V]:
+    """Return a page of a list that is complete in memory.
 
-    >>> (page_of("abcde", wanted=ListQuery(page=2, rows=2)).items,
-    ...  page_of("abcde", wanted=ListQuery(page=9, rows=2)).items) (('c', 'd'), ('e',))
+    >>> page_of("abcde", query=ListQuery(page=2, rows=2)).items
+    ('c', 'd')
+    >>> page_of("abcde", query=ListQuery(page=9, rows=2)).items
+    ('e',)
     """
-    pages = max(1, -(-len(items) // wanted.rows))
-    page = min(max(1, wanted.page), pages)
-    first = (page - 1) * wanted.rows
-    return ListPage(tuple(items[first : first + wanted.rows]), len(items), page, pages)
-
-
-def _searched(rows: QuerySet[M], text: str, manner: ListLayout) -> QuerySet[M]:
-    """Rows in which a field contains the text, whatever its case: on MySQL names compare
-    byte by byte.
-    """
-    lowered = {
-        f"lower_{number}": Lower(field) for number, field in enumerate(manner.search_in)
-    }
-    fits = [Q(**{f"{alias}__contains": text.lower()}) for alias in lowered]
-    fits += [Q(**{f"{field}__icontains": text}) for field in manner.search_in]
-    found: QuerySet[M] = rows.alias(**lowered).filter(reduce(or_, fits))
-    return found
-
-
-def _sorted(rows: QuerySet[M], sort: str, manner: ListLayout) -> Any:
-    """The ids, in order. Rows without a value come last either way; ids settle ties: pages
-    do not overlap.
-
-    Both engines put what has no value first when they count up.
-    """
-    known = sort if sort.removeprefix("-") in manner.sorts else manner.default
-    name = manner.sorts[known.removeprefix("-")]
-    if name in manner.figures:
-        rows = rows.annotate(**{name: manner.figures[name]})
-    order: OrderBy = (
-        F(name).desc() if known.startswith("-") else F(name).asc(nulls_last=True)
-    )
-    return rows.order_by(order, "pk").values_list("pk", flat=True)
+    pages = max(1, -(-len(items) // query.rows))
+    page = min(max(1, query.page), pages)
+    first = (page - 1) * query.rows
+    return ListPage(tuple(items[first : first + query.rows]), len(items), page, pages)

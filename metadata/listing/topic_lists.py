@@ -1,5 +1,5 @@
-"""Topics and groups as rows of lists, with what a job saw of their lag and what was counted
-lately.
+"""Lists of the portal: topics, groups and subscriptions, with the lag that a job recorded and
+the messages of the last minutes.
 """
 
 from __future__ import annotations
@@ -62,11 +62,9 @@ SUBSCRIPTIONS = ListLayout(
 
 @dataclass(frozen=True, slots=True)
 class TopicRow:
-    """A topic in a list; `lag` is that of its slowest group, `lag_ms` the age of the oldest
-    unread message.
-
-    None while no job has seen them; so is `bytes`, the size of its queues. `minutes`:
-    messages that were sent in each of the last ones.
+    """A topic in a list. `lag` is that of its slowest group, `lag_ms` the age of the oldest
+    unread message, `bytes` the size of its queues. These are None until a job has recorded
+    them. `minutes` are the messages sent in each of the last minutes.
     """
 
     name: str
@@ -86,11 +84,9 @@ class TopicRow:
 
 @dataclass(frozen=True, slots=True)
 class GroupRow:
-    """A group in a list; `lag` of all its subscriptions together, `lag_ms` of the oldest
-    unread message.
-
-    `minutes`: messages that it handled in each of the last ones; `progress`: whether it
-    catches up.
+    """A group in a list. `lag` is the sum of its subscriptions, `lag_ms` the age of the
+    oldest unread message. `minutes` are the messages handled in each of the last minutes.
+    `progress` is the trend of its lag, None if unknown.
     """
 
     pk: int
@@ -109,9 +105,9 @@ class GroupRow:
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionRow:
-    """A subscription in a list; `minutes`: messages that the group handled of the topic in
-    the last ones;
-    `members` are those of the group."""
+    """A subscription in a list. `minutes` are the messages of the topic that the group
+    handled in each of the last minutes, `members` the number of members of the group.
+    """
 
     group: str
     topic: str
@@ -127,31 +123,33 @@ class SubscriptionRow:
 
 
 def check_look(actor: Actor) -> None:
-    """Raise Forbidden unless the actor may see everything: these lists are not for API
-    keys.
+    """Raise Forbidden unless the actor is a portal user or may do everything. API keys may
+    not see these lists.
     """
     if not may(actor, LOOK, "*"):
         raise Forbidden(f"{actor.kind} {actor.name} may not see these lists.")
 
 
-def topics(*, wanted: ListQuery, actor: Actor, kind: str = "normal") -> ListPage[TopicRow]:
-    """Return topics of one kind: normal, internal (see `_is_internal`) or failure (retry
+def topics(*, query: ListQuery, actor: Actor, kind: str = "normal") -> ListPage[TopicRow]:
+    """Return topics of a kind: normal, internal (see `_is_internal`) or failure (retry
     topics).
 
-    A search among the normal ones finds those of all kinds: a user who knows a name need
+    A search among the normal topics finds topics of all kinds: a user who knows a name need
     not know the kind.
     """
     check_look(actor)
+    # The two long columns are not shown in the list.
     rows = Topic.objects.exclude(state="deleted").defer("layout", "description")
     with reachable():
         if kind == "failure":
             rows = rows.filter(kind="failure")
         elif kind == "internal":
             rows = rows.filter(_is_internal(), kind="normal")
-        elif not wanted.search:
+        elif not query.search:
             rows = rows.filter(~_is_internal(), kind="normal")
-    found = select_page(rows, wanted=wanted, manner=TOPICS)
-    ids = [row.pk for row in found.items]
+    page = select_page(rows, query=query, layout=TOPICS)
+    ids = [row.pk for row in page.items]
+    # Three queries, because a query with all three joins would multiply the rows.
     with reachable():
         queues = _counts(
             Queue.objects.filter(topic__in=ids).exclude(state="retired"), "topic_id"
@@ -166,7 +164,7 @@ def topics(*, wanted: ListQuery, actor: Actor, kind: str = "normal") -> ListPage
             .annotate(bytes=Sum("bytes"))
         )
     lines = minutes.sent_by_topic(topic_ids=ids)
-    return found.map(
+    return page.map(
         lambda row: make_view(
             TopicRow,
             row,
@@ -179,7 +177,7 @@ def topics(*, wanted: ListQuery, actor: Actor, kind: str = "normal") -> ListPage
 
 
 def count_by_kind(*, actor: Actor) -> dict[str, int]:
-    """Return the number of topics that the list of normal ones leaves out: internal,
+    """Return the number of topics that the list of normal topics leaves out: internal,
     failure.
     """
     check_look(actor)
@@ -192,6 +190,7 @@ def count_by_kind(*, actor: Actor) -> dict[str, int]:
 
 
 def count_internal_subscriptions(*, actor: Actor) -> int:
+    """Return the number of subscriptions that the list of normal topics leaves out."""
     check_look(actor)
     with reachable():
         return (
@@ -206,12 +205,17 @@ def _is_internal(path: str = "") -> Q:
     `path` leads from the row to its topic, such as `topic__`.
     """
     names = Topic.objects.filter(kind="normal").exclude(state="deleted")
-    ends = Q(name__contains=".low") | Q(name__contains=".high")
+    # Lanes of Django's tasks are called like their topic, with a suffix for the priority.
+    suffixes = Q(name__contains=".low") | Q(name__contains=".high")
     bases = {
-        name: lane_base(name) for name in names.filter(ends).values_list("name", flat=True)
+        name: lane_base(name)
+        for name in names.filter(suffixes).values_list("name", flat=True)
     }
-    present = set(names.filter(name__in=set(bases.values())).values_list("name", flat=True))
-    lanes = [name for name, base in bases.items() if base in present]
+    existing = set(
+        names.filter(name__in=set(bases.values())).values_list("name", flat=True)
+    )
+    # A name with such a suffix alone may belong to an application.
+    lanes = [name for name, base in bases.items() if base in existing]
     return Q(**{f"{path}name__contains": INTERNAL_MARK}) | Q(**{f"{path}name__in": lanes})
 
 
@@ -228,47 +232,47 @@ def _counts(rows: Any, field: str) -> dict[int, int]:
 
 def groups(
     *,
-    wanted: ListQuery,
+    query: ListQuery,
     actor: Actor,
     lines: bool = True,
     among: Collection[int] | None = None,
 ) -> ListPage[GroupRow]:
-    """Groups, or those `among` some; without `lines` they have no `minutes`, which take
-    longest to read.
+    """Return groups, only those with ids `among` if it is set. Without `lines` their
+    `minutes` are empty, which take longest to read.
     """
     check_look(actor)
     rows = ConsumerGroup.objects.filter(deleted_at__isnull=True).defer("description")
     rows = rows if among is None else rows.filter(pk__in=among)
-    found = select_page(rows, wanted=wanted, manner=GROUPS)
-    ids = [row.pk for row in found.items]
+    page = select_page(rows, query=query, layout=GROUPS)
+    ids = [row.pk for row in page.items]
     with reachable():
         members = _counts(ConsumerGroupConsumer.objects.filter(group__in=ids), "group_id")
-        mine = ConsumerGroupTopic.objects.filter(
+        subscribed = ConsumerGroupTopic.objects.filter(
             group__in=ids, state="ready", topic__kind="normal"
         )
-        topics = _counts(mine, "group_id")
+        topics = _counts(subscribed, "group_id")
     handled = minutes.handled_by_group(group_ids=ids) if lines else {}
-    known = lag_trends.read_progress_of_groups(ids)
-    return found.map(
+    trends = lag_trends.read_progress_of_groups(ids)
+    return page.map(
         lambda row: make_view(
             GroupRow,
             row,
             members=members.get(row.pk, 0),
             topics=topics.get(row.pk, 0),
             minutes=tuple(handled.get(row.pk, ())),
-            progress=known.get(row.pk),
+            progress=trends.get(row.pk),
         )
     )
 
 
 def with_minutes(rows: Collection[GroupRow]) -> tuple[GroupRow, ...]:
-    """The same groups, and what they handled in each of the last minutes."""
+    """Return the groups with their `minutes`, for rows that were read without them."""
     handled = minutes.handled_by_group(group_ids=[row.pk for row in rows])
     return tuple(replace(row, minutes=tuple(handled.get(row.pk, ()))) for row in rows)
 
 
 def subscriptions(
-    *, wanted: ListQuery, actor: Actor, topic: str | None = None, internal: bool = False
+    *, query: ListQuery, actor: Actor, topic: str | None = None, internal: bool = False
 ) -> ListPage[SubscriptionRow]:
     """Return subscriptions of all groups, or those to one topic, in a fixed number of
     queries.
@@ -286,18 +290,18 @@ def subscriptions(
             rows = rows.filter(topic__kind="normal")
             if internal:
                 rows = rows.filter(_is_internal("topic__"))
-            elif not wanted.search:
+            elif not query.search:
                 rows = rows.exclude(_is_internal("topic__"))
-    found = select_page(rows, wanted=wanted, manner=SUBSCRIPTIONS)
+    page = select_page(rows, query=query, layout=SUBSCRIPTIONS)
     with reachable():
-        mine = ConsumerGroupConsumer.objects.filter(
-            group__in={row.group_id for row in found.items}
+        group_members = ConsumerGroupConsumer.objects.filter(
+            group__in={row.group_id for row in page.items}
         )
-        members = _counts(mine, "group_id")
+        members = _counts(group_members, "group_id")
     lines = minutes.handled_by_subscription(
-        pairs=[(row.group_id, row.topic_id) for row in found.items]
+        pairs=[(row.group_id, row.topic_id) for row in page.items]
     )
-    return found.map(
+    return page.map(
         lambda row: make_view(
             SubscriptionRow,
             row,
@@ -310,6 +314,7 @@ def subscriptions(
 
 
 def topic_names(*, most: int, actor: Actor) -> tuple[str, ...]:
+    """Return the first `most` names of normal topics, in order."""
     check_look(actor)
     with reachable():
         rows = Topic.objects.filter(kind="normal").exclude(state="deleted").order_by("name")

@@ -4,7 +4,7 @@ group.
 Every change of a queue's owner, or of what a group reads, raises the generation of the
 group in the same transaction. So queues that were read at a generation are valid as
 long as it lasts, and a heartbeat without changes needs no query of queues. An entry
-still expires after MAX_AGE_S, in case somebody changed rows by hand.
+still expires after MAX_AGE_S, in case an operator changed rows by hand.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ from metadata.models import (
 
 KEPT_DAYS = 7.0
 MAX_INSTANCES = 1_000  # per group: each has a reader row in every queue
-MAX_DELETED = 200  # instances in one pass
+MAX_DELETED = 200  # instances in a pass
 # Part of the name of an instance that lost its own; names from users cannot contain it.
 RELEASED_MARK = "~"
 
@@ -109,7 +109,7 @@ def raise_epoch(*, instance_id: int, epoch: int) -> None:
 
 def read_epochs(consumer_ids: Collection[str]) -> dict[str, int]:
     """Return the epoch of the instance that each consumer holds now, by consumer id."""
-    # One statement, so that a consumer that is being replaced never gets the epoch of its
+    # A single statement, so that a consumer that is being replaced never gets the epoch of its
     # successor.
     rows = BroadcastInstance.objects.filter(
         group__members__consumer_id__in=sorted(consumer_ids),
@@ -173,7 +173,7 @@ def is_share_group(group_id: int) -> bool:
 def reader_names_by_group(groups: Collection[int]) -> dict[int, list[str]]:
     """Return the same for several groups, by group id, with two queries.
 
-    Raises ConsumerGroup.DoesNotExist if one of them was deleted.
+    Raises ConsumerGroup.DoesNotExist if any of them was deleted.
     """
     with reachable():
         modes = dict(
@@ -201,7 +201,7 @@ def release_names(*, after_days: float = KEPT_DAYS) -> list[ReleasedInstance]:
     a name.
 
     Due are those that no member has held for `after_days`, and all of deleted groups.
-    One call handles at most MAX_DELETED instances.
+    A call handles at most MAX_DELETED instances.
     """
     with reachable():
         unseen_since = before(database_now(), seconds=after_days * 86_400)

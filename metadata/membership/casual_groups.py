@@ -16,6 +16,6 @@ def is_command_line_tool(sdk: str) -> bool:
 
 
 def enable_no_consumer_alarm(group: ConsumerGroup) -> None:
-    """Make the group an ordinary one, which raises an alarm while it has no consumer."""
+    """Make a casual group ordinary, so that it raises an alarm while it has no consumer."""
     if group.casual:
         ConsumerGroup.objects.filter(pk=group.pk).update(casual=False)

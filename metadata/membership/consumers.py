@@ -1,5 +1,5 @@
 """Members of groups: register and leave. heartbeats.py answers their heartbeats, expiry.py
-removes silent ones.
+removes silent members.
 
 A member is one identity in a group: its instance_id, or its name without one. When
 another process (incarnation) registers under the same identity, the row stays and the
@@ -257,7 +257,7 @@ def _request_rebalance(group: ConsumerGroup, cause: str) -> bool:
     Return True if it was marked.
     """
     if group.mode == ConsumerGroup.Mode.SHARE:
-        # Nobody owns queues in a share group. But brokers divide the messages by the
+        # No member owns queues in a share group. But brokers divide the messages by the
         # number of members, which they read from the snapshot.
         record_change("group", group.pk)
         return False

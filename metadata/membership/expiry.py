@@ -103,7 +103,11 @@ def _find_silent_members(watch: liveness.Watch) -> list[tuple[int, int]]:
     rows = select(_SELECT_SILENT, [as_parameter(silent_since)])
     group_of = {member: group_id for member, _, _, group_id in rows}
     expired = liveness.find_expired(
-        watch, [(member, to_utc(seen), timeout_ms) for member, seen, timeout_ms, _ in rows]
+        watch,
+        [
+            (member, to_utc(last_seen), timeout_ms)
+            for member, last_seen, timeout_ms, _ in rows
+        ],
     )
     return [(member, group_of[member]) for member in expired]
 

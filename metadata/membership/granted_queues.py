@@ -57,7 +57,7 @@ def _add_grants(grants: list[Grant]) -> None:
 def take(wait_s: float) -> list[Grant]:
     """Return the grants since the last call, or wait up to `wait_s` seconds for one.
 
-    Only one loop calls this. Noting begins with its first call.
+    A single loop calls this. Noting begins with its first call.
     """
     global _loop_runs
     _loop_runs = True

@@ -1,6 +1,6 @@
 """Heartbeats: recorded in batches, then answered with the queues to own and to give up.
 
-One UPDATE records all heartbeats that wait in this process. In a broker a loop does
+A single UPDATE records all heartbeats that wait in this process. In a broker a loop does
 that. The same thread then reads the answers: first the generations of the groups, then
 the queues of groups whose generation is new (assignment_cache.py). In that order an
 answer may hold queues newer than its generation, which costs the member one more
@@ -11,7 +11,7 @@ Releases are guarded updates under the group's lock. Neither they nor the record
 a place at the bulkhead, so no other kind of call can delay a hand-over.
 
 A heartbeat that cannot be recorded is refused within moments, with a promise that its
-member may go on (metadata.db.contact). A member of a broadcasting group owns every
+member may continue (metadata.db.contact). A member of a broadcasting group owns every
 queue that the group reads (broadcast_instances.py), unless the limits of the group make
 it stand by.
 """
@@ -41,7 +41,6 @@ from metadata.membership.assignment_cache import (
     AssignmentCache,
     OwnedQueue,
     Owner,
-    PausedQueues,
     read_owned_queues,
     read_paused_queues,
 )
@@ -51,7 +50,7 @@ from metadata.rules.membership.process_report import ProcessReport, pack
 # At most five UPDATEs a second in each process; a lone heartbeat is not delayed. The wait
 # costs a member at most a tenth of the shortest session timeout (2 s).
 EVERY_S = 0.2
-MAX_BATCH = 500  # ids in one UPDATE
+MAX_BATCH = 500  # ids in an UPDATE
 SERVE_S = 0.25  # longest pass of the loop that records them
 
 _ReadOwned = Callable[[Sequence[Owner]], dict[str, tuple[OwnedQueue, ...]]]
@@ -73,7 +72,7 @@ class HeartbeatAnswer:
 
 @dataclass(frozen=True, slots=True)
 class _Beat:
-    """A heartbeat that waits to be recorded; `generation` is the one the member has
+    """A heartbeat that waits to be recorded; `generation` is the generation that the member has
     applied.
     """
 
@@ -107,10 +106,10 @@ def heartbeat(
 ) -> HeartbeatAnswer:
     """Record that the member is alive, and return the queues it shall own and give up.
 
-    `generation` is the one the member has applied, `owned` the (queue, epoch) pairs it
+    `generation` is the generation that the member has applied, `owned` the (queue, epoch) pairs it
     reports. A queue that was revoked at or before that generation and is not in `owned`
     counts as released. The session of the member runs from the moment it sent the
-    heartbeat. A `report` replaces the former one. Raises Gone(expired | replaced),
+    heartbeat. A `report` replaces the former report. Raises Gone(expired | replaced),
     Unrecorded, and MetadataUnavailable if a release may or may not have been done.
     """
     state = _require_member(
@@ -229,7 +228,7 @@ def _answer_standby(
 
 
 def _is_released(queue: OwnedQueue, generation: int, reported_queues: set[int]) -> bool:
-    """Return True if the member was told to give the queue up and no longer reports it."""
+    """Return True if the member was ordered to give the queue up and no longer reports it."""
     return (
         queue.leaving
         and queue.target_generation <= generation
@@ -245,7 +244,13 @@ def _record(beats: Sequence[_Beat]) -> list[_MemberState]:
     ids = sorted({beat.consumer.member_id for beat in beats})
     with reachable():
         members = _find_members(ids)
-        valid = [beat for beat in beats if _is_valid(beat, members)]
+        # A consumer id that was replaced must not keep its successor alive.
+        valid = [
+            beat
+            for beat in beats
+            if (member := members.get(beat.consumer.member_id)) is not None
+            and member.consumer_id == beat.consumer.text
+        ]
         alive = sorted({beat.consumer.member_id for beat in valid})
         values = {"last_seen": UtcNow(), **_reports(valid)}
         if Heartbeat.objects.filter(pk__in=alive).update(**values) < len(alive):
@@ -268,12 +273,6 @@ def _reports(beats: Iterable[_Beat]) -> dict[str, Any]:
             When(pk__in=sorted(reports), then=UtcNow()), default=F("reported_at")
         ),
     }
-
-
-def _is_valid(beat: _Beat, members: Mapping[int, ConsumerGroupConsumer]) -> bool:
-    """Return True if the consumer id is the current one of its member."""
-    member = members.get(beat.consumer.member_id)
-    return member is not None and member.consumer_id == beat.consumer.text
 
 
 def _find_members(ids: list[int]) -> dict[int, ConsumerGroupConsumer]:
@@ -332,7 +331,13 @@ def _read_broadcast_states(
     return {
         member.consumer_id: _MemberState(
             held=tuple(
-                _broadcast_queue(queue, epoch, paused)
+                OwnedQueue(
+                    topic=queue.topic,
+                    queue=queue.queue,
+                    epoch=queue.base_epoch + epoch,
+                    stopped=queue.group_stopped
+                    or paused.covers(queue.group_id, queue.topic_id, queue.queue),
+                )
                 for queue in queues_of_group.get(member.group_id, ())
             ),
             instance_epoch=epoch,
@@ -343,24 +348,16 @@ def _read_broadcast_states(
     }
 
 
-def _broadcast_queue(
-    queue: broadcast_instances.BroadcastQueue, instance_epoch: int, paused: PausedQueues
-) -> OwnedQueue:
-    return OwnedQueue(
-        topic=queue.topic,
-        queue=queue.queue,
-        epoch=queue.base_epoch + instance_epoch,
-        stopped=queue.group_stopped
-        or paused.covers(queue.group_id, queue.topic_id, queue.queue),
-    )
-
-
 def _find_standby_members(members: Iterable[ConsumerGroupConsumer]) -> set[int]:
     """Return the ids of members of broadcasting groups that the limits of their groups
     exclude.
     """
     limited_groups = {
-        member.group_id: member.group for member in members if _has_limits(member.group)
+        member.group_id: member.group
+        for member in members
+        if member.group.allow_addresses
+        or member.group.deny_addresses
+        or member.group.max_active_members
     }
     active = {
         pk for group in limited_groups.values() for pk in rebalance.active_members(group)
@@ -372,14 +369,10 @@ def _find_standby_members(members: Iterable[ConsumerGroupConsumer]) -> set[int]:
     }
 
 
-def _has_limits(group: ConsumerGroup) -> bool:
-    return bool(group.allow_addresses or group.deny_addresses or group.max_active_members)
-
-
 def _write_generations(
     beats: Sequence[_Beat], members: Mapping[int, ConsumerGroupConsumer]
 ) -> None:
-    """Store the generation that each member has applied, in one UPDATE."""
+    """Store the generation that each member has applied, in a single UPDATE."""
     members_at: dict[int, list[int]] = {}
     for beat in beats:
         row = members.get(beat.consumer.member_id)
@@ -391,7 +384,7 @@ def _write_generations(
             members_at.setdefault(min(beat.generation, row.group.generation), []).append(
                 row.pk
             )
-    # One UPDATE for all of them: right after many groups were rebalanced, one for each
+    # A single UPDATE for all of them: right after many groups were rebalanced, one for each
     # generation would delay every answer of the batch.
     if members_at:
         applied_generation = Case(

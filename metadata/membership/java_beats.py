@@ -1,7 +1,7 @@
 """Heartbeats of Java clients without news: noted in memory and written in batches.
 
 Java clients keep polling with the version that they have. While the generations of
-their groups stand still, only the heartbeat has to be written: one UPDATE a second for
+their groups stand still, only the heartbeat has to be written: an UPDATE a second for
 all clients of a process.
 """
 
@@ -63,7 +63,7 @@ def require_full_check(members: Iterable[int]) -> None:
 
 
 def needs_full_check(members: Iterable[int]) -> bool:
-    """Return True if the next poll of one of these members needs a full check."""
+    """Return True if the next poll of any of these members needs a full check."""
     with _lock:
         return not _to_check.isdisjoint(members)
 

@@ -1,6 +1,6 @@
 """Memberships of Java clients, and the last answer that each client got.
 
-A Java client identifies itself in all its groups by one number that a broker gave it.
+A Java client identifies itself in all its groups by a number that a broker gave it.
 The number contains the time at which it was made, so a client that has not joined a
 group yet needs no row. A Java client knows a group by versions: it sends the version it
 has, and gets whatever is newer. So each membership stores the last answer with its

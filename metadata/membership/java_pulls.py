@@ -5,7 +5,7 @@ A Java client can lose the threads that pull without noticing: CatMQ's client lo
 after two failed pulls. Pulls arrive at all processes of all brokers, so each process
 notes them in memory and writes them in batches. A queue is watched from the first pull
 of its owner on. An order to restart it ends the watch. So an owner that cannot pull a
-queue is told only once, and one that loses its threads again is told again.
+queue gets a single order, and an owner that loses its threads again gets another.
 
 In broadcasting groups queues have no owner, so nothing is noted.
 """
@@ -128,7 +128,7 @@ def find_silent_queues() -> list[SilentQueue]:
 
 @transactional
 def order_restart(*, consumer: ConsumerId, queues: Iterable[int]) -> bool:
-    """Tell a client, in the answer to its next poll, to stop and restart some queues.
+    """Order a client, in the answer to its next poll, to stop and restart some queues.
 
     Return False if another answer was stored meanwhile, or the membership has ended.
     """

@@ -15,7 +15,7 @@ from metadata.rules.membership import liveness
 
 
 class OutageGuard:
-    """What this process knows about outages of the metadata database. Thread-safe.
+    """Knowledge of this process about outages of the metadata database. Thread-safe.
 
     Includes the promises that this broker gave to members whose heartbeats it could not
     record (metadata.rules.membership.liveness).

@@ -1,7 +1,7 @@
 """Rebalances: which member shall read which queue of a group, and how a queue changes owner.
 
 A rebalance is due while the group's `rebalance_wanted` > `rebalance_done`. The transaction
-that causes a rebalance also sets this mark. Whoever registers or expires a member then runs
+that causes a rebalance also sets this mark. A registration or expiry of a member then runs
 the rebalance at once. For other causes, the update that first sets the mark calls the
 background hook, and the sweep over pending_groups() finds what was missed. Running a
 rebalance twice is harmless.
@@ -22,7 +22,7 @@ An owner never gets the same (queue, epoch) twice. If a rebalance gives a leavin
 to its owner, that is a new grant with epoch + 1, because the owner may have released it
 already.
 
-`idle_since` of a row begins when its owner is told to give it up, leaves, or was last heard.
+`idle_since` of a row begins when its owner is ordered to release it, leaves, or was last heard.
 It ends when the next owner has acquired the queue; rebalance_history.py records the time
 between. In broadcasting groups no queue changes owner (broadcast_instances.py): there a
 rebalance only raises the generation.
@@ -72,7 +72,7 @@ class Move:
     """New destination of a queue. `source` and `target` are names of members, None for
     none.
 
-    `at_once`: the target owns the queue now; otherwise the source was told to give it
+    `at_once`: the target owns the queue now; otherwise the source was ordered to give it
     up.
     """
 
@@ -124,10 +124,10 @@ def mark_due(group_id: int, cause: str) -> bool:
     Return True if it was not marked before. The caller holds the lock of the group.
     """
     group_rows = ConsumerGroup.objects.filter(pk=group_id)
-    wanted, done, earlier_cause = group_rows.values_list(
+    wanted_count, done_count, earlier_cause = group_rows.values_list(
         "rebalance_wanted", "rebalance_done", "rebalance_cause"
     ).get()
-    was_clear: bool = wanted == done
+    was_clear: bool = wanted_count == done_count
     causes = cause if was_clear or not earlier_cause else f"{earlier_cause}; {cause}"
     group_rows.update(
         rebalance_wanted=F("rebalance_wanted") + 1, rebalance_cause=causes[:MAX_CAUSE]
@@ -203,17 +203,13 @@ def rebalance_by_hand(
     """
     access.require(actor, "manage", group, what="group")
     if dry_run:
-        return _rehearse(group)
+        # The moves are found by making them and rolling back.
+        with reachable(), transaction.atomic():
+            rehearsed = _rebalance_group(lock_group(group))
+            transaction.set_rollback(True)
+        return rehearsed
     result = _rebalance_and_audit(group=group, actor=actor)
     _log_moves(group, result)
-    return result
-
-
-def _rehearse(group: str) -> RebalanceResult:
-    """Return the moves that a rebalance would make: it is done and rolled back."""
-    with reachable(), transaction.atomic():
-        result = _rebalance_group(lock_group(group))
-        transaction.set_rollback(True)
     return result
 
 
@@ -310,22 +306,16 @@ def _assign_queues(
         current={row.queue_id: row.target_id or row.owner_id for row in rows},
     )
     grants, retargets = _plan_updates(rows, targets)
-    group_rows, order_columns = (
-        QueueOffset.objects.filter(group=group),
-        _order_columns(group, now),
-    )
-    for (
-        owner,
-        target,
-    ), queues in grants.items():  # the target owns them at once, under a new epoch
+    group_rows = QueueOffset.objects.filter(group=group)
+    order_columns = _order_columns(group, now)
+    # The target owns a granted queue at once, under a new epoch.
+    for (owner, target), queues in grants.items():
         granted_rows = group_rows.filter(queue__in=queues, owner=owner)
         granted_rows.update(
             owner=target, target=target, epoch=F("epoch") + 1, **order_columns
         )
-    for (
-        owner,
-        new_target,
-    ), queues in retargets.items():  # the owner is told to give them up first
+    # The owner of a retargeted queue must release it first.
+    for (owner, new_target), queues in retargets.items():
         group_rows.filter(queue__in=queues, owner=owner).update(
             target=new_target, **order_columns
         )
@@ -389,7 +379,7 @@ def _plan_updates(
 ) -> tuple[Grants, Retargets]:
     """Return the queues to grant and to revoke, by (owner now, target).
 
-    Each entry becomes one UPDATE.
+    Each entry becomes an UPDATE.
     """
     grants: Grants = {}
     retargets: Retargets = {}

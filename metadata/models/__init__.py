@@ -1,4 +1,4 @@
-"""All models, one file per noun. Only metadata and the admin's read-only lists touch them."""
+"""All models. Only metadata and the read-only lists of Django's admin use them."""
 
 from metadata.models.alarms import Alarm, AlarmMail, ClockMark, DeadLetterCount
 from metadata.models.brokers import Broker, BrokerProcess

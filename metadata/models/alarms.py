@@ -1,7 +1,6 @@
-"""Alarm, and the mails that tell of it: something that a person should know of, or do
-something about.
+"""Alarm: a state that an operator should know of or act on. AlarmMail: a notification of it.
 
-DeadLetterCount: what a job counted to tell. ClockMark: what clocks showed.
+DeadLetterCount and ClockMark: measurements of the jobs that raise alarms.
 """
 
 from __future__ import annotations
@@ -12,7 +11,9 @@ from metadata.models.fields import MAX_NAME, NameField, value_constraint
 
 
 class AlarmKind(models.TextChoices):
-    """Kind of an alarm; `name` depends on it (alarm_rules.subject): group/topic, a node, …"""
+    """Kind of an alarm. It decides what `name` means, such as group/topic or a node (see
+    metadata.rules.alarm_rules).
+    """
 
     UNREAD_DROPPED = "unread_dropped"
     NODE_LOW = "node_low"
@@ -29,18 +30,19 @@ class AlarmKind(models.TextChoices):
 
 
 class Alarm(models.Model):
-    """One cause at one thing, however often it came up; `ended_at` is null while it lasts.
+    """A cause at an object. The row is kept when the alarm ends, and used again when it
+    recurs.
 
-    An occurrence is one time that it lasted: `since_at` is the beginning of the present or
-    last one, null before the first, and `times` counts them. `facts`: what `detail` was
-    made of (rules/alarm_texts.py), null in rows of older releases. `pending_since`: since
-    when what was seen contradicts the row, so that it opens or ends soon. `acknowledged_*`
-    are of the present occurrence.
-    `notified` and
-    `notified_end` are the last occurrences whose beginning and end mails were written for.
-    `count` adds up
-    what was lost, where something was: it never falls. `place` is the offset in the queue,
-    where it is about one.
+    An occurrence is a time for which the alarm lasts. `times` counts the occurrences.
+    `since_at` is the begin of the present or last occurrence, null before the first.
+    `ended_at` is null while the alarm lasts. `pending_since` is the time since which
+    measurements contradict the row, so that an occurrence will begin or end soon.
+    `acknowledged_*` belong to the present occurrence.
+
+    `notified` and `notified_end` are the numbers of the last occurrences for whose begin
+    and end mails were written. `facts` are the values in `detail` (rules/alarm_texts.py),
+    null in rows of older releases. `count` is the total of lost messages, and never falls.
+    `place` is an offset, for an alarm about a queue.
     """
 
     kind = models.CharField(max_length=20, choices=AlarmKind.choices)
@@ -73,14 +75,14 @@ class Alarm(models.Model):
 
 
 class AlarmMail(models.Model):
-    """A mail that tells one address that an alarm began or ended; one that waited too long
-    is not sent.
+    """A notification of one address that an alarm began or ended.
 
-    Several may go in one mail. `sent_at` is null while it waits.
+    Several notifications may be sent in one mail. `sent_at` is null while it is pending. A
+    notification that is pending for too long is not sent.
     """
 
     class What(models.TextChoices):
-        """End of an occurrence that a mail tells of."""
+        """Event of an occurrence that the mail is about."""
 
         BEGAN = "began"
         ENDED = "ended"
@@ -114,8 +116,8 @@ class AlarmMail(models.Model):
 class DeadLetterCount(models.Model):
     """Number of a group's dead letters, as a job counted them on the nodes that answered.
 
-    Those that died up to `seen_at` somebody has looked at. Ids instead of foreign keys, as
-    in Sample.
+    Dead letters up to `seen_at` were acknowledged by the user `seen_by`. Ids instead of
+    foreign keys, as in Sample.
     """
 
     group_ref = models.BigIntegerField(unique=True)
@@ -135,14 +137,14 @@ class DeadLetterCount(models.Model):
 
 
 class ClockMark(models.Model):
-    """The database's clock beside a machine's own count of seconds since its start, as a
-    job last saw both.
+    """The database's clock and a machine's count of seconds since its start, as a job last
+    read both.
 
-    Time that passes moves both alike; a clock that jumps moves one of them.
+    Passing time advances both equally. A jump of the clock changes only one of them.
     """
 
     host = models.CharField(max_length=200, primary_key=True)
-    boot = models.CharField(max_length=100)  # tells one start of the machine from another
+    boot = models.CharField(max_length=100)  # identifies a start of the machine
     elapsed_s = models.FloatField()
     at = models.DateTimeField()
 

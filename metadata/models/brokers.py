@@ -1,4 +1,4 @@
-"""Broker: one gunicorn master with its URL. BrokerProcess: one of its workers."""
+"""Broker: a gunicorn master with its URL. BrokerProcess: a worker process of a broker."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from metadata.models.fields import NamedModel, value_constraint
 
 
 class Broker(NamedModel):
-    """A row of the broker registry; its workers keep it fresh.
+    """A broker in the registry. Its workers keep the row fresh.
 
-    `incarnation` is the life of the broker that has the name; `stopped_at`: that life said
-    good-bye then.
+    `incarnation` identifies the life of the broker that has the name, from start to end.
+    `stopped_at` is the time at which this life ended in an orderly way.
     """
 
     class State(models.TextChoices):
@@ -31,11 +31,11 @@ class Broker(NamedModel):
 
 
 class BrokerProcess(NamedModel):
-    """A worker process of a broker, and the newest metadata change that it has
-    acknowledged.
+    """A worker process of a broker, and the last metadata change that it has acknowledged.
 
-    Who moves a node waits until no live worker can still write to its old address. `demand`
-    is what it is asked to send where that is limited (send_rate_limit.py), as JSON.
+    A failover of a node waits for these acknowledgements, until no live worker can write to
+    the old address any more. `demand` is the worker's demand for the send rate limit
+    (send_rate_limit.py), as JSON.
     """
 
     broker = models.ForeignKey(Broker, on_delete=models.CASCADE, related_name="processes")

@@ -1,5 +1,5 @@
-"""Members of groups, what they own and how far they are; rebalances, and offsets moved by
-hand.
+"""Members of groups, the queues that they own and their committed offsets; rebalances and
+offset resets.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from metadata.models.fields import MAX_NAME, NamedModel, NameField
 from metadata.models.groups import ConsumerGroup
 from metadata.models.topics import Queue
 from metadata.models.users import ApiKey
-from metadata.rules.membership.process_report import MOST_CHARS
+from metadata.rules.membership.process_report import MAX_CHARS
 
 
 class Consumer(NamedModel):
-    """A client process, as it was when it registered. `incarnation` is a UUID made at its
-    start.
+    """A client process at the time of its registration. `incarnation` is a UUID that it
+    creates at its start.
     """
 
     name = NameField(max_length=MAX_NAME)
@@ -29,11 +29,11 @@ class Consumer(NamedModel):
 
 
 class ConsumerGroupConsumer(models.Model):
-    """A membership: one identity in one group.
+    """A member: an identity in a group.
 
-    The row stays when another incarnation takes the identity over: `process` and
-    `consumer_id` change,
-    so an id that does not match its row was replaced and an id without a row has expired.
+    The row stays when another incarnation takes over the identity, and `process` and
+    `consumer_id` change. So a consumer id that does not match its row was replaced, and an
+    id without a row has expired.
     """
 
     group = models.ForeignKey(
@@ -42,18 +42,20 @@ class ConsumerGroupConsumer(models.Model):
     process = models.OneToOneField(
         Consumer, on_delete=models.PROTECT, related_name="membership"
     )
-    # instance_id if given, else the consumer's name
+    # the instance_id of a static member, else the consumer's name
     identity = NameField(max_length=MAX_NAME)
     # '' unless the member is static
     instance_id = NameField(max_length=MAX_NAME, blank=True)
-    consumer_id = NameField(max_length=100, unique=True)  # the signed text
-    # the last of them; none may come back
+    consumer_id = NameField(max_length=100, unique=True)  # the signed id
+    # The last ones. They may not take the identity back.
     replaced_incarnations = models.JSONField(default=list, blank=True)
-    generation = models.BigIntegerField(default=0)  # the one the member said it had applied
+    generation = models.BigIntegerField(
+        default=0
+    )  # last generation that the member applied
     joined_at = models.DateTimeField()
-    # Of a Java client: the number it calls itself by, the version of what it was told last,
-    # what that was
-    # (metadata.membership.java_members), and when it asked; null and 0 for all others.
+    # Of a Java client (metadata.membership.java_members), null and 0 for all others: the
+    # number that it uses for itself, version and content of the last assignment that it
+    # got, and the time of its last poll.
     java_id = models.BigIntegerField(null=True, blank=True, db_index=True)
     java_version = models.BigIntegerField(default=0, db_default=0)
     java_told = models.JSONField(null=True, blank=True)
@@ -72,10 +74,10 @@ class ConsumerGroupConsumer(models.Model):
 
 
 class Heartbeat(models.Model):
-    """Time when a member was last heard, by the database's clock; one narrow row, no
-    further index.
+    """Time of a member's last heartbeat, by the database's clock. A table of its own with
+    narrow rows and no further index, because it is written all the time.
 
-    `report` is what its process said of itself at `reported_at`
+    `report` is what the process reported about itself at `reported_at`
     (metadata.rules.membership.process_report).
     """
 
@@ -86,7 +88,7 @@ class Heartbeat(models.Model):
         related_name="heartbeat",
     )
     last_seen = models.DateTimeField()
-    report = models.CharField(max_length=MOST_CHARS, blank=True, default="", db_default="")
+    report = models.CharField(max_length=MAX_CHARS, blank=True, default="", db_default="")
     reported_at = models.DateTimeField(null=True, blank=True)
 
     def __str__(self) -> str:
@@ -94,13 +96,13 @@ class Heartbeat(models.Model):
 
 
 class QueueOffset(models.Model):
-    """One queue of one group: who owns it, who shall, and how often it changed hands.
+    """A queue of a group: its owner, its target owner, and the epoch of the ownership.
 
-    `owner` differs from `target` only during a hand-over, which was told to members with
-    generation `target_generation`. `idle_since`: nobody has served the queue since, or its
-    owner was told to give it up then; null once its owner acquired it. `committed` is a
-    copy for lists; the node's reader row decides. In broadcasting groups nothing is handed
-    over, so the rows say only which queues are read.
+    `owner` differs from `target` only during a hand-over, which members learn of with
+    generation `target_generation`. `idle_since` is the time since which no member serves
+    the queue or its owner was asked to release it, null once an owner has acquired it.
+    `committed` is a copy for lists; the node's reader row decides. In broadcasting groups
+    there are no owners, and the rows only show which queues are read.
     """
 
     group = models.ForeignKey(
@@ -124,12 +126,11 @@ class QueueOffset(models.Model):
     epoch = models.BigIntegerField(default=0)
     target_generation = models.BigIntegerField(default=0)
     idle_since = models.DateTimeField(null=True, blank=True)
-    # identity of the last that acquired it
+    # identity of the last member that acquired it
     held_by = NameField(max_length=MAX_NAME, blank=True)
     committed = models.BigIntegerField(default=0)
-    # Of a Java client that owns it (metadata.membership.java_pulls): when it pulled last,
-    # null if that is not
-    # watched, and the end of the messages that it was given.
+    # If a Java client owns it (metadata.membership.java_pulls): the time of its last pull,
+    # null if that is not watched, and the offset after the messages that it got.
     java_pulled_at = models.DateTimeField(null=True, blank=True)
     java_given = models.BigIntegerField(default=0, db_default=0)
 
@@ -147,14 +148,12 @@ class QueueOffset(models.Model):
 
 
 class BroadcastInstance(models.Model):
-    """A named reader of a broadcasting group: it reads every queue, at positions of its
-    own.
+    """A named reader of a broadcasting group. It reads every queue, with offsets of its own.
 
-    The positions are the reader rows on the nodes whose `instance` is this row's id. They
-    outlive the membership, so that a process that comes back under the name goes on where
-    it was.
-    `epoch` counts the
-    changes of owner; a queue's epoch is its subscription's base plus this.
+    The offsets are in the reader rows on the nodes whose `instance` is this row's id. They
+    outlive the membership, so that a process that returns under the same name continues
+    where it stopped. `epoch` counts the changes of the process; the epoch of a queue is the
+    `epoch` of its QueueOffset plus this.
     """
 
     group = models.ForeignKey(
@@ -162,7 +161,7 @@ class BroadcastInstance(models.Model):
     )
     name = NameField(max_length=MAX_NAME)
     epoch = models.BigIntegerField(default=0)
-    # as a member; kept up to date only when it comes and goes
+    # as a member, written only when it joins and leaves
     last_seen = models.DateTimeField()
 
     class Meta:
@@ -176,10 +175,11 @@ class BroadcastInstance(models.Model):
 
 
 class OffsetMove(models.Model):
-    """One queue's move. Those that were asked for together have the same `reset`, a UUID.
+    """A change of a group's offset in a queue by an offset reset. All moves of a reset have
+    the same `reset`, a UUID.
 
-    The row is written before the position moves; `done` once it has. `undoes`: the reset
-    that this one undid.
+    The row is written before the offset moves, and `done` is set afterwards. `undoes` is
+    the reset that this reset undid.
     """
 
     reset = models.CharField(max_length=36)
@@ -206,9 +206,7 @@ class OffsetMove(models.Model):
 
 
 class Rebalance(models.Model):
-    """One rebalance of a group. `assignment` maps each member to the ids of the queues
-    meant for it.
-    """
+    """A rebalance of a group. `assignment` maps each member to the ids of its queues."""
 
     group = models.ForeignKey(
         ConsumerGroup, on_delete=models.CASCADE, related_name="rebalances"
@@ -227,11 +225,11 @@ class Rebalance(models.Model):
 
 
 class RebalanceMove(models.Model):
-    """One queue that got another target; '' stands for nobody.
+    """A queue that got another target in a rebalance. '' stands for no member.
 
-    `pause_ms` runs from when its last owner was told to give it up, left, or was last
-    heard, until the new owner acquired it. It stays null when a later rebalance overtook
-    the move.
+    `pause_ms` is the time from when its last owner was asked to release it, left, or sent
+    its last heartbeat, until the new owner acquired it. It stays null if a later rebalance
+    changed the target before.
     """
 
     rebalance = models.ForeignKey(Rebalance, on_delete=models.CASCADE, related_name="moves")

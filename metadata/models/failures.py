@@ -1,4 +1,4 @@
-"""Redrive: dead messages that are being brought back."""
+"""Redrive: a request to send dead letters again."""
 
 from __future__ import annotations
 
@@ -9,27 +9,28 @@ from metadata.models.groups import ConsumerGroup
 
 
 class Redrive(models.Model):
-    """One request to redrive dead letters of a group, and how far it is.
+    """A request to redrive dead letters of a group, and its progress.
 
-    Which: `chosen` ({node: rows}), or those of `topic_id` and `error_class` where given,
-    none of them younger than `bounds` ({node: the highest row when it was asked for}).
-    `places` ({node: [died at in ms, row]}) is how far it has come. `deleting` ({node:
-    rows}) are brought back and being deleted: if a broker ends before it has counted them,
-    the next one counts those that are gone. What cannot be redriven is
-    `skipped` and
-    stays dead. Names of topics are for display.
+    It includes `chosen` ({node: rows}), or if that is null all dead letters of `topic_id`
+    and `error_class` if these are set. In any case only rows up to `bounds` ({node: the
+    highest row at the time of the request}).
+
+    `places` ({node: [died at in ms, row]}) is its progress. `deleting` ({node: rows}) were
+    sent again and are being deleted: if a broker ends before it has counted them, the next
+    broker counts those that are deleted. Dead letters that cannot be redriven are counted
+    in `skipped` and stay. Names of topics are for display.
     """
 
     class To(models.TextChoices):
-        """To the group's own failure topic, or back to the topic, where every group gets
-        it.
+        """Destination: the group's own retry topic, or the topic, where every group gets
+        the messages.
         """
 
         GROUP = "group"
         TOPIC = "topic"
 
     class State(models.TextChoices):
-        """A running one is taken up by any broker."""
+        """A running redrive is continued by any broker."""
 
         RUNNING = "running"
         DONE = "done"

@@ -1,5 +1,5 @@
-"""Column types that behave alike on both engines, and the columns and constraints that
-tables share.
+"""Column types that behave equally on all databases, and columns and constraints that several
+tables have.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ from django.db import models
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import Q
 
-# names given by users end at 100; `<group>_<topic>_fail` and `name~id` must fit too
+# Names that users choose have at most 100 characters. Derived names must fit, too:
+# `<group>_<topic>_fail`, and `name~id` of deleted objects.
 MAX_NAME = 210
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ class NameField(_Text):
 
 
 class NamedModel(models.Model):
-    """A row that is known by its name."""
+    """A row with a unique name."""
 
     name = NameField(max_length=MAX_NAME, unique=True)
 
@@ -48,9 +49,7 @@ class NamedModel(models.Model):
 
 
 class OwnedModel(NamedModel):
-    """A topic or a group: somebody looks after it, and its name is free again once it is
-    deleted.
-    """
+    """A topic or a group, which has owners. Its name can be used again after it was deleted."""
 
     owners = models.CharField(max_length=1000, blank=True)
     department = models.CharField(max_length=200, blank=True)

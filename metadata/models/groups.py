@@ -1,4 +1,4 @@
-"""ConsumerGroup and ConsumerGroupTopic: who reads, and what."""
+"""ConsumerGroup, and ConsumerGroupTopic: a subscription of a group to a topic."""
 
 from __future__ import annotations
 
@@ -17,20 +17,21 @@ MAX_SESSION_TIMEOUT_MS = 300_000
 
 
 def default_delays() -> list[int]:
-    """The pauses before the retries of a subscription that names none, in seconds."""
+    """Return the default pauses before the retries of a subscription, in seconds."""
     return list(RETRY_DELAYS_S)
 
 
 class ConsumerGroup(OwnedModel):
-    """A group. Its row is the lock of everything about it: members, subscriptions, owners.
+    """A group. Its row is the lock for everything that belongs to it: members,
+    subscriptions, ownership of queues.
 
     A rebalance is due while `rebalance_wanted` > `rebalance_done`. `generation` counts
     changes of the target assignment.
     """
 
     class Mode(models.TextChoices):
-        """Clustering gives each queue to one member, broadcasting all to each; share leases
-        messages.
+        """Clustering: each queue is read by one member. Broadcasting: each member reads all
+        queues. Share: members lease messages.
         """
 
         CLUSTERING = "clustering"
@@ -43,23 +44,22 @@ class ConsumerGroup(OwnedModel):
     # addresses and networks; '' = all
     allow_addresses = models.CharField(max_length=2000, blank=True)
     deny_addresses = models.CharField(max_length=2000, blank=True)
-    # the others stand by
+    # null: no limit; further members own no queues
     max_active_members = models.PositiveIntegerField(null=True, blank=True)
-    # Of a share group; their meaning stands at metadata.rules.settings.ShareSettings.
+    # Of a share group. Documented at metadata.rules.settings.ShareSettings.
     lease_ms = models.PositiveIntegerField(default=30_000, db_default=30_000)
     run_messages = models.PositiveIntegerField(default=10, db_default=10)
     max_deliveries = models.PositiveIntegerField(default=5, db_default=5)
-    # The lag in a topic that is an alarm, in messages and in age of the oldest; null: as
-    # settings say.
+    # Lag in a topic that raises an alarm, in messages and by age of the oldest; null: as in
+    # the settings.
     alarm_lag = models.PositiveBigIntegerField(null=True, blank=True)
     alarm_lag_s = models.PositiveIntegerField(null=True, blank=True)
-    # Made by a command for a look: no alarm while nobody is in it. A service that joins, an
-    # operator who
-    # changes it, and a member that dies make it a group like others.
+    # Created by `catmq consume`, so it raises no alarm while it has no members. It becomes
+    # a normal group when a service joins, an operator changes it, or a member expires.
     casual = models.BooleanField(default=False)
     rebalance_wanted = models.BigIntegerField(default=0)
     rebalance_done = models.BigIntegerField(default=0)
-    # of the mark, while it is set
+    # why a rebalance is due
     rebalance_cause = models.CharField(max_length=300, blank=True)
     generation = models.BigIntegerField(default=0)
 
@@ -84,15 +84,16 @@ class ConsumerGroup(OwnedModel):
 class ConsumerGroupTopic(models.Model):
     """A subscription: the group reads the topic.
 
-    `active_at`: when a look at it last found a member, or that its positions had moved;
-    `progress` is the sum
-    of all its positions at that look. Null: not looked at yet. `lag`, `lag_ms`: of all its
-    queues together and of the oldest unread message, as a job saw them at `lag_at`; for
-    lists, null while not known.
+    `active_at` is the time when a job last found a member or moved offsets, null before its
+    first check. `progress` is the sum of all offsets at that time. `lag` (of all queues)
+    and `lag_ms` (age of the oldest unread message) are for lists, as a job recorded them at
+    `lag_at`, null before.
     """
 
     class State(models.TextChoices):
-        """Rows first, then reader rows on the nodes, then ready; backwards when it goes."""
+        """Creating until the reader rows exist on all nodes, deleting until they are
+        deleted.
+        """
 
         CREATING = "creating"
         READY = "ready"
@@ -108,21 +109,20 @@ class ConsumerGroupTopic(models.Model):
     topic = models.ForeignKey(Topic, on_delete=models.PROTECT, related_name="subscriptions")
     state = models.CharField(max_length=10, choices=State.choices, default=State.CREATING)
     start = models.CharField(max_length=10, choices=Start.choices)
-    # Since 1970 UTC: readers start at the first message stored then or later; start is
-    # earliest.
+    # Readers start at the first message stored at this time (since 1970 UTC) or later. Then
+    # `start` is earliest.
     start_at_ms = models.BigIntegerField(null=True, blank=True)
     stopped = models.BooleanField(default=False)
-    # ids of queues that are not read for now
+    # ids of paused queues
     stopped_queues = models.JSONField(default=list, blank=True)
-    # How messages come; the meaning of each stands at
-    # metadata.rules.groups.delivery.Delivery.
+    # Delivery settings, documented at metadata.rules.groups.delivery.Delivery.
     ordered = models.BooleanField(default=False)
     retries = models.PositiveIntegerField(default=16)
     retry_delays_s = models.JSONField(default=default_delays)
     dead_days = models.PositiveIntegerField(default=30)
     delay_s = models.PositiveIntegerField(default=0)
     tags = models.CharField(max_length=1000, blank=True)
-    # {name: the values that are taken}
+    # {name: accepted values}
     headers = models.JSONField(default=dict, db_default={}, blank=True)
     handler_timeout_ms = models.PositiveIntegerField(null=True, blank=True)
     breaker_failures = models.PositiveIntegerField(null=True, blank=True)
@@ -156,11 +156,11 @@ class ConsumerGroupTopic(models.Model):
 
     @property
     def delivery(self) -> Delivery:
-        """Its settings of how messages come."""
-        found = read_settings(DELIVERY, self)
-        found["retry_delays_s"], found["tags"] = (
+        """The delivery settings."""
+        settings = read_settings(DELIVERY, self)
+        settings["retry_delays_s"], settings["tags"] = (
             tuple(self.retry_delays_s),
             parse_tags(self.tags),
         )
-        found["headers"] = header_filter(self.headers)
-        return Delivery(**found)
+        settings["headers"] = header_filter(self.headers)
+        return Delivery(**settings)

@@ -1,6 +1,4 @@
-"""DbNode: a registered database that holds message tables. NodeSize: how much it held at an
-hour.
-"""
+"""DbNode: a registered database that holds message tables. NodeSize: its size at an hour."""
 
 from __future__ import annotations
 
@@ -12,9 +10,7 @@ from metadata.rules.tls import MAX_PATH, MODES
 
 
 class DbNode(NamedModel):
-    """One database. `database` is the schema on MySQL / MariaDB and the file's path on
-    SQLite.
-    """
+    """A node. `database` is the schema on MySQL and MariaDB, the path of the file on SQLite."""
 
     class Kind(models.TextChoices):
         """Failure nodes hold only failure topics."""
@@ -23,7 +19,7 @@ class DbNode(NamedModel):
         FAILURE = "failure"
 
     class Engine(models.TextChoices):
-        """MySQL stands for MariaDB too."""
+        """MySQL includes MariaDB."""
 
         MYSQL = "mysql"
         SQLITE = "sqlite"
@@ -34,7 +30,7 @@ class DbNode(NamedModel):
         OFFLINE = "offline"
 
     class Disk(models.TextChoices):
-        """Room that is left on the disk; a full node stores no messages."""
+        """Free space on the disk. A full node stores no messages."""
 
         OK = "ok"
         LOW = "low"
@@ -58,11 +54,11 @@ class DbNode(NamedModel):
     reader_username = models.CharField(max_length=200, blank=True)
     reader_password_encrypted = models.TextField(blank=True)
     epoch = models.BigIntegerField(default=1)  # counts promotions and restores
-    # written into the database too: this node's data
+    # also stored in the database, which proves that it has this node's data
     identity = models.CharField(max_length=36, blank=True)
-    # why no broker serves it, '' if they do
+    # why no broker serves it, '' if brokers do
     quarantined = models.CharField(max_length=500, blank=True)
-    # Ids that its delayed messages had, and messages that waited, as a job read them last.
+    # Assigned ids of delayed messages, and waiting delayed messages, as a job last read them.
     delayed_given = models.BigIntegerField(default=0, db_default=0)
     delayed_waiting = models.BigIntegerField(default=0, db_default=0)
     capacity_gb = models.PositiveIntegerField(null=True, blank=True)
@@ -83,7 +79,7 @@ class DbNode(NamedModel):
 
 
 class NodeSize(models.Model):
-    """Size of a node's files, in bytes, and number of tables of queues it had."""
+    """Size of a node's files in bytes, and the number of its queue tables."""
 
     node = models.ForeignKey(DbNode, on_delete=models.CASCADE, related_name="sizes")
     at = models.DateTimeField(db_index=True)

@@ -1,4 +1,4 @@
-"""AuditLog, JobRun, Lease, ChangeCounter, ChangeLog: what the system writes about itself."""
+"""Records about operation: AuditLog, JobRun, Lease, ChangeCounter, ChangeLog."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from metadata.models.fields import MAX_NAME, NamedModel, NameField, value_constr
 
 
 class AuditLog(models.Model):
-    """One change: who, what, before and after (null = there was nothing)."""
+    """A change: the actor, the object, and its values before and after. `before` is null for
+    a new object, `after` for a deleted one.
+    """
 
     at = models.DateTimeField(db_index=True)
     actor_kind = models.CharField(max_length=10)
@@ -29,17 +31,16 @@ class AuditLog(models.Model):
 
 
 class JobRun(models.Model):
-    """One run of a job. `stage`, `done` and `total` say where it is; `directory` where a
-    Spark job works.
+    """A run of a job. `stage`, `done` and `total` are its progress. `directory` is the
+    working directory of a Spark job.
 
-    A run of the data pipeline may be asked for: then `asked_by` and `settings` say by whom
-    and for what, and a process takes it up. That process notes again and again that it
-    lives (`seen_at`), and the end of its
-    `log`, which users may read on whatever machine it lies.
+    A run of the data pipeline may be requested by the user `asked_by` with `settings`. A
+    process claims it, and regularly records that it is alive (`seen_at`) and the end of its
+    `log`, so that users can read the log of any machine.
     """
 
     class State(models.TextChoices):
-        """A run whose process died stays `running`; its age tells, and `seen_at`."""
+        """A run whose process died stays `running`. It is recognized by its `seen_at`."""
 
         RUNNING = "running"
         DONE = "done"
@@ -76,7 +77,7 @@ class JobRun(models.Model):
 
 
 class Lease(NamedModel):
-    """The broker that runs a periodic job now. `term` grows with every new holder."""
+    """The process that may run a periodic job. `term` grows with every new holder."""
 
     name = NameField(max_length=MAX_NAME, primary_key=True)
     holder = models.CharField(max_length=200)
@@ -85,12 +86,12 @@ class Lease(NamedModel):
 
 
 class ChangeCounter(models.Model):
-    """The single row (id 1) that every change of the metadata raises; its lock orders the
-    changes.
+    """A single row (id 1) whose number every change of the metadata raises. Its lock orders
+    the changes.
     """
 
     id = models.PositiveSmallIntegerField(primary_key=True)
-    incarnation = models.CharField(max_length=36)  # made once per metadata database
+    incarnation = models.CharField(max_length=36)  # created with the metadata database
     n = models.BigIntegerField(default=0)
 
     class Meta:
@@ -103,7 +104,7 @@ class ChangeCounter(models.Model):
 
 
 class ChangeLog(models.Model):
-    """Rows that change `n` touched: brokers load the rows named by `n` above their own."""
+    """A row that change `n` changed. Brokers load the rows of all `n` above their own."""
 
     n = models.BigIntegerField()
     kind = models.CharField(max_length=20)

@@ -1,4 +1,4 @@
-"""Report, ReportRow: what a report found, kept to be shown and compared."""
+"""Report and ReportRow: stored results of report jobs."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from django.db import models
 
 
 class Report(models.Model):
-    """One run of a report. `columns` are the names of what its rows hold, in order."""
+    """A report. `columns` are the names of its columns, in order."""
 
     name = models.CharField(max_length=100)
-    # spark, or direct: read from heads and partitions alone
+    # spark, or direct: computed from log end offsets and partitions alone
     engine = models.CharField(max_length=20)
     made_at = models.DateTimeField()
     settings = models.JSONField(default=dict)
@@ -27,7 +27,7 @@ class Report(models.Model):
 
 
 class ReportRow(models.Model):
-    """A row of a report, by its number from 0."""
+    """A row of a report. `number` counts from 0."""
 
     report = models.ForeignKey(Report, on_delete=models.CASCADE, related_name="rows")
     number = models.PositiveIntegerField()

@@ -1,6 +1,6 @@
-"""Sample: what went through a topic, or a group's reading of it, in a step of time;
-CommitLook: positions; TopicProducer: who sent it; HandlingTrace: who had a message, when,
-and for how long."""
+"""Measurements over time: Sample (messages of topics and groups), CommitLook (committed
+offsets), TopicProducer and JavaCaller (clients), HandlingTrace (handling of single messages).
+"""
 
 from __future__ import annotations
 
@@ -10,19 +10,20 @@ from metadata.models.fields import MAX_NAME, NameField, value_constraint
 
 
 class Sample(models.Model):
-    """Counts of one step: `step_s` seconds from `at` on.
+    """Counts of a step of time: `step_s` seconds from `at` on.
 
-    `group_ref` 0: what was sent to the topic. Otherwise what that group pulled of it, and
-    the highest lag seen in the step. Topic 0 with group 0 is what was sent to all, and with
-    group -1 what all groups pulled and how far they are behind. `bucket_10s_1` to
-    `bucket_10s_6`: the messages of each ten seconds of a minute. `handled`, and likewise
-    `handled_1` to `handled_6`: what a group's commits moved its positions past; null where
-    it was not counted. Ids instead of foreign keys: a sample outlives what it tells of,
-    until it is trimmed.
+    With `group_ref` 0 the messages sent to the topic, else the messages that the group
+    pulled of it, and its highest lag in the step. `topic_ref` 0 stands for all topics, and
+    with it `group_ref` -1 for all groups. `bucket_10s_1` to `bucket_10s_6` are the messages
+    of each ten seconds of a minute. `handled`, and likewise `handled_1` to `handled_6`, are
+    the messages that the group committed, null if they were not counted.
+
+    Ids instead of foreign keys, because samples are kept after their topic or group was
+    deleted.
     """
 
     class Step(models.IntegerChoices):
-        """Seconds; how long each is kept is in `metadata.monitoring.rollups`."""
+        """Length in seconds. `metadata.monitoring.rollups` decides how long each is kept."""
 
         MINUTE = 60
         QUARTER = 900
@@ -70,7 +71,7 @@ class Sample(models.Model):
 
 
 class CommitLook(models.Model):
-    """Offsets that a group had committed in the queues of a topic, as a job last read them.
+    """Committed offsets of a group in the queues of a topic, as a job read them.
 
     `positions` is {queue: Look of rules.groups.commits}. Ids instead of foreign keys, as in
     Sample.
@@ -96,11 +97,11 @@ class CommitLook(models.Model):
 
 
 class TopicProducer(models.Model):
-    """A sender of messages to a topic: name of its API key, address, and name and version
-    of its client.
+    """A producer of a topic: name of its API key, address, and name and version of its
+    client.
 
-    `messages` were sent in the hour `hour` (hours since 1970), `messages_before` in the one
-    before it. An id instead of a foreign key, as in Sample.
+    `messages` were sent in the hour `hour` (hours since 1970), `messages_before` in the
+    hour before it. An id instead of a foreign key, as in Sample.
     """
 
     topic_ref = models.BigIntegerField()
@@ -126,11 +127,11 @@ class TopicProducer(models.Model):
 
 
 class JavaCaller(models.Model):
-    """Requests of a Java client from an address: answered, refused, or limited for their
-    rate.
+    """Numbers of requests of a Java client from an address: answered, refused, or limited
+    because of their rate.
 
-    Each is counted in the hour `hour` (hours since 1970), and in the one before it. `sdk`
-    is empty where a request was refused before it was read.
+    They are counted in the hour `hour` (hours since 1970), and `…_before` in the hour
+    before it. `sdk` is '' for requests that were refused before they were read.
     """
 
     address = NameField(max_length=100)
@@ -155,15 +156,15 @@ class JavaCaller(models.Model):
 
 
 class HandlingTrace(models.Model):
-    """A sampled attempt at a message: the member it was delivered to, when, for how long,
-    and the outcome.
+    """A sampled attempt to handle a message: the member, the time, the duration, and the
+    outcome.
 
-    `took_ms` is null where only the delivery is known. Ids instead of foreign keys, as in
+    `took_ms` is null if only the delivery is known. Ids instead of foreign keys, as in
     Sample.
     """
 
     class Outcome(models.TextChoices):
-        """Delivered: nothing else is known of it."""
+        """Delivered: the result is unknown."""
 
         HANDLED = "handled"
         FAILED = "failed"

@@ -1,5 +1,5 @@
-"""Topic: a name under which messages are sent. Queue: a partition of it, a table on one
-node.
+"""Topic: a name to which messages are sent. Queue: a partition of it, a table on a node.
+TopicRouting: a former layout of a topic.
 """
 
 from __future__ import annotations
@@ -12,31 +12,33 @@ from metadata.models.nodes import DbNode
 
 
 class Topic(OwnedModel):
-    """A topic. A deleted one is called `name~id`: the name is free while the tables wait
-    for their drop.
+    """A topic. A deleted topic is renamed to `name~id`, so that its name is free while its
+    tables still exist.
     """
 
     class Kind(models.TextChoices):
-        """A failure topic holds the failed messages of one (group, topic)."""
+        """A failure topic (retry topic) holds the failed messages of a group in a topic."""
 
         NORMAL = "normal"
         FAILURE = "failure"
 
     class State(models.TextChoices):
-        """Rows first, then tables, then ready."""
+        """Creating until all tables exist."""
 
         CREATING = "creating"
         READY = "ready"
         DELETED = "deleted"
 
     class Keyed(models.TextChoices):
-        """Rule for a keyed send whose queue is closed: wait for it, or go elsewhere."""
+        """What happens to a message with a key whose queue is closed: it waits (strict), or
+        goes to another queue.
+        """
 
         STRICT = "strict"
         AVAILABLE = "available"
 
     class OnUnknown(models.TextChoices):
-        """Reaction of a client to a send whose fate stays unknown."""
+        """What a client does about a send whose outcome stays unknown."""
 
         FAIL = "fail"
         RESEND = "resend"
@@ -49,7 +51,7 @@ class Topic(OwnedModel):
     )
     read_only = models.BooleanField(default=False, db_default=False)
     retention_days = models.PositiveIntegerField(default=7)
-    # 0 = unread messages get no longer life
+    # 0 = unread messages are not kept longer than others
     keep_unread_days = models.PositiveIntegerField(default=30)
     retention_bytes = models.PositiveBigIntegerField(null=True, blank=True)
     max_messages_per_s = models.PositiveIntegerField(null=True, blank=True)
@@ -57,8 +59,8 @@ class Topic(OwnedModel):
     layout = models.TextField(blank=True)  # JSON list of 1,024 queue ids; '' while creating
     layout_version = models.BigIntegerField(default=0)
     send_tokens = models.JSONField(null=True, blank=True)  # metadata.topics.send_tokens
-    # Of a failure topic: whose failed messages it holds. Names are for display and old
-    # clients.
+    # Of a failure topic: the group and topic whose failed messages it holds. These decide;
+    # its name is for display and old clients.
     failure_group = models.ForeignKey(
         "metadata.ConsumerGroup",
         on_delete=models.PROTECT,
@@ -94,10 +96,10 @@ class Topic(OwnedModel):
 
 
 class TopicRouting(models.Model):
-    """The way a topic routed messages that name no queue until it did so in another way.
+    """A former routing of a topic's messages that name no queue, valid until `until_at`.
 
-    `queues`: those that an unkeyed message could go to. Kept as long as sends are
-    remembered.
+    `queues` are the queues that a message without a key could go to. Kept as long as sends
+    are remembered.
     """
 
     topic = models.ForeignKey(Topic, on_delete=models.CASCADE, related_name="routings")
@@ -114,21 +116,21 @@ class TopicRouting(models.Model):
 
 
 class Queue(models.Model):
-    """A queue; its id is global and never given twice, as the table is named by it.
+    """A queue. Its id is global and never used twice, because its table is named after it.
 
-    A read-only queue that no slot of the topic's layout names is *draining*: it is retired
-    once every group has read it, and its table is dropped some days later. `state_since`:
-    when it got the state it has.
-    `reopened_at`: when it was last opened after it had been closed; what was sent meanwhile
-    may be elsewhere.
+    A read-only queue without slots in the topic's layout is *draining*: it is retired once
+    every group has read it, and its table is dropped some days later. `state_since` is the
+    time of the last change of `state`, `reopened_at` the time when the queue was last
+    opened after it had been closed; messages sent while it was closed may be in others.
 
-    `head_read` is the head as a job last read it, `head_seen` the highest that was still
-    there a minute later, so that no crash can take it back: a node below it has lost
-    messages. `bytes`: what its table took when a job last measured it, null before.
+    `head_read` is the log end offset as a job last read it. `head_seen` is the highest log
+    end offset that was still there a minute later, so that no crash can undo it: a node
+    with a lower one has lost messages. `bytes` is the size of its table as a job last
+    measured it, null before.
     """
 
     class State(models.TextChoices):
-        """Mirrors `queue_head.state` on the node, which decides."""
+        """A copy of `queue_head.state` on the node, which decides."""
 
         CREATING = "creating"
         READ_WRITE = "read_write"

@@ -1,5 +1,5 @@
-"""UserRights and SavedFilter in the portal; ApiKey of clients; KeyFingerprint of the keys
-of brokers.
+"""UserRights and SavedFilter of portal users, ApiKey of clients, KeyFingerprint of the keys of
+brokers.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from metadata.models.fields import NamedModel, NameField
 
 
 class UserRights(NamedModel):
-    """Rights of a portal user who is no administrator, as an API key has them: {"manage":
-    ["orders*"], …}.
+    """Rights of a portal user who is no administrator, in the form of those of an API key:
+    {"manage": ["orders*"], …}.
 
-    Who is named among the owners of a topic or group may manage it without a row here.
+    The owners of a topic or group may manage it without a row here.
     """
 
     name = NameField(max_length=150, unique=True)  # the account's user name
@@ -24,8 +24,8 @@ class UserRights(NamedModel):
 
 
 class SavedFilter(models.Model):
-    """A filter that a user saved: the search of a page of the portal as its URL holds it,
-    by name.
+    """A search on a page of the portal that a user saved under a name. `query` is the query
+    string of the URL.
     """
 
     user = NameField(max_length=150)  # the account's user name
@@ -45,9 +45,11 @@ class SavedFilter(models.Model):
 
 
 class ApiKey(NamedModel):
-    """An API key; only its SHA-256 is kept. `rights`: {"produce": ["orders*"], …}.
+    """An API key, of which only the SHA-256 is stored. `rights` is {"produce": ["orders*"],
+    …}.
 
-    `max_…_per_s`: what it may send, over all topics and brokers; null = any number.
+    `max_…_per_s` is its send rate limit, for all topics and brokers together; null = no
+    limit.
     """
 
     digest = models.CharField(max_length=64, unique=True)
@@ -58,9 +60,7 @@ class ApiKey(NamedModel):
 
 
 class KeyFingerprint(models.Model):
-    """A mark that tells a key that signs or seals from another one; the key itself is in no
-    database.
-    """
+    """A fingerprint of a signing or encryption key. The key itself is in no database."""
 
     class Purpose(models.TextChoices):
         SIGNING = "signing"

@@ -1,7 +1,7 @@
 """Alarms: they begin when a condition is met, and end when it was not met for a while.
 
 Code that meets a condition calls `raise_alarm` and `end_alarms`. A job that checks
-every object of a kind calls `reconcile` with all that it found. Both write one row for
+every object of a kind calls `reconcile` with all that it found. Both write a row for
 each cause at each object.
 """
 
@@ -22,12 +22,12 @@ from metadata.db.transactions import reachable, transactional
 from metadata.errors import Conflict, NotFound
 from metadata.models import Alarm
 from metadata.rules import alarm_rules
-from metadata.rules.alarm_rules import ENDS_AFTER_S, ONCE, Decision, Subject
+from metadata.rules.alarm_rules import ENDS_AFTER_S, EVENT_KINDS, Decision, Subject
 from metadata.rules.alarm_texts import stored_facts
 
 KEPT_DAYS = 90
 QUIET_S = 7 * 86_400.0  # alarms about single events end after this time
-MAX_ALARMS = 2_000  # of a kind in one call; the others wait for the next
+MAX_ALARMS = 2_000  # of a kind in a call; the others wait for the next
 FIELDS = (
     "detail",
     "facts",
@@ -52,7 +52,7 @@ class AlarmFindings:
     unclear: set[str] = field(default_factory=set)
 
     def add(self, name: str, detail: str, *, is_so: bool | None = True) -> None:
-        """Add the result for one object: alarm, no alarm, or not known (None)."""
+        """Add the result for an object: alarm, no alarm, or not known (None)."""
         if is_so:
             self.active[name] = detail
         elif is_so is None:
@@ -133,8 +133,17 @@ def reconcile(
         for row in Alarm.objects.select_for_update().filter(concerned, kind=kind)
     }
     new_rows = {
-        name: _new_alarm(kind, name, limited[name], now)
-        for name in limited
+        # Not begun yet: it is ended until the condition has lasted long enough.
+        name: Alarm(
+            kind=kind,
+            name=name,
+            detail=detail[:1000],
+            facts=stored_facts(detail),
+            first_at=now,
+            last_at=now,
+            ended_at=now,
+        )
+        for name, detail in limited.items()
         if name not in rows
     }
     changed = 0
@@ -142,22 +151,13 @@ def reconcile(
         if name not in active and name in unclear:
             continue
         if name in limited:
-            row.detail, row.facts, row.last_at = (
-                limited[name][:1000],
-                stored_facts(limited[name]),
-                now,
-            )
+            row.detail, row.last_at = limited[name][:1000], now
+            row.facts = stored_facts(limited[name])
         patience_s = begins_after_s if row.ended_at else ends_after_s
         changed += _apply(row, name in active, patience_s, now)
     Alarm.objects.bulk_create(new_rows.values(), batch_size=500, ignore_conflicts=True)
     Alarm.objects.bulk_update(rows.values(), FIELDS, batch_size=200)
     return changed
-
-
-def _new_alarm(kind: str, name: str, detail: str, now: datetime) -> Alarm:
-    """Return an unsaved alarm that has not begun."""
-    columns = {"detail": detail[:1000], "facts": stored_facts(detail)}
-    return Alarm(kind=kind, name=name, **columns, first_at=now, last_at=now, ended_at=now)
 
 
 def _apply(row: Alarm, met: bool, patience_s: float, now: datetime) -> bool:
@@ -186,7 +186,7 @@ def _apply(row: Alarm, met: bool, patience_s: float, now: datetime) -> bool:
 
 @transactional
 def acknowledge(*, kind: str, name: str, actor: Actor) -> None:
-    """Acknowledge an alarm. One about a single event ends with that.
+    """Acknowledge an alarm. An alarm about a single event ends with that.
 
     Needs `admin` on everything, or `manage` on the group or topic that the alarm is
     about. Raises Forbidden, NotFound, and Conflict if it has ended or is acknowledged
@@ -200,7 +200,9 @@ def acknowledge(*, kind: str, name: str, actor: Actor) -> None:
     unacknowledged = rows.filter(ended_at__isnull=True, acknowledged_at__isnull=True)
     now = database_now()
     values = {"acknowledged_at": now, "acknowledged_by": actor.name}
-    if not unacknowledged.update(**values, **({"ended_at": now} if kind in ONCE else {})):
+    if not unacknowledged.update(
+        **values, **({"ended_at": now} if kind in EVENT_KINDS else {})
+    ):
         raise Conflict(f"The alarm {kind} at {name} has ended or is already acknowledged.")
     audit.record(
         actor=actor, verb="acknowledge", kind="alarm", name=name, after={"alarm": kind}
@@ -224,7 +226,7 @@ def list_acknowledgeable(*, actor: Actor) -> list[tuple[str, str]]:
 def acknowledge_all(*, chosen: Collection[tuple[str, str]], actor: Actor) -> int:
     """Acknowledge alarms, each as `acknowledge` does. Return how many were acknowledged.
 
-    Raises Forbidden at the first one that the actor may not acknowledge.
+    Raises Forbidden at the first that the actor may not acknowledge.
     """
     count = 0
     for kind, name in chosen:
@@ -242,18 +244,18 @@ def may_manage(actor: Actor, subject: Subject) -> bool:
         return True
     resources = [("group", subject.group), ("topic", subject.topic)]
     return any(
-        name and access.may(actor, "manage", name, what=what) for what, name in resources
+        name and access.may(actor, "manage", name, what=kind) for kind, name in resources
     )
 
 
 def require_manage(actor: Actor, subject: Subject) -> None:
     """Raise Forbidden unless may_manage()."""
     if not may_manage(actor, subject):
-        what, name = (
+        kind, name = (
             ("group", subject.group) if subject.group else ("topic", subject.topic or "*")
         )
         access.require(
-            actor, "manage" if subject.group or subject.topic else "admin", name, what=what
+            actor, "manage" if subject.group or subject.topic else "admin", name, what=kind
         )
 
 
@@ -261,7 +263,7 @@ def end_quiet_alarms() -> int:
     """End alarms about single events that were not raised for a week. Return how many."""
     with reachable():
         now = database_now()
-        rows = Alarm.objects.filter(kind__in=ONCE, ended_at__isnull=True)
+        rows = Alarm.objects.filter(kind__in=EVENT_KINDS, ended_at__isnull=True)
         return rows.filter(last_at__lt=before(now, seconds=QUIET_S)).update(ended_at=now)
 
 

@@ -36,7 +36,7 @@ class Count:
 
 
 class Counters:
-    """Counts of one process by (slot, topic, group); group 0 stands for sends.
+    """Counts of a process by (slot, topic, group); group 0 stands for sends.
     Thread-safe.
 
     `totals` has (pulled, handled) of each group since the process started.

@@ -136,10 +136,11 @@ def mark_seen(*, group: str, actor: Actor) -> None:
     """Mark the dead letters of a group as seen, up to the newest that was counted.
 
     Needs `manage` on the group. Raises Forbidden, NotFound, and Conflict if there are
-    no unseen ones.
+    no unseen dead letters.
     """
     access.require(actor, "manage", group, what="group")
     rows = DeadLetterCount.objects.filter(group_ref=lock_group(group).pk)
+    # Seen up to the newest that was counted: messages that died since stay unseen.
     if not rows.filter(_HAS_UNSEEN).update(seen_at=F("newest_at"), seen_by=actor.name):
         raise Conflict(f"Group {group} has no new dead letters.")
     count = rows.values_list("messages", flat=True).get()

@@ -19,7 +19,7 @@ from metadata.monitoring.alarms import AlarmFindings
 from metadata.rules.alarm_texts import error_text
 
 JOB_MEMORY_S = 7 * 86_400.0  # older failures are ignored
-# A job that runs this rarely is in trouble after one failure, others after two.
+# A job that runs this rarely is in trouble after a single failure, others after two.
 RARE_MINUTES = 10
 MAX_NAMED = 8  # ids in a text
 
@@ -64,7 +64,7 @@ def find_failed_jobs(every_minutes: dict[str, int]) -> AlarmFindings:
 
 
 def _previous_run_succeeded(run: JobRun, since: datetime) -> bool:
-    """Return True unless the run before this one failed."""
+    """Return True unless the run before `run` failed."""
     rows = JobRun.objects.filter(name=run.name, pk__lt=run.pk, state__in=("done", "failed"))
     state = (
         rows.filter(started_at__gte=since)

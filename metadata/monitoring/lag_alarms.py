@@ -1,5 +1,4 @@
-"""Lag alarms and "no consumer" alarms: subscriptions that are behind, or that no member
-reads.
+"""Lag alarms and "no consumer" alarms: subscriptions with too much lag, or without a reader.
 
 messagestore.inspect.alarm_job calls these checks every minute and begins or ends the
 alarms.
@@ -26,7 +25,7 @@ MAX_NAMED = 8  # queues named in a detail
 
 
 def find_lagging_subscriptions() -> AlarmFindings:
-    """Find subscriptions with more unread messages, or older ones, than their limits
+    """Find subscriptions with more unread messages, or older messages, than their limits
     allow.
 
     The limits are those of the group, or else the settings. Paused subscriptions are
@@ -130,10 +129,10 @@ def find_subscriptions_without_consumer() -> AlarmFindings:
         names = ", ".join(
             f"{topic}/{queue_number}" for queue_number in sorted(queues)[:MAX_NAMED]
         )
-        more = len(queues) - MAX_NAMED
+        unnamed_count = len(queues) - MAX_NAMED
         detail = (
-            alarm_text("idle_more", queues=names, more=more)
-            if more > 0
+            alarm_text("idle_more", queues=names, more=unnamed_count)
+            if unnamed_count > 0
             else alarm_text("idle", queues=names)
         )
         findings.add(f"{group}/{topic}", detail)

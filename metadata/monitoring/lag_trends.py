@@ -33,7 +33,7 @@ from metadata.models import (
 from metadata.monitoring.metrics_history import Pace, start_of_step
 from metadata.rules.groups.lag_trend import WINDOW_S, LagFigures, LagTrend, find_trend
 
-# A recorded lag that is older is not the current one; the job runs every minute.
+# A recorded lag that is older is not current; the job runs every minute.
 STALE_S = 180.0
 MINUTE = timedelta(seconds=60)
 # topic id → minute → messages that were sent to the topic in it
@@ -41,7 +41,7 @@ _SentByMinute = Mapping[int, Mapping[datetime, int]]
 
 
 class Lag(NamedTuple):
-    """Unread messages of a topic, and the age of the oldest one; None if not known."""
+    """Unread messages of a topic, and the age of the oldest; None if not known."""
 
     messages: int | None
     oldest_ms: int | None
@@ -49,7 +49,7 @@ class Lag(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class GroupProgress:
-    """Trend of a group with the figures behind it.
+    """Trend of a group with its figures.
 
     `lag_before` is the lag `between_s` seconds ago. `pace` covers the last one to two
     minutes.
@@ -88,7 +88,7 @@ class RecentEvents(NamedTuple):
 
 
 class _Minute(NamedTuple):
-    """Messages of a topic that a group pulled and handled in one minute, and its lag then."""
+    """Messages of a topic that a group pulled and handled in a minute, and its lag then."""
 
     pulled: int
     handled: int | None
@@ -97,7 +97,7 @@ class _Minute(NamedTuple):
 
 @dataclass(slots=True)
 class _GroupData:
-    """All that the queries returned about one group; `moved_at` is its last offset reset."""
+    """All that the queries returned about a group; `moved_at` is its last offset reset."""
 
     stopped: bool
     members: int = 0
@@ -163,7 +163,7 @@ def read_progress_of_groups(
 ) -> dict[int, GroupProgress]:
     """Return the progress of groups by group id, in seven queries.
 
-    `lags` are current lags by topic name; without them the recorded ones are used.
+    `lags` are current lags by topic name; without them the recorded lags are used.
     """
     with reachable():
         now = database_now()
@@ -263,7 +263,7 @@ def _with_current_lag(
 
 
 def _judge_group(group: _GroupData, sent: _SentByMinute, now: datetime) -> GroupProgress:
-    """Compare the current lag of a group with the earliest one in the window."""
+    """Compare the current lag of a group with the earliest lag in the window."""
     running = group.running
     lag = _sum_or_none([subscription.lag.messages for subscription in running])
     lag_at = min(
@@ -292,9 +292,9 @@ def _judge_group(group: _GroupData, sent: _SentByMinute, now: datetime) -> Group
 
 
 def _sum_or_none(values: Collection[int | None]) -> int | None:
-    """Return the sum, None if one of the values is not known."""
-    known = [value for value in values if value is not None]
-    return sum(known) if len(known) == len(values) else None
+    """Return the sum, None if any of the values is not known."""
+    known_values = [value for value in values if value is not None]
+    return sum(known_values) if len(known_values) == len(values) else None
 
 
 def _find_earlier_lag(
@@ -336,8 +336,8 @@ def _count_handled_since(
         for topic, minute in row.items()
         if topic in topics and at + MINUTE > since
     ]
-    known = [(at, count) for at, count in rows if count is not None]
-    return _count_since(known, since) if len(known) == len(rows) else None
+    counted = [(at, count) for at, count in rows if count is not None]
+    return _count_since(counted, since) if len(counted) == len(rows) else None
 
 
 def _count_since(minutes: Collection[tuple[datetime, int]], since: datetime) -> int:

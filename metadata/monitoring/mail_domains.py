@@ -1,6 +1,6 @@
 """Domains that notifications may go to.
 
-Whoever manages a topic can set its addresses, and must not make the server write to
+A manager of a topic can set its addresses, and must not make the server write to
 others.
 """
 

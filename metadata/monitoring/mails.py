@@ -4,7 +4,7 @@
 row for each address. An alarm that began and ended between two runs is not notified. The
 sender reads the rows with `pending_notifications` and reports each result. If it crashes
 after the mail server accepted a mail, or does not get the server's answer, the row is sent
-again: a repeated mail is better than a lost one.
+again: a repeated mail is better than a lost mail.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from metadata.rules.mail import is_address, is_allowed_recipient, parse_addresse
 PACE_S = 300.0  # shortest time between two mails to an address
 MAX_WAIT_S = 86_400.0  # a notification that was not sent for this long is dropped
 KEPT_DAYS = 30
-MAX_ROWS = 5_000  # alarms or notifications in one pass
+MAX_ROWS = 5_000  # alarms or notifications in a pass
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +60,7 @@ def write_notifications() -> int:
     changed = Alarm.objects.select_for_update().filter(
         has_begun | has_ended, since_at__isnull=False
     )
+    # Locked, so that two processes cannot notify the same change.
     rows = list(changed.order_by("pk")[:MAX_ROWS])
     recipients = _Recipients([parse_subject(row.kind, row.name) for row in rows])
     mails: list[AlarmMail] = []
@@ -76,6 +77,7 @@ def write_notifications() -> int:
                 for address in _notified_addresses(row)
             ]
             row.notified = row.notified_end = row.times
+    # A repeat after a lost answer finds its rows and inserts none (ignore_conflicts).
     AlarmMail.objects.bulk_create(mails, batch_size=500, ignore_conflicts=True)
     Alarm.objects.bulk_update(rows, ("notified", "notified_end"), batch_size=200)
     return len(mails)
@@ -116,7 +118,7 @@ class _Recipients:
     def of_alarm(self, alarm: Alarm) -> list[str]:
         """Return the addresses to notify, each once.
 
-        Invalid ones are left out; they may come from releases that did not check
+        Invalid addresses are left out; they may come from releases that did not check
         addresses.
         """
         subject = parse_subject(alarm.kind, alarm.name)

@@ -31,7 +31,7 @@ from metadata.monitoring.counters import SLOT_S, Count, Counters, Key
 # Stand for a topic id in samples of sums: all sends, and with ALL_GROUPS all pulls.
 ALL_TOPICS = 0
 ALL_GROUPS = -1
-# One column for each SLOT_S of a minute: messages sent or pulled.
+# A column for each SLOT_S of a minute: messages sent or pulled.
 SENT_COLUMNS = tuple(f"bucket_10s_{number}" for number in range(1, 7))
 # The same for messages that a group handled.
 HANDLED_COLUMNS = tuple(f"handled_{number}" for number in range(1, 7))
@@ -44,7 +44,7 @@ KEY_COLUMNS = ("at", "topic_ref", "group_ref")
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One step of a series, which begins at `at_ms`.
+    """A step of a series, which begins at `at_ms`.
 
     `seconds` is its length; the last step may not be over yet. `lag` is None if not
     known, and `handled` where an earlier release counted. `is_known` is False if no
@@ -124,6 +124,7 @@ def flush() -> int:
         return 0
     try:
         _write_counts(counts)
+    # Also when the process is told to stop: counts that were taken must not be lost.
     except BaseException:
         _counters.put_back(counts)
         raise
@@ -230,7 +231,14 @@ def record_lag(backlogs: Iterable[Backlog]) -> int:
     """
     now = database_now()
     minute = int(now.timestamp()) // 60
-    recorded = [backlog for backlog in backlogs if _store_lag(backlog, now)]
+    # Subscriptions that were deleted meanwhile get no sample.
+    recorded = [
+        backlog
+        for backlog in backlogs
+        if ConsumerGroupTopic.objects.filter(pk=backlog.subscription_id).update(
+            lag=backlog.lag, lag_ms=backlog.lag_ms, lag_at=now
+        )
+    ]
     _create_missing_samples(
         [(minute, backlog.topic_id, backlog.group_id) for backlog in recorded]
     )
@@ -239,12 +247,6 @@ def record_lag(backlogs: Iterable[Backlog]) -> int:
             lag=backlog.lag, lag_ms=backlog.lag_ms
         )
     return len(recorded)
-
-
-def _store_lag(backlog: Backlog, now: datetime) -> bool:
-    """Store the lag in the row of the subscription. Return False if that was deleted."""
-    rows = ConsumerGroupTopic.objects.filter(pk=backlog.subscription_id)
-    return bool(rows.update(lag=backlog.lag, lag_ms=backlog.lag_ms, lag_at=now))
 
 
 @transactional
@@ -362,14 +364,14 @@ def _find_counted_steps(recent: QuerySet[Sample], *, step_ms: int) -> set[int]:
 
     Then the sums over all topics have a sample: of counts, or of the lag.
     """
-    seen = {
+    sampled = {
         ms(at) for at in recent.filter(topic_ref=ALL_TOPICS).values_list("at", flat=True)
     }
     # The lag is summed up every minute, now and then a little later. So a single missing
     # step counts as present.
-    between = {at + step_ms for at in seen if at + 2 * step_ms in seen}
+    between = {at + step_ms for at in sampled if at + 2 * step_ms in sampled}
     after = range(1, 3 if step_ms == 60_000 else 2)
-    return seen | between | {max(seen) + step_ms * n for n in after if seen}
+    return sampled | between | {max(sampled) + step_ms * n for n in after if sampled}
 
 
 def read_pace(

@@ -16,19 +16,19 @@ from metadata.monitoring.metrics_history import start_of_step
 
 KEPT_DAYS = {60: 2, 900: 30, 86_400: 730}  # step in s → retention of its rows
 FINER = {900: 60, 86_400: 900}  # step in s → the step that it sums up
-MAX_STEPS = 200  # per step size in one pass
+MAX_STEPS = 200  # per step size in a pass
 
 
 def roll_up() -> int:
     """Sum finer steps up into coarser ones. Return how many steps were written.
 
-    One call does a limited number of steps. Repeating it changes nothing.
+    A call does a limited number of steps. Repeating it changes nothing.
     """
     return sum(_roll_up_step(step_s) for step_s in (900, 86_400))
 
 
 def _roll_up_step(step_s: int) -> int:
-    """Roll up to the current step, beginning with the last one that was written."""
+    """Roll up to the current step, beginning with the last step that was written."""
     finer = Sample.objects.filter(step_s=FINER[step_s])
     with reachable():
         start = Sample.objects.filter(step_s=step_s).aggregate(at=Max("at"))["at"]
@@ -46,7 +46,7 @@ def _roll_up_step(step_s: int) -> int:
 
 @transactional
 def _write_step(at: datetime, step_s: int) -> None:
-    """Replace the rows of one coarse step."""
+    """Replace the rows of a coarse step."""
     within = {"at__gte": at, "at__lt": at + timedelta(seconds=step_s)}
     rows = Sample.objects.filter(step_s=FINER[step_s], **within).order_by(
         "topic_ref", "group_ref"
@@ -64,6 +64,7 @@ def _write_step(at: datetime, step_s: int) -> None:
         )
         for row in sums
     ]  # fmt: skip
+    # Deleted and inserted again, so that a repeat gives the same rows.
     Sample.objects.filter(step_s=step_s, at=at).delete()
     Sample.objects.bulk_create(samples, batch_size=500)
 

@@ -26,7 +26,7 @@ from metadata.groups import commits
 from metadata.membership import broadcast_instances
 from metadata.models import ChangeCounter, DbNode, Queue, QueueOffset, Topic
 
-_BATCH = 500  # rows in one transaction
+_BATCH = 500  # rows in a transaction
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +110,7 @@ def begin(*, name: str, verb: str, actor: Actor) -> OfflineNode:
 def _begin(*, name: str, verb: str, actor: Actor) -> OfflineNode:
     access.require_everything(actor, name, what="node")
     row = lock_node(name)
+    # A run of the command that has begun before has a lower epoch, so its finish() fails.
     before = {"state": row.state, "epoch": row.epoch}
     row.state, row.epoch = DbNode.State.OFFLINE, row.epoch + 1
     row.save(update_fields=("state", "epoch"))
@@ -164,6 +165,7 @@ def finish(
     for key, value in values.items():
         setattr(row, key, value)
     row.save(update_fields=tuple(values))
+    # `head_seen` falls nowhere else. Messages from `head` on are lost.
     for queue, head in heads.items():
         Queue.objects.filter(pk=queue).update(head_read=head, head_seen=head)
     after = {**address, "state": row.state, "epoch": row.epoch, **report}
@@ -216,6 +218,7 @@ def quarantine(*, node_id: int, epoch: int, why: str, actor: Actor) -> bool:
     """Keep all brokers from serving a node until it gets another epoch. Return False if it
     has another epoch, or is in quarantine already.
     """
+    # Another epoch means that a failover came first, so the reason may be out of date.
     row = (
         DbNode.objects.select_for_update()
         .filter(pk=node_id, epoch=epoch, quarantined="")
@@ -237,7 +240,7 @@ def record_heads(heads: Sequence[tuple[int, int]]) -> int:
 
     An offset that was read twice in a row becomes `head_seen`: it is durable on the node.
     """
-    return sum(_record_heads(dict(some)) for some in chunks(heads, _BATCH))
+    return sum(_record_heads(dict(batch)) for batch in chunks(heads, _BATCH))
 
 
 def read_delayed_counts(node_id: int) -> DelayedCounts:
@@ -255,6 +258,7 @@ def record_delayed(counts_by_node: Mapping[int, DelayedCounts]) -> None:
 
     Counts of a database that was set back are ignored: `delayed_given` never falls.
     """
+    # Sorted, so that two processes lock rows in the same order.
     for node_id, delayed in sorted(counts_by_node.items()):
         counts = {"delayed_given": delayed.given, "delayed_waiting": delayed.waiting}
         rows = DbNode.objects.filter(
@@ -268,6 +272,7 @@ def record_seen_heads(heads: Mapping[int, int]) -> None:
     """Record log end offsets that a broker has seen on a node that went out of service. A
     recorded offset never falls.
     """
+    # Sorted, as several brokers see a node fail at once and lock the same rows.
     for queue, head in sorted(heads.items()):
         Queue.objects.filter(pk=queue, head_read__lt=head).update(head_read=head)
 

@@ -56,16 +56,31 @@ def topic_names() -> dict[int, str]:
 
 
 def raise_ids(*, ids: Mapping[str, int], actor: Actor) -> None:
-    """Never assign an id up to the given ones, by kind (of ID_TABLES). Needs `admin`.
+    """Never assign an id up to `ids`, by kind (of ID_TABLES). Needs `admin`.
 
     Nodes may still have data of a deleted row with such an id.
     """
     access.require_everything(actor, "metadata", what="node")
+    # No transaction, because ALTER TABLE would commit it.
     with reachable():
+        connection = transaction.get_connection()
         for kind, highest in ids.items():
             table = ID_TABLES[kind]._meta.db_table
-            if _highest_id(table) < highest:
-                _raise_counter(table, highest)
+            if _highest_id(table) >= highest:
+                continue
+            with connection.cursor() as cursor:
+                if connection.vendor == "mysql":
+                    cursor.execute(f"ALTER TABLE {table} AUTO_INCREMENT = {highest + 1:d}")
+                    continue
+                values = [highest, table]
+                cursor.execute(
+                    "UPDATE sqlite_sequence SET seq = %s WHERE name = %s", values
+                )
+                # SQLite has no row for a table into which nothing was ever inserted.
+                if not cursor.rowcount:
+                    cursor.execute(
+                        "INSERT INTO sqlite_sequence (seq, name) VALUES (%s, %s)", values
+                    )
         audit.record(
             actor=actor, verb="raise_ids", kind="metadata", name="metadata", after=dict(ids)
         )
@@ -78,26 +93,10 @@ def _highest_id(table: str) -> int:
     connection = transaction.get_connection()
     with connection.cursor() as cursor:
         if connection.vendor == "mysql":
+            # MySQL 8 caches the counter in information_schema for a day.
             cursor.execute(f"SHOW CREATE TABLE {table}")
             counter = _COUNTER.search(cursor.fetchone()[1])
             return int(counter[1]) - 1 if counter is not None else 0
         cursor.execute("SELECT seq FROM sqlite_sequence WHERE name = %s", [table])
         row = cursor.fetchone()
         return int(row[0]) if row is not None else 0
-
-
-def _raise_counter(table: str, highest: int) -> None:
-    connection = transaction.get_connection()
-    with connection.cursor() as cursor:
-        if connection.vendor == "mysql":
-            cursor.execute(f"ALTER TABLE {table} AUTO_INCREMENT = {highest + 1:d}")
-            return
-        cursor.execute(
-            "UPDATE sqlite_sequence SET seq = %s WHERE name = %s", [highest, table]
-        )
-        # SQLite has no row for a table into which nothing was ever inserted.
-        # SQLite has no row for a table into which nothing was ever inserted.
-        if not cursor.rowcount:
-            cursor.execute(
-                "INSERT INTO sqlite_sequence (name, seq) VALUES (%s, %s)", [table, highest]
-            )

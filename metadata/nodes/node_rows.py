@@ -105,6 +105,7 @@ def check_new(*, name: str, actor: Actor, **columns: object) -> dict[str, Any]:
     check_tls(
         name, values["engine"], mode=values.get("tls", "off"), ca=values.get("tls_ca", "")
     )
+    # Only for an early error: the unique index decides when create() inserts the row.
     with reachable():
         if DbNode.objects.filter(name=name).exists():
             raise Conflict(f"Node {name} exists already.", code=Code.ALREADY_EXISTS)
@@ -115,6 +116,7 @@ def _check_path(database: str) -> None:
     """Raise Invalid unless the file of a SQLite node is in an allowed directory, and is no
     file of the server itself.
     """
+    # Resolved, so that neither `..` nor a symbolic link leads out of the directories.
     try:
         path = Path(config.data_dir, database).resolve()
     # NUL character, name too long, cycle of symbolic links
@@ -136,7 +138,7 @@ def _check_path(database: str) -> None:
 
 
 def find_name_by_identity(identity: str) -> str | None:
-    """Return the name of the node whose database has this identity, None without one."""
+    """Return the name of the node whose database has this identity, None if none has."""
     with reachable():
         return (
             DbNode.objects.filter(identity=identity).values_list("name", flat=True).first()
@@ -153,9 +155,8 @@ def create(
     written `identity` into its database. Raises Invalid, Conflict(already_exists).
     """
     values = check_new(name=name, actor=actor, **columns)
-    encrypted = _encrypt(password)
     new_values = {
-        "password_encrypted": encrypted,
+        "password_encrypted": _encrypt(password),
         "created_at": database_now(),
         "identity": identity,
     }
@@ -184,6 +185,7 @@ def check_tls(name: str, engine: str, *, mode: str, ca: str) -> None:
     if engine == DbNode.Engine.SQLITE and (ca or mode != "off"):
         raise Invalid.field("tls", f"node {name} is a file, which has no connections")
     if problem := tls.find_problem(mode, ca):
+        # The form marks the field to correct: the file, unless the mode itself is wrong.
         raise Invalid.field("tls_ca" if ca and mode in tls.MODES else "tls", problem)
     try:
         if ca:
@@ -214,8 +216,10 @@ def topics_only_there(*, name: str, actor: Actor) -> list[str]:
     opened = Queue.objects.filter(state=Queue.State.READ_WRITE)
     elsewhere = opened.filter(node__state=DbNode.State.READ_WRITE).exclude(node=node.id)
     with reachable():
-        here = Topic.objects.filter(pk__in=opened.filter(node=node.id).values("topic"))
-        topics = here.exclude(state=Topic.State.DELETED).exclude(
+        topics_here = Topic.objects.filter(
+            pk__in=opened.filter(node=node.id).values("topic")
+        )
+        topics = topics_here.exclude(state=Topic.State.DELETED).exclude(
             pk__in=elsewhere.values("topic")
         )
         return list(topics.order_by("name").values_list("name", flat=True))
@@ -241,6 +245,7 @@ def update(*, name: str, settings: Mapping[str, Any], actor: Actor) -> NodeView:
 @transactional
 def record_disk_state(*, node_id: int, state: str) -> None:
     """Record how full a node's disk is (`ok`, `low`, `full`), and announce it to brokers."""
+    # Announced only if it differs, because each change makes all brokers load the node.
     if DbNode.objects.filter(pk=node_id).exclude(disk=state).update(disk=state):
         record_change("node", node_id)
 
@@ -256,6 +261,7 @@ def set_reader(*, name: str, username: str, password: str, actor: Actor) -> None
     before, after = {"reader_username": row.reader_username}, {"reader_username": username}
     row.reader_username, row.reader_password_encrypted = username, _encrypt(password)
     row.save(update_fields=("reader_username", "reader_password_encrypted"))
+    # No record_change: jobs read the account from the row, brokers do not use it.
     audit.record(
         actor=actor, verb="set_reader", kind="node", name=name, before=before, after=after
     )
@@ -327,10 +333,8 @@ def delete(*, name: str, confirm: str | None, actor: Actor) -> None:
     queue_count = row.queues.count()
     if queue_count:
         raise Conflict(f"Node {name} still holds {queue_count} queues.", code=Code.IN_USE)
-    node_id, before = (
-        row.pk,
-        {"engine": row.engine, "host": row.host, "database": row.database},
-    )
+    node_id = row.pk  # None after the deletion
+    before = {"engine": row.engine, "host": row.host, "database": row.database}
     row.delete()
     audit.record(actor=actor, verb="delete", kind="node", name=name, before=before)
     record_change("node", node_id)
@@ -347,6 +351,7 @@ def list_nodes(*, actor: Actor, window: Window) -> Page[NodeView]:
     nodes, following = paging.select_page(
         DbNode.objects.all(), window=window, actor=actor, right="admin"
     )
+    # Counted for this page only: in the query of the page, all queues would be joined.
     with reachable():
         counted = DbNode.objects.filter(pk__in=[row.pk for row in nodes]).annotate(
             held=Count("queues")

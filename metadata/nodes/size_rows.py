@@ -1,10 +1,10 @@
-"""Sizes of nodes, one per hour, kept for 90 days. The growth of a node is computed from
+"""Sizes of nodes, measured each hour and kept for 90 days. The growth of a node is computed from
 them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -19,6 +19,7 @@ from metadata.monitoring.metrics_history import start_of_step
 from metadata.rules.growth import Size, bytes_per_day
 
 KEPT_DAYS = 90
+CHART_POINTS = 200
 GROWTH_DAYS = 7  # period over which growth is computed
 
 
@@ -41,6 +42,7 @@ def record_sizes(sizes: Mapping[int, tuple[int, int]]) -> int:
     at = start_of_step(database_now(), step_s=3600)
     # Nodes that were deleted meanwhile are left out.
     node_ids = set(DbNode.objects.filter(pk__in=sizes).values_list("pk", flat=True))
+    # Sorted, so that two machines that measure at once lock rows in the same order.
     for node_id in sorted(node_ids):
         size, tables = sizes[node_id]
         NodeSize.objects.update_or_create(
@@ -74,30 +76,28 @@ def read_growth() -> dict[int, Growth]:
         sizes = grouped(
             (node_id, (Size(ms(at), size), tables)) for node_id, at, size, tables in columns
         )
-    return {node_id: _growth(node_sizes) for node_id, node_sizes in sizes.items()}
-
-
-def _growth(sizes: list[tuple[Size, int]]) -> Growth:
-    last, tables = sizes[-1]
-    return Growth(last.bytes, tables, bytes_per_day([size for size, _ in sizes]))
+    return {
+        node_id: Growth(
+            bytes=node_sizes[-1][0].bytes,
+            tables=node_sizes[-1][1],
+            per_day=bytes_per_day([size for size, _ in node_sizes]),
+        )
+        for node_id, node_sizes in sizes.items()
+    }
 
 
 def read_history(*, node: str, actor: Actor, days: int = 30) -> list[Size]:
-    """Return the sizes of a node over the last days, oldest first. Needs `admin`."""
+    """Return at most CHART_POINTS sizes of a node over the last days, oldest first and
+    evenly spaced. Needs `admin`.
+    """
     access.require_everything(actor, node, what="node")
     with reachable():
         since = before(database_now(), seconds=days * 86_400)
         rows = NodeSize.objects.filter(node__name=node, at__gte=since).order_by("at")
-        return _thinned(
-            [Size(ms(at), size) for at, size in rows.values_list("at", "bytes")]
-        )
-
-
-def _thinned(sizes: Iterable[Size], limit: int = 200) -> list[Size]:
-    """Return at most `limit` of the sizes, evenly spaced. The last size is among them."""
-    all_sizes = list(sizes)
-    step = -(-len(all_sizes) // limit) or 1
-    return all_sizes[::-1][::step][::-1]
+        sizes = [Size(ms(at), size) for at, size in rows.values_list("at", "bytes")]
+    step = -(-len(sizes) // CHART_POINTS) or 1
+    # Counted from the end, so that the last size is always among them.
+    return sizes[::-1][::step][::-1]
 
 
 prune = PruneRule(NodeSize.objects.all(), at="at", days=KEPT_DAYS)

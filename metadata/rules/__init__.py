@@ -1,3 +1,3 @@
 """Pure decisions: ids and numbers in, ids and numbers out; no database, no clock, no
-chance.
+randomness.
 """

@@ -1,7 +1,7 @@
-"""Rules of alarms: when one begins and ends, what its name says, and whom it concerns.
+"""Rules of alarms: when they begin and end, and the object that an alarm is about.
 
-An alarm must not flicker: a limit is left only well below it, and what ends must have been
-well for a while.
+An alarm must not flicker. A limit counts as passed until the value is well below it,
+and an alarm ends only after its condition was not met for a while.
 """
 
 from __future__ import annotations
@@ -9,26 +9,28 @@ from __future__ import annotations
 from enum import Enum
 from typing import NamedTuple
 
-ENDS_AFTER_S = 180.0  # so long must all be well before an alarm ends
-BELOW = 0.8  # a limit that was passed counts as passed down to this part of it
-# tell of what happened, not of what is so: acknowledged, they end
-ONCE = ("unread_dropped",)
+ENDS_AFTER_S = 180.0  # the condition must be unmet this long before an alarm ends
+LEAVE_RATIO = 0.8  # a limit is left only below this part of it
+# Alarms about a single event, not about a state: they end when they are acknowledged.
+EVENT_KINDS = ("unread_dropped",)
 
 
 class Decision(Enum):
-    STAY = "stay"  # the look agrees with it
-    WAIT = "wait"  # the look contradicts it, not yet for long enough
-    TURN = "turn"  # it begins, or ends
+    """Effect of a check on an alarm."""
+
+    STAY = "stay"  # the check agrees with the alarm
+    WAIT = "wait"  # the check contradicts it, not yet for long enough
+    TURN = "turn"  # the alarm begins or ends
 
 
 def decide(
     *, lasts: bool, met: bool, pending_for_s: float | None, patience_s: float
 ) -> Decision:
-    """Decide what a look does to an alarm that lasts or not, and whose cause was met or
-    not.
+    """Decide the effect of a check on an alarm that is active or not (`lasts`).
 
-    `pending_for_s`: for how long looks have contradicted it already, None if this is the
-    first.
+    `met`: the condition is met now. `pending_for_s`: for how long checks have
+    contradicted the alarm, None if this is the first. `patience_s`: how long they must
+    do so.
 
     >>> decide(lasts=False, met=True, pending_for_s=None, patience_s=0).name
     'TURN'
@@ -47,20 +49,20 @@ def decide(
 
 
 def is_passed(value: float, limit: float) -> bool | None:
-    """Return True if a limit is passed, False if not, or None in between, where it is what
-    it was before.
+    """Return True if a limit is passed, False if not, None between, where the former state
+    remains.
 
     >>> is_passed(100, 100), is_passed(85, 100), is_passed(79, 100)
     (True, None, False)
     """
     if value >= limit:
         return True
-    return None if value > BELOW * limit else False
+    return None if value > LEAVE_RATIO * limit else False
 
 
 def any_passed(*answers: bool | None) -> bool | None:
-    """Return True if one of several limits is passed, None if none is but one is in
-    between.
+    """Return True if a limit is passed, None if none is but some are between, False
+    otherwise.
 
     >>> any_passed(None, True), any_passed(False, None), any_passed(False, False)
     (True, None, False)
@@ -71,7 +73,7 @@ def any_passed(*answers: bool | None) -> bool | None:
 
 
 class Subject(NamedTuple):
-    """Subject of an alarm; '' where it is about nothing of that sort."""
+    """The object that an alarm is about; '' for the other fields."""
 
     group: str = ""
     topic: str = ""
@@ -80,7 +82,7 @@ class Subject(NamedTuple):
 
 
 def parse_subject(kind: str, name: str) -> Subject:
-    """Return the subject that the name of an alarm of this kind stands for.
+    """Return the object that the name of an alarm of this kind stands for.
 
     >>> parse_subject("lag", "billing/orders")
     Subject(group='billing', topic='orders', node='', job='')

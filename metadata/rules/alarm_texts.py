@@ -1,8 +1,8 @@
-"""Details of alarms: texts that are declared here, and the values in them.
+"""Details of alarms: texts that are declared here, with their values.
 
-An alarm stores the name of its text beside its values, so that it is translated when it is
-shown. The stored English is for searches, for logs, and for alarms of releases that did not
-store more.
+An alarm stores the name of its text with the values, so that it is translated when it
+is shown. The stored English text is for searches, for logs, and for alarms of releases
+that did not store the values.
 """
 
 from __future__ import annotations
@@ -39,18 +39,18 @@ TEXTS = {
     "end_refused": "log end offset below a stored message (%(error)s)",
     "disagree": "%(count)s found; %(where)s: %(what)s",
 }
-MOST = 1000  # characters of a value
+MAX_CHARS = 1000  # characters of a value
 
 
 class AlarmText(str):
-    """A detail in English that knows what it was made of."""
+    """A detail in English that carries the name of its text and the values."""
 
     __slots__ = ("facts",)
     facts: dict[str, Any]
 
 
 def alarm_text(text: str, **values: str | int) -> AlarmText:
-    """Return the detail of this name; a value may itself be one.
+    """Return the detail with this name; a value may itself be a detail.
 
     >>> alarm_text("behind", messages=1200, minutes=15)
     '1,200 unread messages, the oldest for 15 min'
@@ -62,25 +62,25 @@ def alarm_text(text: str, **values: str | int) -> AlarmText:
     """
     facts = {
         "text": text,
-        "values": {name: _stored(value) for name, value in values.items()},
+        "values": {name: _to_stored(value) for name, value in values.items()},
     }
-    made = AlarmText(translate_detail(facts, ""))
-    made.facts = facts
-    return made
+    detail = AlarmText(translate_detail(facts, ""))
+    detail.facts = facts
+    return detail
 
 
-def error_text(why: str) -> AlarmText:
-    """Return the detail that tells of an error of others; one that is a declared text stays
-    as it is.
+def error_text(error: str) -> AlarmText:
+    """Return the detail for an error text of another component; a declared detail stays as
+    it is.
     """
-    return why if isinstance(why, AlarmText) else alarm_text("error", error=why)
+    return error if isinstance(error, AlarmText) else alarm_text("error", error=error)
 
 
 def translate_detail(
     facts: Mapping[str, Any] | None, detail: str, translate: Callable[[str], str] = str
 ) -> str:
-    """Return a stored detail in a language; `detail` if nothing that is known here was
-    stored beside it.
+    """Return a stored detail in a language; `detail` itself if no known text is stored
+    with it.
 
     >>> translate_detail(alarm_text("filling", days="2.4").facts, "",
     ...     {TEXTS["filling"]: "%(days)s 天后写满"}.__getitem__)
@@ -91,22 +91,22 @@ def translate_detail(
     text = TEXTS.get(facts["text"]) if facts else None
     if facts is None or text is None:
         return detail
-    values = {name: _shown(value, translate) for name, value in facts["values"].items()}
+    values = {name: _to_text(value, translate) for name, value in facts["values"].items()}
     return translate(text) % values
 
 
-def _stored(value: str | int) -> Any:
+def _to_stored(value: str | int) -> Any:
     if isinstance(value, AlarmText):
         return value.facts
-    return value if isinstance(value, int) else str(value)[:MOST]
+    return value if isinstance(value, int) else str(value)[:MAX_CHARS]
 
 
-def _shown(value: Any, translate: Callable[[str], str]) -> str:
+def _to_text(value: Any, translate: Callable[[str], str]) -> str:
     if isinstance(value, Mapping):
         return translate_detail(value, "", translate)
     return f"{value:,}" if isinstance(value, int) else str(value)
 
 
 def stored_facts(detail: str) -> dict[str, Any] | None:
-    """Return what is stored beside a detail; None beside one that is no declared text."""
+    """Return the facts to store with a detail, None for a detail that is no declared text."""
     return detail.facts if isinstance(detail, AlarmText) else None

@@ -1,12 +1,12 @@
-"""Definitions: topics, groups and subscriptions as a plain JSON document of a version.
+"""Definitions: topics, groups and subscriptions as a JSON document with a version.
 
     {"version": 1,
      "topics": [{"name": "orders", "queues": 4, "retention_days": 7, …}],
      "groups": [{"name": "billing", "mode": "clustering", …}],
      "subscriptions": [{"group": "billing", "topic": "orders", "start": "earliest", …}]}
 
-A part that is missing is empty. What is missing in an entry has its default, or stays as it
-is. Pauses and ids of queues belong to one installation, so they are no part of it.
+A missing part is empty. A missing field of an entry has its default, or stays as it is.
+Pauses and ids of queues belong to an installation, so they are not part of a document.
 """
 
 from __future__ import annotations
@@ -22,20 +22,18 @@ from metadata.rules.settings import DELIVERY, GROUP, TOPIC, check_settings
 from metadata.rules.topics.names import check_name
 
 VERSION = 1
-MOST_ERRORS = 100  # that are named at once
-MOST_QUEUES = 65_536  # of a topic; a setting of the installation allows fewer
+MAX_ERRORS = 100  # errors in one answer
+MAX_QUEUES = 65_536  # of a topic; a setting of the installation may allow fewer
 MODES = Choice(dict.fromkeys(("clustering", "broadcasting", "share"), ""))
 STARTS = Choice(dict.fromkeys(("earliest", "latest"), ""))
-# ms since 1970, to the year 9999
+# ms since 1970, up to the year 9999
 START_TIME = Whole(0, 253_402_300_799_999, null="`start` says it")
 NAME = Text(100)
 
 
 @dataclass(frozen=True)
 class Part:
-    """A list of the document: `words` are the fields of its entries beside settings, with
-    those left out.
-    """
+    """A list of the document. `words` are the fields of its entries that are no settings."""
 
     kind: str
     words: Mapping[str, Kind]
@@ -45,12 +43,12 @@ class Part:
 
 PARTS = {
     "topics": Part(
-        "topic", {"name": NAME, "queues": Whole(1, MOST_QUEUES)}, TOPIC, {"queues": 4}
+        "topic", {"name": NAME, "queues": Whole(1, MAX_QUEUES)}, TOPIC, {"queues": 4}
     ),
     "groups": Part(
         "group",
         {"name": NAME, "mode": MODES},
-        {name: one for name, one in GROUP.items() if name != "stopped"},
+        {name: declared for name, declared in GROUP.items() if name != "stopped"},
         {"mode": "clustering"},
     ),
     "subscriptions": Part(
@@ -64,10 +62,10 @@ PARTS = {
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A topic, group or subscription of a document; `place` is where it stands, such as
-    `topics[3]`.
+    """A topic, group or subscription of a document, at `place`, such as `topics[3]`.
 
-    `defaulted`: those of its words that the document leaves out.
+    `words` are its fields that are no settings; `defaulted` names those that the
+    document leaves out.
     """
 
     kind: str
@@ -78,24 +76,24 @@ class Entry:
 
     @property
     def name(self) -> str:
-        """The name, of a subscription `group/topic`."""
+        """The name of the topic or group; for a subscription `group/topic`."""
         return entry_name(self.words)
 
 
 def entry_name(words: Mapping[str, Any]) -> str:
+    """Return the name of an entry with these fields."""
     return str(words["name"]) if "name" in words else f"{words['group']}/{words['topic']}"
 
 
 def comparison_key(name: str) -> str:
-    """Return the form in which names are compared: MariaDB and MySQL take Orders and orders
-    for one name.
-    """
+    """Return the form in which names are compared: MariaDB and MySQL ignore case."""
     return name.casefold()
 
 
 def parse_document(document: Any) -> list[Entry]:
-    """Return the entries of a document in the order in which they can be made. Raises
-    Invalid, naming places.
+    """Return the entries of a document in the order in which they can be created.
+
+    Raises Invalid with the place of each error.
 
     >>> [one.name for one in parse_document({"version": 1, "groups": [{"name": "billing"}]})]
     ['billing']
@@ -116,19 +114,20 @@ def parse_document(document: Any) -> list[Entry]:
     ]
     entries: list[Entry] = []
     for name, part in PARTS.items():
-        entries += _entries(document.get(name, []), name, part, errors)
-    errors += _repeated(entries)
+        entries += _parse_entries(document.get(name, []), name, part, errors)
+    errors += _find_duplicates(entries)
     if errors:
         raise invalid_document(errors)
     return entries
 
 
 def invalid_document(errors: list[FieldError]) -> Invalid:
-    """Return the error for places of a document; it names the first of them."""
-    named = errors[:MOST_ERRORS]
-    more = f"; and {len(errors) - MOST_ERRORS} more" if len(errors) > MOST_ERRORS else ""
+    """Return the error for a document, with its first MAX_ERRORS errors."""
+    listed = errors[:MAX_ERRORS]
+    rest = f"; and {len(errors) - MAX_ERRORS} more" if len(errors) > MAX_ERRORS else ""
     return Invalid(
-        "; ".join(f"{one.field}: {one.message}" for one in named) + more, errors=named
+        "; ".join(f"{error.field}: {error.message}" for error in listed) + rest,
+        errors=listed,
     )
 
 
@@ -137,40 +136,45 @@ def _check_version(document: Mapping[str, Any]) -> None:
         raise Invalid.field(
             "version", f"is missing; documents of an export have it, now {VERSION}"
         )
-    given = document["version"]
-    if given != VERSION or isinstance(given, bool):
+    version = document["version"]
+    if version != VERSION or isinstance(version, bool):
         remedy = f"this release reads {VERSION}, so export the document again with this one"
-        raise Invalid.field("version", f"is {str(given)[:50]}; {remedy}")
+        raise Invalid.field("version", f"is {str(version)[:50]}; {remedy}")
 
 
-def _entries(
-    listed: Any, name: str, part: Part, errors: list[FieldError]
+def _parse_entries(
+    items: Any, name: str, part: Part, errors: list[FieldError]
 ) -> Iterator[Entry]:
-    if not isinstance(listed, list):
-        errors.append(FieldError(name, f"must be a list, not {type(listed).__name__}"))
+    """Yield the valid entries of a part, and add the errors of the others to `errors`."""
+    if not isinstance(items, list):
+        errors.append(FieldError(name, f"must be a list, not {type(items).__name__}"))
         return
-    for number, given in enumerate(listed):
+    for number, item in enumerate(items):
         place = f"{name}[{number}]"
-        if not isinstance(given, Mapping):
+        if not isinstance(item, Mapping):
             errors.append(
-                FieldError(place, f"must be an object, not {type(given).__name__}")
+                FieldError(place, f"must be an object, not {type(item).__name__}")
             )
             continue
         words = {
             **part.defaults,
-            **{word: given[word] for word in part.words if word in given},
+            **{word: item[word] for word in part.words if word in item},
         }
-        settings = {word: value for word, value in given.items() if word not in part.words}
-        if found := list(_problems(part, words, settings)):
-            errors += [FieldError(f"{place}.{one.field}", one.message) for one in found]
+        settings = {word: value for word, value in item.items() if word not in part.words}
+        if problems := list(_find_problems(part, words, settings)):
+            errors += [
+                FieldError(f"{place}.{problem.field}", problem.message)
+                for problem in problems
+            ]
         else:
-            defaulted = tuple(word for word in part.defaults if word not in given)
+            defaulted = tuple(word for word in part.defaults if word not in item)
             yield Entry(part.kind, place, words, settings, defaulted)
 
 
-def _problems(
+def _find_problems(
     part: Part, words: Mapping[str, Any], settings: Mapping[str, Any]
 ) -> Iterator[FieldError]:
+    """Yield an error for each wrong field or setting of an entry."""
     for word, kind in part.words.items():
         if word not in words:
             yield FieldError(word, "is missing")
@@ -189,32 +193,33 @@ def _problems(
         yield from error.errors
 
 
-def _repeated(entries: list[Entry]) -> Iterator[FieldError]:
+def _find_duplicates(entries: list[Entry]) -> Iterator[FieldError]:
+    """Yield an error for each entry whose name an earlier entry has."""
     places: dict[tuple[str, str], str] = {}
-    for one in entries:
-        earlier = places.setdefault((one.kind, comparison_key(one.name)), one.place)
-        if earlier != one.place:
-            said = f"{one.name} stands at {earlier}, too; capitals make no other name"
-            yield FieldError(one.place, said)
+    for entry in entries:
+        earlier = places.setdefault((entry.kind, comparison_key(entry.name)), entry.place)
+        if earlier != entry.place:
+            message = f"{entry.name} stands at {earlier}, too; capitals make no other name"
+            yield FieldError(entry.place, message)
 
 
 def write_settings(settings: Mapping[str, Setting], row: object) -> dict[str, Any]:
-    """Return the settings of a row, or of anything that has them, as a document writes
-    them.
+    """Return the settings of a row, or of any object with these attributes, as a document
+    has them.
     """
-    return {name: _written(one.kind, getattr(row, name)) for name, one in settings.items()}
+    values = {name: getattr(row, name) for name in settings}
+    return {
+        name: None if value is None else settings[name].kind.written(value)
+        for name, value in values.items()
+    }
 
 
-def _written(kind: Kind, value: Any) -> Any:
-    return None if value is None else kind.written(value)
-
-
-def is_same_value(setting: Setting | None, one: Any, other: Any) -> bool:
-    """Return True if two written values mean the same."""
+def is_same_value(setting: Setting | None, left: Any, right: Any) -> bool:
+    """Return True if two values of a setting, as a document has them, mean the same."""
     if setting is not None and isinstance(setting.kind, Tags):
-        return parse_tags(one) == parse_tags(other)
+        return parse_tags(left) == parse_tags(right)
     if setting is not None and isinstance(setting.kind, Headers):
-        return {name: {*one[name]} for name in one} == {
-            name: {*other[name]} for name in other
+        return {name: {*left[name]} for name in left} == {
+            name: {*right[name]} for name in right
         }
-    return bool(one == other)
+    return bool(left == right)

@@ -1,15 +1,17 @@
-"""Limits at which a node counts as full, or nearly so."""
+"""Free space at which a node counts as low or full."""
 
 from __future__ import annotations
 
-# percent more than the limit must be free before a state is left: it must not flicker
-APART = 2.0
+# This much more than the limit must be free before a node leaves a state, so that the
+# state does not flicker.
+HYSTERESIS_PERCENT = 2.0
 
 
 def next_disk_state(
     before: str, *, free_percent: float, full_below: float, low_below: float
 ) -> str:
-    """`ok`, `low` or `full`, from what it was before and how much is free now.
+    """Return `ok`, `low` or `full`, from the state before and the percentage that is free
+    now.
 
     >>> limits = {"full_below": 10, "low_below": 20}
     >>> [next_disk_state("ok", free_percent=free, **limits) for free in (9.9, 10, 19, 20)]
@@ -19,8 +21,8 @@ def next_disk_state(
     >>> next_disk_state("low", free_percent=21, **limits)
     'low'
     """
-    if free_percent < full_below + (APART if before == "full" else 0.0):
+    if free_percent < full_below + (HYSTERESIS_PERCENT if before == "full" else 0.0):
         return "full"
-    if free_percent < low_below + (0.0 if before == "ok" else APART):
+    if free_percent < low_below + (0.0 if before == "ok" else HYSTERESIS_PERCENT):
         return "low"
     return "ok"

@@ -1,16 +1,15 @@
-"""Versions of MySQL and MariaDB that can hold messages, declared once."""
+"""Versions of MySQL and MariaDB that can hold messages."""
 
 from __future__ import annotations
 
 import re
 from typing import NamedTuple
 
-# What the statements need. Of MariaDB: SKIP LOCKED. Of MySQL: STOP REPLICA (8.0.22), and
-# columns that are
-# added in an instant (8.0.29).
+# Required by statements. MariaDB: SKIP LOCKED. MySQL: STOP REPLICA (8.0.22), and columns
+# that are added instantly (8.0.29).
 OLDEST = {"MariaDB": (10, 6, 0), "MySQL": (8, 0, 29)}
-# Series with long-term support, and the year and month in which it ends; None: later than
-# is known.
+# Series with long-term support, with the year and month in which it ends; None: later
+# than known.
 LONG_TERM: dict[str, dict[tuple[int, int], tuple[int, int] | None]] = {
     "MariaDB": {
         (10, 6): (2026, 7),
@@ -21,13 +20,13 @@ LONG_TERM: dict[str, dict[tuple[int, int], tuple[int, int] | None]] = {
     },
     "MySQL": {(8, 0): (2026, 4), (8, 4): (2032, 4), (9, 7): None},
 }
-# MariaDB's greeting begins with it for clients that know no 10
+# MariaDB puts this before its version for old clients that expect a 5.x server.
 REPLICATION_PREFIX = "5.5.5-"
 
 
 class Server(NamedTuple):
-    """A server's kind, MySQL or MariaDB, and the numbers of its version; (0, 0, 0) if it
-    says none.
+    """Kind of a server (MySQL or MariaDB) and numbers of its version; (0, 0, 0) if
+    unknown.
     """
 
     kind: str
@@ -35,8 +34,8 @@ class Server(NamedTuple):
 
 
 def parse_version(version: str) -> Server:
-    """Parse what a server says of its version. Percona Server, Aurora and the clouds' MySQL
-    are MySQL.
+    """Parse the version string of a server. Percona Server, Aurora and the clouds' MySQL
+    count as MySQL.
 
     >>> parse_version("10.11.6-MariaDB-0+deb12u1")
     Server(kind='MariaDB', numbers=(10, 11, 6))
@@ -44,9 +43,9 @@ def parse_version(version: str) -> Server:
     ((10, 6, 12), 'MySQL')
     """
     kind = "MariaDB" if "mariadb" in version.lower() else "MySQL"
-    found = re.match(r"(\d+)\.(\d+)(?:\.(\d+))?", version.removeprefix(REPLICATION_PREFIX))
+    match = re.match(r"(\d+)\.(\d+)(?:\.(\d+))?", version.removeprefix(REPLICATION_PREFIX))
     return Server(
-        kind, (int(found[1]), int(found[2]), int(found[3] or 0)) if found else (0, 0, 0)
+        kind, (int(match[1]), int(match[2]), int(match[3] or 0)) if match else (0, 0, 0)
     )
 
 
@@ -66,23 +65,24 @@ TOO_OLD = "%(version)s is too old. %(oldest)s is required, or a later version."
 
 
 def too_old_message(version: str) -> str:
+    """Return the error text for a version that is too old."""
     return TOO_OLD % {"version": version, "oldest": oldest_versions()}
 
 
 def oldest_versions() -> str:
-    """Return the oldest versions in words."""
+    """Return the oldest supported versions as text."""
     return " or ".join(
-        f"{kind} {'.'.join(map(str, one)).removesuffix('.0')}"
-        for kind, one in OLDEST.items()
+        f"{kind} {'.'.join(map(str, numbers)).removesuffix('.0')}"
+        for kind, numbers in OLDEST.items()
     )
 
 
 def is_maintained(version: str, *, now: tuple[int, int]) -> bool:
-    """Return True if a version gets security fixes in a month (year, month), as far as is
+    """Return True if a version gets security fixes in a month (year, month), as far as
     known.
 
-    A version that is newer than all that are known does. One between series with long-term
-    support does not for long.
+    A version that is newer than all known series counts as maintained. Short-term
+    series between two long-term series do not.
 
     >>> is_maintained("8.0.44", now=(2026, 11)), is_maintained("8.4.7", now=(2026, 11))
     (False, True)
@@ -90,8 +90,8 @@ def is_maintained(version: str, *, now: tuple[int, int]) -> bool:
     (False, True)
     """
     kind, numbers = parse_version(version)
-    known = LONG_TERM[kind]
-    if numbers[:2] not in known:
-        return numbers[:2] > max(known)
-    end = known[numbers[:2]]
+    series = LONG_TERM[kind]
+    if numbers[:2] not in series:
+        return numbers[:2] > max(series)
+    end = series[numbers[:2]]
     return end is None or now <= end

@@ -1,7 +1,7 @@
-"""Rights that accounts of MySQL and MariaDB need, declared once.
+"""Rights that accounts of MySQL and MariaDB need.
 
-The examination tries an account by them, `manage.py grants` prints them, and
-docs/reference/grants.md is made from them.
+The checks of a node test an account for them, `manage.py grants` prints them, and
+docs/reference/grants.md is generated from them.
 """
 
 from __future__ import annotations
@@ -14,12 +14,11 @@ from metadata.grouping import grouped
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """A right, by MariaDB's name, "" if it is not needed there; `mysql`: MySQL's name, if
-    that differs.
+    """A right by its name in MariaDB ("" if not needed there), and in MySQL if that
+    differs.
 
-    `why`: what needs it. `everywhere`: it is granted on *.*, not on one database.
-    `optional`: without it
-    something is less exact.
+    `why`: the use of the right. `everywhere`: granted on *.*, not on one database.
+    `optional`: without the right, some results are less exact.
     """
 
     right: str
@@ -29,7 +28,7 @@ class Grant:
     optional: bool = False
 
     def named(self, flavour: str) -> str:
-        """Return the name that a flavour (`mysql` or `mariadb`) has for it."""
+        """Return the name of the right in `mysql` or `mariadb`."""
         return self.mysql if flavour == "mysql" and self.mysql else self.right
 
     @property
@@ -94,7 +93,7 @@ METADATA = (
     Grant("", "migrations: foreign keys", mysql="REFERENCES"),
     Grant("DROP", "migrations: removed tables"),
 )
-ACCOUNTS = {  # what each is for, and what it needs
+ACCOUNTS = {  # account → (purpose, rights)
     "node": ("brokers, on a node's database", NODE),
     "promotion": (
         "brokers, in addition, for promote_node on the primary and its replica",
@@ -108,21 +107,21 @@ FLAVOURS = {"mariadb": "MariaDB", "mysql": "MySQL"}
 
 
 def grant_statements(
-    given: Sequence[Grant], *, flavour: str, database: str, username: str, host: str = "%"
+    grants: Sequence[Grant], *, flavour: str, database: str, username: str, host: str = "%"
 ) -> list[str]:
-    """Return the GRANT statements for an account, those that are optional last.
+    """Return the GRANT statements for an account, optional rights last.
 
     >>> grant_statements(READER, flavour="mysql", database="node1", username="spark")
     ["GRANT SELECT ON `node1`.* TO 'spark'@'%';"]
     """
-    whom = f"'{username}'@'{host}'"
-    found = []
-    named = [one for one in given if one.named(flavour)]
+    account = f"'{username}'@'{host}'"
+    statements = []
+    needed = [grant for grant in grants if grant.named(flavour)]
     for (everywhere, _), rights in grouped(
-        ((one.everywhere, one.optional), one) for one in named
+        ((grant.everywhere, grant.optional), grant) for grant in needed
     ).items():
-        where = "*.*" if everywhere else f"`{database}`.*"
-        found.append(
-            f"GRANT {', '.join(one.named(flavour) for one in rights)} ON {where} TO {whom};"
+        target = "*.*" if everywhere else f"`{database}`.*"
+        statements.append(
+            f"GRANT {', '.join(grant.named(flavour) for grant in rights)} ON {target} TO {account};"
         )
-    return found
+    return statements

@@ -8,13 +8,13 @@ from urllib.parse import unquote, urlsplit
 
 LETTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789")
 ALLOWED = (LETTERS | set("!#$%&'*+/=?^_`{|}~.-"), LETTERS | set(".-"))
-MOST_CHARS = 254
+MAX_CHARS = 254
 PORTS = {"smtp": 25, "smtp+starttls": 587, "smtps": 465}
 
 
 class MailServer(NamedTuple):
-    """Server that takes mails; `security` is '' (plain), tls (from the first byte) or
-    starttls.
+    """A mail server; `security` is "" (plain text), "tls" (from the first byte) or
+    "starttls".
     """
 
     host: str
@@ -25,10 +25,8 @@ class MailServer(NamedTuple):
 
 
 def parse_server(url: str) -> MailServer:
-    """The parts of smtp://user:password@host:port; %-escapes in user and password are
-    undone.
-
-    Raises ValueError.
+    """Parse smtp://user:password@host:port, with %-escapes in user and password. Raises
+    ValueError.
 
     >>> server = parse_server("smtp+starttls://ops:a%40b@mail.example.org")
     >>> server.host, server.port, server.username, server.password, server.security
@@ -54,7 +52,8 @@ def parse_server(url: str) -> MailServer:
 
 
 def parse_addresses(text: str) -> list[str]:
-    """The e-mail addresses in a text, separated by commas, semicolons or blanks, each once.
+    """Return the e-mail addresses in a text, separated by commas, semicolons or spaces,
+    without duplicates.
 
     >>> parse_addresses("a@x.org, b@x.org; a@x.org")
     ['a@x.org', 'b@x.org']
@@ -63,8 +62,8 @@ def parse_addresses(text: str) -> list[str]:
 
 
 def is_allowed_recipient(address: str, domains: Collection[str]) -> bool:
-    """Return True if mails may go to an address: its domain is one of some, to the letter;
-    or there are none.
+    """Return True if the domain of an address is in `domains` (exactly), or if `domains`
+    is empty.
 
     >>> is_allowed_recipient("ops@Example.org", ["example.org"])
     True
@@ -72,22 +71,24 @@ def is_allowed_recipient(address: str, domains: Collection[str]) -> bool:
     False
     """
     return not domains or address.rpartition("@")[2].lower() in {
-        one.lower() for one in domains
+        domain.lower() for domain in domains
     }
 
 
 def is_address(text: str) -> bool:
-    """Return True if a text looks like an e-mail address: somebody, an at sign, a place,
-    nothing odd.
+    """Return True if a text looks like an e-mail address.
 
     >>> [is_address(one) for one in ("ops@example.org", "ops@localhost", "ops", "a@b@c",
     ...     "a b@c", "a@-")]
     [True, True, False, False, False, False]
     """
-    person, _at, place = text.partition("@")
-    good = all(
-        part and set(part) <= ALLOWED[index] for index, part in enumerate((person, place))
+    user, _at, domain = text.partition("@")
+    has_valid_parts = all(
+        part and set(part) <= ALLOWED[index] for index, part in enumerate((user, domain))
     )
     return (
-        good and len(text) <= MOST_CHARS and place[0] not in ".-" and place[-1] not in ".-"
+        has_valid_parts
+        and len(text) <= MAX_CHARS
+        and domain[0] not in ".-"
+        and domain[-1] not in ".-"
     )

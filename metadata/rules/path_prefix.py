@@ -1,5 +1,5 @@
-"""The path of the portal and the API behind a proxy, such as /catmq; '' if they have the
-whole host.
+"""Path of the portal and the API on a host that a proxy shares, such as /catmq; "" without
+a prefix.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 PREFIX = re.compile(r"(/[A-Za-z0-9._~-]+)+")
 MAX_CHARS = 200
-# The first segments of the server's own paths; a test compares them with the URL
+# First segments of the server's own paths; a test compares them with the URL
 # configuration.
 OWN_SEGMENTS = frozenset((
     "acknowledge", "admin", "alarms", "api", "audit", "brokers", "checks", "consistency",
@@ -42,8 +42,8 @@ def prefix_problem(prefix: str) -> str:
     if len(prefix) > MAX_CHARS:
         return f"must have at most {MAX_CHARS} characters, not {len(prefix)}."
     first_segment = prefix.split("/")[1]
-    # A proxy may remove the prefix or leave it: with /topics it is unknown what /topics/a
-    # is.
+    # A proxy may remove the prefix or leave it. With the prefix /topics, the meaning of
+    # /topics/a would be unclear.
     if first_segment in OWN_SEGMENTS:
         return (
             f"must not begin with /{first_segment}, a path of the server itself: take "

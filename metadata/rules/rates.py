@@ -1,9 +1,9 @@
 """Rate limit of sends: a token bucket that may go into debt.
 
-A bucket holds up to a second's worth and fills evenly. What is let through when a request's
-worth (or, of a larger request, all a bucket can hold) is there, is taken whole; the rest is
-owed and has to flow in first. So a request of any size passes in the end, and over time no
-more than the rate does.
+A bucket holds up to a second's worth of the rate and fills evenly. A request passes as
+soon as the bucket has its amount, or is full for a larger amount. Then the whole amount
+is taken, which may leave a debt that must be refilled first. So a request of any size
+passes in the end, and over time no more than the rate passes.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ BURST_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """Limits on sends in a second, by all brokers together; None: any number."""
+    """Limits on sends per second, for all brokers together; None: no limit."""
 
     messages: int | None = None
     bytes: int | None = None
@@ -30,19 +30,21 @@ UNLIMITED = Rates()
 
 @dataclass(slots=True)
 class Bucket:
-    """Level of a bucket, as of the time `at` in seconds; below zero it is owed."""
+    """Level of a bucket at the time `at` in seconds; below zero it is a debt."""
 
     level: float
     at: float
 
 
-# of a limit, shared evenly: what a process may send before the others know that it is asked
+# Part of the limit that is shared evenly: the amount a process may send before the other
+# processes know its demand.
 RESERVE = 0.1
 
 
 def share_of_limit(*, mine: float, others: float, processes: int) -> float:
-    """Return which part of a limit a process may use, by what it and the others are asked
-    to send.
+    """Return the share of a limit that a process may use.
+
+    `mine` is the demand of the process, `others` that of all other processes.
 
     >>> share_of_limit(mine=0, others=0, processes=4)
     0.25
@@ -60,7 +62,8 @@ def share_of_limit(*, mine: float, others: float, processes: int) -> float:
 
 
 def wait_s(bucket: Bucket, *, rate: float, amount: float, now: float) -> float:
-    """Seconds until `amount` may pass, 0 if it may now; brings the bucket to `now`.
+    """Return the seconds until `amount` may pass, 0 if it may pass now. Refills the bucket
+    up to `now`.
 
     >>> wait_s(Bucket(level=0.0, at=10.0), rate=100.0, amount=50, now=10.0)
     0.5
@@ -68,7 +71,8 @@ def wait_s(bucket: Bucket, *, rate: float, amount: float, now: float) -> float:
     ...     now=11.0)  # more than it can ever hold
     0.0
     """
-    full = rate * BURST_S
-    bucket.level = min(full, bucket.level + rate * max(0.0, now - bucket.at))
+    capacity = rate * BURST_S
+    # A clock that was set back adds nothing.
+    bucket.level = min(capacity, bucket.level + rate * max(0.0, now - bucket.at))
     bucket.at = now
-    return max(0.0, (min(amount, full) - bucket.level) / rate)
+    return max(0.0, (min(amount, capacity) - bucket.level) / rate)

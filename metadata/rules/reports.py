@@ -1,19 +1,19 @@
-"""Conclusions of reports; counts and times are given."""
+"""Conclusions of reports."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import date, timedelta
 
-BUSY = 50_000_000  # messages of a queue a day: above it more queues help
-CALM = 1_000_000  # messages of a topic a day: below it one queue does
+BUSY_QUEUE = 50_000_000  # messages per queue and day; above it more queues help
+CALM_TOPIC = 1_000_000  # messages per topic and day; below it a single queue is enough
 
 
 def judge_topic(*, sent: int, groups: int, queues: int, days: int) -> str:
     """Return the verdict on a topic, '' if there is none.
 
-    zombie: nobody sends, nobody reads; unsubscribed: sent to but not read; idle: read but
-    not sent to.
+    zombie: no sends and no subscriptions; unsubscribed: sends, but no subscription;
+    idle: subscriptions, but no sends.
 
     >>> judge_topic(sent=0, groups=0, queues=4, days=7)
     'zombie'
@@ -30,22 +30,27 @@ def judge_topic(*, sent: int, groups: int, queues: int, days: int) -> str:
         return "idle" if groups else "zombie"
     if not groups:
         return "unsubscribed"
-    if sent / days / queues > BUSY:
+    if sent / days / queues > BUSY_QUEUE:
         return "should expand"
-    return "should shrink" if queues > 1 and sent / days < CALM else ""
+    return "should shrink" if queues > 1 and sent / days < CALM_TOPIC else ""
 
 
-def percentile(rising: Sequence[int], percent: int) -> int | None:
-    """The value below which so many percent of the rising ones lie; None of none.
+def percentile(sorted_values: Sequence[int], percent: int) -> int | None:
+    """Return the value below which `percent` percent of the sorted values lie, None if
+    there are none.
 
     >>> percentile([1, 2, 3, 4], 50), percentile([7], 99), percentile([], 50)
     (3, 7, None)
     """
-    return rising[min(len(rising) - 1, len(rising) * percent // 100)] if rising else None
+    return (
+        sorted_values[min(len(sorted_values) - 1, len(sorted_values) * percent // 100)]
+        if sorted_values
+        else None
+    )
 
 
 def day_name(number: int) -> str:
-    """A day, counted from 1970, as text.
+    """Return a day, counted from 1970, as text.
 
     >>> day_name(0), day_name(20_779)
     ('1970-01-01', '2026-11-22')
@@ -53,10 +58,10 @@ def day_name(number: int) -> str:
     return (date(1970, 1, 1) + timedelta(days=number)).isoformat()
 
 
-def days_until_full(free: int, a_day: float) -> int | None:
-    """After how many days nothing is free any more; None if it does not grow.
+def days_until_full(free: int, growth_per_day: float) -> int | None:
+    """Return the days until no byte is free, None if the size does not grow.
 
     >>> days_until_full(100, 30.0), days_until_full(100, 0.0), days_until_full(-5, 1.0)
     (3, None, 0)
     """
-    return max(0, int(free / a_day)) if a_day > 0 else None
+    return max(0, int(free / growth_per_day)) if growth_per_day > 0 else None

@@ -1,8 +1,8 @@
-"""Types of settings: the values that one takes, its unit, and the meaning of null.
+"""Types of settings: the valid values, the unit, and the meaning of null.
 
-A setting is declared once, as a field of a dataclass made by `setting`: its name, type,
-default, label and help. Checks, the API's shapes, forms and pages of the portal, the
-reference page and the client's options are made from that.
+A setting is declared once, as a field of a dataclass that is made with `setting`: its
+name, type, default, label and help. Checks, shapes of the API, forms and pages of the
+portal, the reference page and the options of the client are derived from it.
 """
 
 from __future__ import annotations
@@ -14,40 +14,42 @@ from dataclasses import dataclass, field
 from inspect import get_annotations
 from typing import Any
 
-Check = Callable[[str], object]  # raises ValueError that says what is wrong
-# What cannot be written as name=value,value on a line: blanks at an end, commas, line ends.
+Check = Callable[[str], object]  # raises ValueError with the problem
+# Not possible in name=value,value on a line: spaces at an end, commas, line ends.
 _UNWRITABLE = re.compile(r"^\s|\s$|[,\x00-\x1f\x7f-\x9f\u2028\u2029]")
 _WRITABLE = "no comma or control character, and no blank at its ends"
 
 
 @dataclass(frozen=True)
 class Kind:
-    """Base of types. `null`: the meaning of null, or of an empty text; '' if a value is
-    needed.
+    """Base of types. `null`: the meaning of null or of an empty text; "" if a value is
+    required.
     """
 
     null: str = field(default="", kw_only=True)
 
     def problem(self, value: Any) -> str | None:
-        """Return what is wrong with a value, None if nothing."""
+        """Return the problem with a value, None if it is valid."""
         raise NotImplementedError
 
     def range(self) -> str:
-        """Return the values that it takes, in words."""
+        """Return a description of the valid values."""
         raise NotImplementedError
 
     def written(self, value: Any) -> Any:
-        """Return a value as requests and answers write it."""
+        """Return a value as requests and answers have it."""
         return value
 
 
 @dataclass(frozen=True)
 class Text(Kind):
-    """A text of at most `most` characters; `check` says what else is asked of it."""
+    """A text of at most `most` characters; `check` raises ValueError for other
+    restrictions.
+    """
 
     most: int
     check: Check | None = None
-    lines: bool = False  # may have several
+    lines: bool = False  # may have several lines
 
     def problem(self, value: Any) -> str | None:
         if not isinstance(value, str) or len(value) > self.most:
@@ -89,9 +91,9 @@ class Headers(Kind):
             return "must be an object of names, each with a list of values"
         if len(value) > self.names:
             return f"has {len(value)} names; at most {self.names} are allowed"
-        found = (self._of_one(name, values) for name, values in value.items())
-        if wrong := next(filter(None, found), None):
-            return wrong
+        problems = (self._header_problem(name, values) for name, values in value.items())
+        if problem := next(filter(None, problems), None):
+            return problem
         texts = [text for name, values in value.items() for text in (name, *values)]
         size = sum(len(text.encode(errors="replace")) for text in texts)
         return (
@@ -100,23 +102,26 @@ class Headers(Kind):
             else f"has {size} bytes; at most {self.most} are allowed"
         )
 
-    def _of_one(self, name: Any, values: Any) -> str | None:
+    def _header_problem(self, name: Any, values: Any) -> str | None:
+        """Return the problem with a header and its values, None if there is none."""
         if not isinstance(name, str) or not name or "=" in name or _UNWRITABLE.search(name):
             return (
                 f"{str(name)[:50]!r} is no name of a header: it has no equals sign, and "
                 f"{_WRITABLE}"
             )
-        if not isinstance(values, list) or not all(isinstance(one, str) for one in values):
+        if not isinstance(values, list) or not all(
+            isinstance(value, str) for value in values
+        ):
             return f"{name[:50]!r} must have a list of texts"
         if not 0 < len(values) <= self.values:
             return f"{name[:50]!r} has {len(values)} values; 1 to {self.values} are allowed"
         if not all(values):
             return f"a value of {name[:50]!r} is missing beside = or a comma"
-        odd = next((one for one in values if _UNWRITABLE.search(one)), None)
+        invalid_value = next((value for value in values if _UNWRITABLE.search(value)), None)
         return (
             None
-            if odd is None
-            else f"{odd[:50]!r} is no value of {name[:50]!r}: it has {_WRITABLE}"
+            if invalid_value is None
+            else f"{invalid_value[:50]!r} is no value of {name[:50]!r}: it has {_WRITABLE}"
         )
 
     def range(self) -> str:
@@ -131,7 +136,7 @@ class Headers(Kind):
 
 @dataclass(frozen=True)
 class Whole(Kind):
-    """A whole number from `least` to `most`; null too if that means something."""
+    """A whole number from `least` to `most`, or null if `null` is set."""
 
     least: int
     most: int
@@ -140,12 +145,12 @@ class Whole(Kind):
     def problem(self, value: Any) -> str | None:
         if value is None and self.null:
             return None
-        good = (
+        is_valid = (
             isinstance(value, int)
             and not isinstance(value, bool)
             and self.least <= value <= self.most
         )
-        return None if good else f"must be a whole number from {self.range()}"
+        return None if is_valid else f"must be a whole number from {self.range()}"
 
     def range(self) -> str:
         return f"{self.least} to {self.most}{' or null' if self.null else ''}"
@@ -153,7 +158,7 @@ class Whole(Kind):
 
 @dataclass(frozen=True)
 class Choice(Kind):
-    """One of some words, each with its meaning."""
+    """One of several words, each with its meaning."""
 
     words: Mapping[str, str]
 
@@ -180,25 +185,31 @@ class Flag(Kind):
 
 @dataclass(frozen=True)
 class Numbers(Kind):
-    """A list of whole numbers; of different ones if they are `ids`, else of 1 to 100."""
+    """A list of whole numbers: different ones if they are `ids`, otherwise 1 to 100 of
+    them.
+    """
 
     most: int
     unit: str = ""
     ids: bool = False
 
     def problem(self, value: Any) -> str | None:
-        good = isinstance(value, list) and all(
-            isinstance(one, int) and not isinstance(one, bool) and 0 <= one <= self.most
-            for one in value
+        is_valid = isinstance(value, list) and all(
+            isinstance(number, int)
+            and not isinstance(number, bool)
+            and 0 <= number <= self.most
+            for number in value
         )
         if self.ids:
             return (
                 None
-                if good and len(set(value)) == len(value)
+                if is_valid and len(set(value)) == len(value)
                 else "must be a list of different ids"
             )
         return (
-            None if good and 0 < len(value) <= 100 else f"must be a list of {self.range()}"
+            None
+            if is_valid and 0 < len(value) <= 100
+            else f"must be a list of {self.range()}"
         )
 
     def range(self) -> str:
@@ -212,7 +223,7 @@ class Numbers(Kind):
 
 @dataclass(frozen=True)
 class Setting:
-    """A declared setting. `label` heads its form field and page row; `help` ends with a
+    """A declared setting. `label` is the heading in forms and pages; `help` ends with a
     full stop.
     """
 
@@ -232,7 +243,7 @@ def declared_settings(owner: type) -> dict[str, Setting]:
     """Return the settings that a dataclass declares, by name, its own before those of its
     bases.
     """
-    fields = {one.name: one for one in dataclasses.fields(owner)}
+    fields = {field_info.name: field_info for field_info in dataclasses.fields(owner)}
     names = [name for base in owner.__mro__ for name in get_annotations(base)]
     return {
         name: Setting(name, default=fields[name].default, **fields[name].metadata)
@@ -241,5 +252,5 @@ def declared_settings(owner: type) -> dict[str, Setting]:
 
 
 def read_settings(settings: Iterable[str], row: object) -> dict[str, Any]:
-    """Return the values of settings in a row, or in any object that has them."""
+    """Return the values of settings in a row, or in any object with these attributes."""
     return {name: getattr(row, name) for name in settings}

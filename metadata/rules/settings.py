@@ -1,5 +1,5 @@
-"""Settings of topics, groups, subscriptions and API keys: each is declared here or in
-`Delivery`.
+"""Settings of topics, groups, subscriptions, nodes and API keys. Those of a delivery are
+in `Delivery`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ DAYS = 3650
 
 
 def check_addresses(value: str) -> None:
-    """Raises ValueError unless a text lists addresses and networks."""
+    """Raise ValueError unless a text lists addresses and networks."""
     try:
         parse_networks(value)
     except ValueError as error:
@@ -42,11 +42,13 @@ def check_addresses(value: str) -> None:
 
 
 def check_emails(value: str) -> None:
-    """Raises ValueError unless a text lists e-mail addresses."""
-    wrong = [one for one in mail.parse_addresses(value) if not mail.is_address(one)]
-    if wrong:
+    """Raise ValueError unless a text lists e-mail addresses."""
+    invalid = [
+        address for address in mail.parse_addresses(value) if not mail.is_address(address)
+    ]
+    if invalid:
         raise ValueError(
-            f"{wrong[0][:100]!r} is not an e-mail address; separate several by commas"
+            f"{invalid[0][:100]!r} is not an e-mail address; separate several by commas"
         )
 
 
@@ -162,7 +164,7 @@ class LimitSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class ShareSettings:
-    """Leases of a share group; groups of other modes do without."""
+    """Leases of a share group; other groups ignore them."""
 
     lease_ms: int = setting(
         30_000,
@@ -283,27 +285,29 @@ KEY = declared_settings(RateSettings)
 NODE = declared_settings(NodeSettings)
 
 
-def check_settings(fields: Fields, given: Mapping[str, Any]) -> dict[str, Any]:
-    """`given` if every field exists and takes its value; raises Invalid naming all that do
-    not.
+def check_settings(fields: Fields, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return `values` if every setting exists and accepts its value.
+
+    Raises Invalid with an error for each that does not.
 
     >>> check_settings(SUBSCRIPTION, {"stopped": True})
     {'stopped': True}
     """
     errors = [
         FieldError(name, problem)
-        for name, value in given.items()
-        if (problem := _problem(fields, name, value))
+        for name, value in values.items()
+        if (problem := _find_problem(fields, name, value))
     ]
     if errors:
         raise Invalid(
-            "; ".join(f"{one.field}: {one.message}" for one in errors), errors=errors
+            "; ".join(f"{error.field}: {error.message}" for error in errors), errors=errors
         )
-    return dict(given)
+    return dict(values)
 
 
-def _problem(fields: Fields, name: str, value: Any) -> str | None:
+def _find_problem(fields: Fields, name: str, value: Any) -> str | None:
+    """Return the problem with a value, None if there is none."""
     if name not in fields:
         return f"is not a setting here; there are {', '.join(fields)}"
-    found = fields[name]
-    return (found.kind if isinstance(found, Setting) else found).problem(value)
+    field = fields[name]
+    return (field.kind if isinstance(field, Setting) else field).problem(value)

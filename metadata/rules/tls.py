@@ -1,11 +1,11 @@
-"""TLS to databases: the modes of a connection, and the meaning of a driver's error.
+"""TLS to databases: the modes of a connection, and the meaning of driver errors.
 
-A mode and a CA file stand in the URL of a database (`?tls=verify&ca=/path`) or in the row
-of a node. mysqlclient is compiled against one of two libraries: with MariaDB's, REQUIRED
-goes on in plain text when the server offers no TLS, and PREFERRED never encrypts. So
-whoever connects asks `is_plain` afterwards. MariaDB's library from 3.4 on verifies less
-than VERIFY_IDENTITY says. So whoever connects calls
-`check_driver` before.
+A mode and a CA file are part of a database URL (`?tls=verify&ca=/path`) or of the row
+of a node. mysqlclient is compiled against one of two libraries. With MariaDB's,
+REQUIRED continues in plain text if the server offers no TLS, and PREFERRED never
+encrypts. So the caller checks `is_plain` after connecting. MariaDB's library from 3.4
+on verifies less than VERIFY_IDENTITY promises. So the caller calls `check_driver`
+before connecting.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MODES = {
     "verify": "verify: encrypt, verify the certificate and the host name",
 }
 MAX_PATH = 1000  # characters
-CLIENT_SSL = 0x800  # the server's greeting has this bit if it offers TLS
+CLIENT_SSL = 0x800  # capability bit in the greeting of a server that offers TLS
 FAILURES = {
     "tls_required": "The server requires TLS. Set tls to verify, or to on.",
     "tls_not_offered": (
@@ -73,8 +73,9 @@ FAILURES = {
         "server."
     ),
 }
-# Words of OpenSSL and of both libraries; the first that is found counts.
-_SIGNS = (
+# Parts of messages of OpenSSL and of both libraries, each with its key in FAILURES; the
+# first match counts.
+_ERROR_SIGNS = (
     ("insecure transport", "tls_required"),
     ("does not support it", "tls_not_offered"),
     ("does not offer TLS", "tls_not_offered"),
@@ -96,26 +97,25 @@ _SIGNS = (
     ("system lib", "tls_no_ca"),
     ("CA certificate is required", "tls_no_ca"),
 )
-# What MariaDB's library takes for local: these addresses, and a socket file, which it uses
-# for localhost.
+# Hosts that MariaDB's library treats as local; it also uses a socket file for localhost.
 _NOT_COMPARED = ("127.0.0.1", "::1", "localhost")
-# its value does not matter to MariaDB's library
-_SKIPS = "MARIADB_TLS_DISABLE_PEER_VERIFICATION"
-# for a Python whose OpenSSL looks elsewhere
+# MariaDB's library reacts to this variable whatever its value is.
+_NO_VERIFY_VARIABLE = "MARIADB_TLS_DISABLE_PEER_VERIFICATION"
+# For a Python whose OpenSSL looks in another place.
 _DEBIAN_CAS = "/etc/ssl/certs/ca-certificates.crt"
-_NUMBERS = (2026, 3159)  # TLS failed; the server requires it
+_TLS_ERROR_NUMBERS = (2026, 3159)  # TLS failed; the server requires it
 
 
 class Tls(NamedTuple):
-    """TLS of a URL; `mode` is '' if the URL does not name one."""
+    """TLS settings of a URL; `mode` is "" if the URL has none."""
 
     mode: str = ""
     ca: str = ""
 
 
 class Refused(Exception):
-    """A connection would not be as secure as its mode says. Has the arguments of a driver's
-    TLS error.
+    """The connection would be less secure than its mode. Has the arguments of a TLS error
+    of the driver.
     """
 
     def __init__(self, reason: str) -> None:
@@ -123,20 +123,20 @@ class Refused(Exception):
 
 
 class PlainText(Refused):
-    """The server does not offer TLS, so nothing was asked of it."""
+    """The server does not offer TLS, so no password or query was sent."""
 
     def __init__(self) -> None:
         super().__init__("the server does not offer TLS")
 
 
 def check_driver(mode: str, host: str, library: str, environ: Container[str]) -> None:
-    """Raise Refused if mysqlclient's library would not verify the certificate although
-    `mode` asks for it.
+    """Raise Refused if the driver would not verify the certificate although `mode` is
+    "verify".
 
-    `library` is its version, `environ` has the names of the process's environment.
-    MariaDB's library from
-    3.4 on compares no name where it takes the server for local, which is also the near end
-    of a tunnel. Oracle's versions begin at 8.
+    `library` is the version of mysqlclient's library, `environ` the names of the
+    environment variables. MariaDB's library from 3.4 on compares no host name if it
+    takes the server for local, which may be the near end of a tunnel. Versions of
+    Oracle's library begin at 8.
 
     >>> check_driver("verify", "::1", "3.4.10", {})
     Traceback (most recent call last):
@@ -146,8 +146,8 @@ def check_driver(mode: str, host: str, library: str, environ: Container[str]) ->
     """
     if mode != "verify":
         return
-    if _SKIPS in environ:
-        raise Refused(f"{_SKIPS} is set")
+    if _NO_VERIFY_VARIABLE in environ:
+        raise Refused(f"{_NO_VERIFY_VARIABLE} is set")
     numbers = re.match(r"(\d+)\.(\d+)", library)
     version = (int(numbers[1]), int(numbers[2])) if numbers else (3, 4)
     if host in _NOT_COMPARED and (3, 4) <= version < (8, 0):
@@ -157,7 +157,8 @@ def check_driver(mode: str, host: str, library: str, environ: Container[str]) ->
 
 
 def connect_arguments(mode: str, ca: str) -> dict[str, Any]:
-    """Return the arguments with which mysqlclient connects so; ask `is_plain` afterwards.
+    """Return the arguments with which mysqlclient connects. Check `is_plain` after
+    connecting.
 
     >>> connect_arguments("verify", "/etc/ca.pem")
     {'ssl_mode': 'VERIFY_IDENTITY', 'ssl': {'ca': '/etc/ca.pem'}}
@@ -168,10 +169,11 @@ def connect_arguments(mode: str, ca: str) -> dict[str, Any]:
 
 
 def system_cas() -> dict[str, str]:
-    """Return the CAs that the machine trusts, as mysqlclient takes them.
+    """Return the CAs that the machine trusts, as arguments of mysqlclient.
 
-    They are always named. Without any, MariaDB's library from 3.4 on accepts a self-signed
-    certificate if the server proves that it has the password, and compares no host name.
+    Without any CA, MariaDB's library from 3.4 on accepts a self-signed certificate if
+    the server proves that it knows the password, and compares no host name. So CAs are
+    always given.
     """
     paths = ssl.get_default_verify_paths()
     file = next(
@@ -181,12 +183,12 @@ def system_cas() -> dict[str, str]:
 
 
 def is_plain(mode: str, capabilities: int) -> bool:
-    """Return True if a connection is not encrypted although its mode asks for it."""
+    """Return True if a connection is not encrypted although its mode requires it."""
     return mode in ("on", "verify") and not capabilities & CLIENT_SSL
 
 
 def find_problem(mode: str, ca: str) -> str:
-    """Return what is wrong with a CA file's path, or else with a mode; '' if nothing.
+    """Return the problem with a mode and CA file, '' if there is none.
 
     >>> find_problem("on", "/etc/ca.pem")
     'is used by tls verify only: leave it out, or set tls to verify'
@@ -199,7 +201,7 @@ def find_problem(mode: str, ca: str) -> str:
 
 
 def parse_query(query: str) -> Tls:
-    """Return what the query of a URL says of TLS. Raises ValueError.
+    """Return the TLS settings in the query of a URL. Raises ValueError.
 
     >>> parse_query("tls=verify&ca=/etc/ca.pem")
     Tls(mode='verify', ca='/etc/ca.pem')
@@ -207,9 +209,9 @@ def parse_query(query: str) -> Tls:
     if not query:
         return Tls()
     pairs = parse_qsl(query, keep_blank_values=True)
-    given = dict(pairs)
-    mode, ca = given.pop("tls", ""), given.pop("ca", "")
-    if given or len(pairs) > 2 or find_problem(mode, ca):
+    values = dict(pairs)
+    mode, ca = values.pop("tls", ""), values.pop("ca", "")
+    if values or len(pairs) > 2 or find_problem(mode, ca):
         raise ValueError(
             "must end with ?tls=off, ?tls=on, ?tls=verify or ?tls=verify&ca=/path, or without it"
         )
@@ -228,31 +230,28 @@ def is_local(host: str) -> bool:
         return host == "localhost" or host.startswith("/")
 
 
-def classify_error(number: object, said: str, *, ca: str) -> str:
-    """Return the key in FAILURES of a driver's error, '' if it has to do with something
-    else.
+def classify_error(number: object, message: str, *, ca: str) -> str:
+    """Return the key in FAILURES of a driver error, '' if it is no TLS error.
 
     >>> classify_error(2026, "TLS/SSL error: certificate has expired", ca="")
     'tls_expired'
     >>> classify_error(1045, "Access denied", ca="")
     ''
     """
-    if number not in _NUMBERS:
+    if number not in _TLS_ERROR_NUMBERS:
         return ""
-    key = next((key for sign, key in _SIGNS if sign in said), "tls_no_handshake")
+    key = next((key for sign, key in _ERROR_SIGNS if sign in message), "tls_no_handshake")
     return "tls_system_ca" if not ca and key in ("tls_unknown_ca", "tls_no_ca") else key
 
 
 def find_remedy(error: BaseException | None, *, host: str, ca: str) -> str:
-    """Return what to do about a driver's error, '' if it has to do with something else than
-    TLS.
-    """
+    """Return the remedy for a driver error, '' if it is no TLS error."""
     if error is None or len(error.args) < 2:
         return ""
     key = classify_error(error.args[0], str(error.args[-1]), ca=ca)
     return FAILURES[key] % text_values(host, ca, str(error.args[-1])) if key else ""
 
 
-def text_values(host: str, ca: str, said: str) -> Mapping[str, str]:
-    """Return what the texts of FAILURES are filled with."""
-    return {"host": host, "ca": ca, "said": said}
+def text_values(host: str, ca: str, message: str) -> Mapping[str, str]:
+    """Return the values of the placeholders in FAILURES."""
+    return {"host": host, "ca": ca, "said": message}

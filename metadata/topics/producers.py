@@ -66,8 +66,8 @@ class _Counts:
 
     def take(self) -> dict[Key, int]:
         with self._lock:
-            taken, self._counts = self._counts, {}
-        return taken
+            counts, self._counts = self._counts, {}
+        return counts
 
 
 _counts = _Counts()
@@ -187,15 +187,15 @@ def _write(counts: Mapping[Key, int]) -> None:
     additions = sorted(
         (ids[key], messages) for key, messages in counts.items() if key in ids
     )
-    for some in chunks(additions, AT_ONCE):
-        rows = TopicProducer.objects.filter(pk__in=[pk for pk, _ in some])
+    for batch in chunks(additions, AT_ONCE):
+        rows = TopicProducer.objects.filter(pk__in=[pk for pk, _ in batch])
         # MySQL assigns columns from left to right and uses the new values, so the copy must
         # come before the zero.
         rows.filter(hour=hour - 1).update(
             messages_before=F("messages"), messages=0, hour=hour
         )
         rows.filter(hour__lt=hour - 1).update(messages_before=0, messages=0, hour=hour)
-        cases = [When(pk=pk, then=Value(messages)) for pk, messages in some]
+        cases = [When(pk=pk, then=Value(messages)) for pk, messages in batch]
         rows.update(
             messages=F("messages") + Case(*cases, default=Value(0)), last_seen=UtcNow()
         )
@@ -230,8 +230,8 @@ def _delete_surplus(topics: Iterable[int]) -> None:
         surplus = list(
             rows.order_by("-last_seen", "-pk").values_list("pk", flat=True)[MAX_ROWS:]
         )
-        for some in chunks(surplus, AT_ONCE):
-            rows.filter(pk__in=some).delete()
+        for batch in chunks(surplus, AT_ONCE):
+            rows.filter(pk__in=batch).delete()
 
 
 prune = PruneRule(TopicProducer.objects.all(), "last_seen", KEPT_DAYS)

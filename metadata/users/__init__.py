@@ -1,1 +1,1 @@
-"""People and API keys."""
+"""Portal users and API keys: accounts, rights, saved filters."""

@@ -1,13 +1,13 @@
-"""Users: accounts of the portal, and what each may do.
+"""Users: accounts of the portal, and their rights.
 
-administrator   an account marked as staff or superuser: everything
-owner           named among the owners of a topic or group: manages it, sends to it, reads its
-                messages
-user            sees all names, states and figures; of messages the outside, unless a right says
-                more
+administrator   an account marked as staff or superuser: may do everything
+owner           listed among the owners of a topic or group: may manage it, send to it, and
+                read its messages
+user            sees all names, states and figures, and messages without their bodies; more
+                with rights
 
-Rights have the shape of an API key's: a right and patterns over names. As there, a pattern
-speaks of topics and groups alike.
+Rights have the form of those of an API key, name patterns by right. A pattern matches
+topics and groups alike.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ LOOK: Mapping[str, tuple[str, ...]] = {access.LOOK: ("*",)}
 
 @dataclass(frozen=True, slots=True)
 class UserView:
-    """An account; `rights` only where it is no administrator."""
+    """An account. Administrators have no `rights`, because they may do everything."""
 
     name: str
     email: str
@@ -47,17 +47,17 @@ class UserView:
 
 
 def user_actor(*, name: str, administrator: bool, address: str) -> Actor:
-    """The actor of a person who logged in. Raises MetadataUnavailable."""
+    """Return the actor of a user who is logged in. Raises MetadataUnavailable."""
     if administrator:
         return Actor(kind="user", name=name, address=address, rights={**EVERYTHING, **LOOK})
     with reachable():
-        given = (
+        stored = (
             UserRights.objects.filter(name=name).values_list("rights", flat=True).first()
             or {}
         )
         topics = tuple(_owned(Topic.objects.exclude(state="deleted"), name))
         groups = tuple(_owned(ConsumerGroup.objects.filter(deleted_at__isnull=True), name))
-    rights = {right: tuple(patterns) for right, patterns in given.items()}
+    rights = {right: tuple(patterns) for right, patterns in stored.items()}
     owns = {"topic": topics, "group": groups}
     return Actor(
         kind="user", name=name, address=address, rights={**rights, **LOOK}, owns=owns
@@ -65,12 +65,13 @@ def user_actor(*, name: str, administrator: bool, address: str) -> Actor:
 
 
 def _owned(rows: Any, name: str) -> list[str]:
-    find_user = rows.filter(owners__icontains=name).values_list("name", "owners")
-    return [one for one, owners in find_user if name in owner_names(owners)]
+    # The filter also matches parts of longer names, which are sorted out below.
+    candidates = rows.filter(owners__icontains=name).values_list("name", "owners")
+    return [owned for owned, owners in candidates if name in owner_names(owners)]
 
 
 def owner_names(text: str) -> list[str]:
-    """The single names of a list of owners.
+    """Split a list of owners into names.
 
     >>> owner_names("ann, bob;cid dan")
     ['ann', 'bob', 'cid', 'dan']
@@ -107,7 +108,7 @@ def create(
     rights: Mapping[str, Sequence[str]] | None = None,
     dry_run: bool = False,
 ) -> UserView:
-    """A new account, or with `dry_run` what it would be. Needs `admin`.
+    """Create an account. With `dry_run` nothing is changed. Needs `admin`.
 
     Raises Invalid (name, password, rights), Conflict(already_exists).
     """
@@ -116,8 +117,10 @@ def create(
         raise Invalid.field(
             "name", "a user name has 1 to 150 characters from A-Z a-z 0-9 @ . + _ -"
         )
+    # Outside the transaction of _create, see _hashed.
     hashed = _hashed(password, name, dry_run=dry_run)
     values = _checked(rights)
+    # Django's own admin asks for is_staff, its permission checks for is_superuser.
     flags = {"is_staff": administrator, "is_superuser": administrator}
     row = _users().model(
         username=name, email=_users().normalize_email(email), password=hashed, **flags
@@ -132,11 +135,13 @@ def _create(
     name = row.get_username()
     if _users().filter(username=name).exists():
         raise Conflict(f"User {name} exists already.", code=Code.ALREADY_EXISTS)
-    row.pk = None  # in a transaction that was rolled back it got one
+    row.pk = None  # set by an earlier try of this transaction that was rolled back
+    # A concurrent call may pass the check above, too; then the unique index refuses it.
     try:
         row.save(force_insert=True)
     except IntegrityError:
         raise Conflict(f"User {name} exists already.", code=Code.ALREADY_EXISTS) from None
+    # Rights may be left from an account that was deleted without delete().
     UserRights.objects.update_or_create(name=name, defaults={"rights": rights})
     after = {"administrator": _is_admin(row), "email": row.email, "rights": rights}
     audit.record(actor=actor, verb="create", kind="user", name=name, after=after)
@@ -154,11 +159,11 @@ def update(
     password: str = "",
     dry_run: bool = False,
 ) -> UserView:
-    """The account with role, rights and state changed, and a new password if one is given.
-    Needs `admin`.
+    """Change role, rights and state of an account, and its password unless that is ''. Needs
+    `admin`.
 
-    `dry_run` changes nothing. Raises Invalid, NotFound, and Conflict(in_use) for the last
-    administrator who would be none.
+    With `dry_run` nothing is changed. Raises Invalid, NotFound, and Conflict(in_use) if no
+    administrator would be left.
     """
     access.require(actor, "admin", "*", what="user")
     values = _checked(rights)
@@ -182,13 +187,18 @@ def _update(
     dry_run: bool,
 ) -> UserView:
     row = _account(name)
-    known = (
+    old_rights = (
         UserRights.objects.filter(name=name).values_list("rights", flat=True).first() or {}
     )
-    before = {"administrator": _is_admin(row), "active": row.is_active, "rights": known}
+    before = {
+        "administrator": _is_admin(row),
+        "active": row.is_active,
+        "rights": old_rights,
+    }
     for column, value in columns.items():
         setattr(row, column, value)
     row.save(update_fields=tuple(columns))
+    # After the change, so that the query counts this account as it will be.
     _require_administrator(before, name)
     UserRights.objects.update_or_create(name=name, defaults={"rights": rights})
     after = {"administrator": _is_admin(row), "active": row.is_active, "rights": rights}
@@ -202,14 +212,15 @@ def _update(
 
 
 def change_own_password(*, password: str, actor: Actor, dry_run: bool = False) -> None:
-    """Give the person who asks a new password; whoever asks has proved to know the old one.
+    """Change the password of the actor. The caller has verified the old password.
 
-    `dry_run` only says whether it will do. Raises Invalid, NotFound, and Conflict for an
-    account that logs in by another service, which keeps its password.
+    With `dry_run` the password is only checked. Raises Invalid, NotFound, and Conflict for
+    an account whose password is kept by another service.
     """
     if actor.kind != "user":
         raise Forbidden(f"{actor.kind} {actor.name} has no password.")
     hashed = _hashed(password, actor.name, dry_run=dry_run)
+    # Accounts of LDAP or single sign-on have no usable password here.
     if not _account(actor.name).has_usable_password():
         raise Conflict(
             f"The password of {actor.name} is kept by the service that checks it: change it there."
@@ -230,37 +241,39 @@ def _save_password(hashed: str, actor: Actor) -> None:
 
 
 def _hashed(password: str, name: str, *, dry_run: bool) -> str:
-    """A password as it is kept, '' for a dry run; raises Invalid if it is too easy.
+    """Return the hash of a password, '' for a dry run. Raises Invalid if it is too easy.
 
-    Never asked inside a transaction: it takes a second on a busy machine, and the database
-    ends transactions that rest for so long, because they hold locks that everybody waits
-    for.
+    Must not be called in a transaction: it takes up to a second on a busy machine, and the
+    database ends transactions that are idle for seconds, because of their locks.
     """
-    _check_password(password, name)
+    try:
+        password_validation.validate_password(password, get_user_model()(username=name))
+    except ValidationError as error:
+        raise Invalid.field("password", " ".join(error.messages)) from None
     return "" if dry_run else make_password(password)
 
 
 @transactional
 def delete(*, name: str, confirm: str | None, actor: Actor, dry_run: bool = False) -> None:
-    """Forget an account, its rights and its filters; whoever is logged in with it is so no
-    more.
+    """Delete an account, its rights and its filters. Its sessions end at once.
 
-    Needs `admin`. The names of owners stay as they are: see `owned`. `dry_run` changes
-    nothing. Raises NotFound, Invalid(not_confirmed), and Conflict(in_use) for the last
-    administrator.
+    Needs `admin`. The name stays in lists of owners (see owned_names). With `dry_run`
+    nothing is changed. Raises NotFound, Invalid(not_confirmed), and Conflict(in_use) for
+    the last administrator.
     """
     access.require(actor, "admin", "*", what="user")
     row = _account(name)
     check_confirmed(name, confirm)
     rights = UserRights.objects.filter(name=name)
-    known = rights.values_list("rights", flat=True).first() or {}
+    old_rights = rights.values_list("rights", flat=True).first() or {}
     before = {
         "administrator": _is_admin(row),
         "active": row.is_active,
         "email": row.email,
-        "rights": known,
+        "rights": old_rights,
     }
     row.delete()
+    # A later account with this name must not inherit rights and filters.
     rights.delete()
     SavedFilter.objects.filter(user=name).delete()
     _require_administrator(before, name)
@@ -269,18 +282,21 @@ def delete(*, name: str, confirm: str | None, actor: Actor, dry_run: bool = Fals
 
 
 def owned_names(*, name: str, actor: Actor) -> list[str]:
-    """The topics and groups with `name` among their owners, also without an account. Needs
-    `admin`.
+    """Return the names of topics and groups with `name` among their owners, even if it has
+    no account. Needs `admin`.
     """
     access.require(actor, "admin", "*", what="user")
     owns = user_actor(name=name, administrator=False, address="").owns
-    return sorted({one for names in owns.values() for one in names})
+    return sorted({owned for names in owns.values() for owned in names})
 
 
 def _require_administrator(before: Mapping[str, Any], name: str) -> None:
-    """Raise Conflict if who was changed was the last administrator who may log in."""
-    was_one = before["administrator"] and before["active"]
-    if was_one and not _users().filter(is_superuser=True, is_active=True).exists():
+    """Raise Conflict if no active administrator is left after a change of this account."""
+    was_administrator = before["administrator"] and before["active"]
+    if (
+        was_administrator
+        and not _users().filter(is_superuser=True, is_active=True).exists()
+    ):
         raise Conflict(f"{name} is the last administrator.", code=Code.IN_USE)
 
 
@@ -290,23 +306,16 @@ def _users() -> Any:
 
 def _account(name: str) -> Any:
     row = _users().filter(username=name).first()
-    if row is None or row.get_username() != name:  # MariaDB finds other spellings, too
+    if row is None or row.get_username() != name:  # MariaDB may match another spelling
         raise NotFound(f"User {name} does not exist.")
     return row
 
 
-def _check_password(password: str, name: str) -> None:
-    try:
-        password_validation.validate_password(password, get_user_model()(username=name))
-    except ValidationError as error:
-        raise Invalid.field("password", " ".join(error.messages)) from None
-
-
 def _checked(rights: Mapping[str, Sequence[str]] | None) -> dict[str, list[str]]:
-    given = {
+    lists = {
         right: list(patterns) for right, patterns in (rights or {}).items() if patterns
     }
-    return access.check_rights(given) if given else {}
+    return access.check_rights(lists) if lists else {}
 
 
 def _is_admin(row: Any) -> bool:

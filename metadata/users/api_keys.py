@@ -1,4 +1,4 @@
-"""API keys: random, kept as a digest, shown once."""
+"""API keys. A key is random, stored as a digest and shown once."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PREFIX = "catmq_"
 
 @dataclass(frozen=True, slots=True)
 class KeyView:
-    """An API key; the key itself cannot be had again."""
+    """An API key without its text."""
 
     id: int
     name: str
@@ -37,7 +37,9 @@ class KeyView:
 
 
 def digest(plaintext: str) -> str:
-    """SHA-256 in hex: enough for 256 random bits, and quick."""
+    """Return the SHA-256 in hex. A slow hash, as for passwords, is not needed for 256 random
+    bits.
+    """
     return hashlib.sha256(plaintext.encode()).hexdigest()
 
 
@@ -50,11 +52,11 @@ def create(
     settings: Mapping[str, Any] | None = None,
     dry_run: bool = False,
 ) -> tuple[KeyView, str]:
-    """A new key and its plain text, which is shown this once; with `dry_run` none is made.
-    Needs `admin`.
+    """Create a key. Return it with its plain text, which is not stored. With `dry_run` the
+    text is '' and nothing is changed. Needs `admin`.
 
-    `rights`: {"produce": ["orders*"], …}; an actor whose `admin` is limited can give only
-    its own patterns. Raises Forbidden, Invalid, Conflict(already_exists).
+    `rights` is {"produce": ["orders*"], …}. An actor without `admin` on everything can
+    grant only its own patterns. Raises Forbidden, Invalid, Conflict(already_exists).
     """
     check_name("key", name)
     access.require(actor, "admin", name, what="key")
@@ -62,10 +64,20 @@ def create(
         {right: list(patterns) for right, patterns in rights.items()}
     )
     access.require_grantable(actor, values)
-    _require_unlimited(actor)
-    given = check_settings(KEY, settings or {})
+    # A key with a send rate limit may not create keys, because they would have none.
+    if actor.key_id is not None and not access.may_everything(actor):
+        creator = ApiKey.objects.filter(pk=actor.key_id).first()
+        if (
+            creator is None
+            or creator.max_messages_per_s is not None
+            or creator.max_bytes_per_s is not None
+        ):
+            raise Forbidden(
+                f"Key {actor.name} is limited in what it may send, so it may not make keys."
+            )
+    limits = check_settings(KEY, settings or {})
     plaintext = PREFIX + secrets.token_urlsafe(32)
-    after = {"rights": values, **given}
+    after = {"rights": values, **limits}
     row = rows.create(
         ApiKey.objects.all(),
         "Key",
@@ -75,6 +87,7 @@ def create(
         **after,
     )
     audit.record(actor=actor, verb="create", kind="key", name=name, after=after)
+    # Brokers check keys against their snapshot, so they must learn of the new key.
     record_change("key", row.pk)
     transaction.set_rollback(dry_run)
     return _view(row), "" if dry_run else plaintext
@@ -82,8 +95,8 @@ def create(
 
 @transactional
 def update(*, name: str, settings: Mapping[str, Any], actor: Actor) -> KeyView:
-    """The key with some settings changed (rules.settings.KEY). Needs `admin` on everything:
-    they protect all.
+    """Change settings of a key (rules.settings.KEY). Needs `admin` on everything, because
+    the limits of a key protect all teams.
 
     Raises Invalid, NotFound(key_not_found).
     """
@@ -99,7 +112,7 @@ def update(*, name: str, settings: Mapping[str, Any], actor: Actor) -> KeyView:
 
 @transactional
 def delete(*, name: str, confirm: str | None, actor: Actor) -> None:
-    """Revoke a key: brokers refuse it within a refresh of their snapshot.
+    """Delete a key. Brokers refuse it after the next refresh of their snapshot.
 
     Needs `admin` on its name and on its rights. Raises NotFound(key_not_found),
     Invalid(not_confirmed).
@@ -109,7 +122,7 @@ def delete(*, name: str, confirm: str | None, actor: Actor) -> None:
     access.require_grantable(actor, row.rights)
     check_confirmed(name, confirm)
     key_id, before = row.pk, {"rights": row.rights}
-    # they expire when their heartbeats are refused
+    # Members with this key expire, because their heartbeats are refused.
     Consumer.objects.filter(key=row).update(key=None)
     row.delete()
     audit.record(actor=actor, verb="delete", kind="key", name=name, before=before)
@@ -117,7 +130,7 @@ def delete(*, name: str, confirm: str | None, actor: Actor) -> None:
 
 
 def find_key(*, name: str, actor: Actor) -> KeyView:
-    """The key called `name`. Needs `admin` on its name and rights; raises
+    """Return the key called `name`. Needs `admin` on its name and rights. Raises
     NotFound(key_not_found).
     """
     access.require(actor, "admin", name, what="key")
@@ -128,28 +141,15 @@ def find_key(*, name: str, actor: Actor) -> KeyView:
 
 
 def list_keys(*, actor: Actor, window: Window) -> Page[KeyView]:
-    """Keys by name, those that the actor could have made: with names and rights within its
-    own.
+    """Return a page of the keys that the actor could have created, by name: those with
+    names and rights within its own.
     """
-    found, following = paging.select_page(
+    keys, following = paging.select_page(
         ApiKey.objects.all(), window=window, actor=actor, right="admin"
     )
     return Page(
-        tuple(_view(row) for row in found if access.may_grant(actor, row.rights)), following
+        tuple(_view(row) for row in keys if access.may_grant(actor, row.rights)), following
     )
-
-
-def _require_unlimited(actor: Actor) -> None:
-    """Raise Forbidden for a key that may send only so much: one that it makes would have no
-    such limit.
-    """
-    if access.may_everything(actor) or actor.key_id is None:
-        return
-    row = ApiKey.objects.filter(pk=actor.key_id).first()
-    if row is None or row.max_messages_per_s is not None or row.max_bytes_per_s is not None:
-        raise Forbidden(
-            f"Key {actor.name} is limited in what it may send, so it may not make keys."
-        )
 
 
 def _no_key(name: str) -> NotFound:

@@ -1,10 +1,9 @@
-"""API keys and users that manage topics and may not consume them: they cannot have a group
-subscribe.
+"""API keys and users that have `manage` on topics and lack `consume`, so they cannot let a
+group subscribe to them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from metadata.actors import Actor
@@ -16,10 +15,10 @@ from metadata.users import accounts
 
 @dataclass(frozen=True, slots=True)
 class ManagesOnly:
-    """A key or a user with `manage` and without `consume` on some topics.
+    """A key or user with `manage` and without `consume` on some topics.
 
-    `topics` are those that exist; `subscriptions`, as group and topic, are those of its
-    groups to them.
+    `patterns` are its patterns of `manage` that no pattern of `consume` matches, `topics`
+    the existing topics, `subscriptions` those of its groups to them, as (group, topic).
     """
 
     kind: str
@@ -30,7 +29,8 @@ class ManagesOnly:
 
 
 def find_manage_only() -> list[ManagesOnly]:
-    """Return keys and users that manage topics or names of which they may consume nothing.
+    """Return the keys and users with topics or patterns that they manage and may not
+    consume.
 
     Raises MetadataUnavailable.
     """
@@ -41,46 +41,49 @@ def find_manage_only() -> list[ManagesOnly]:
             .order_by("name")
             .values_list("name", flat=True)
         )
-        pairs = ConsumerGroupTopic.objects.filter(topic__name__in=topics)
         subscriptions = list(
-            pairs.order_by("group__name", "topic__name").values_list(
-                "group__name", "topic__name"
-            )
+            ConsumerGroupTopic.objects.filter(topic__name__in=topics)
+            .order_by("group__name", "topic__name")
+            .values_list("group__name", "topic__name")
         )
-        entries = [_manages_only(actor, topics, subscriptions) for actor in _actors()]
-    return [entry for entry in entries if entry.patterns or entry.topics]
-
-
-def _actors() -> Iterator[Actor]:
-    for name, rights in ApiKey.objects.order_by("name").values_list("name", "rights"):
-        patterns = {right: tuple(names) for right, names in rights.items()}
-        yield Actor(kind="key", name=name, rights=patterns)
-    for name in UserRights.objects.order_by("name").values_list("name", flat=True):
-        yield accounts.user_actor(name=name, administrator=False, address="")
-
-
-def _manages_only(
-    actor: Actor, topics: list[str], subscriptions: list[tuple[str, str]]
-) -> ManagesOnly:
-    readable = {*actor.rights.get("consume", ()), *actor.rights.get("admin", ())}
-    managed = {
-        topic
-        for topic in topics
-        if access.may(actor, "manage", topic) and not access.may(actor, "consume", topic)
-    }
-    return ManagesOnly(
-        kind=actor.kind,
-        name=actor.name,
-        # A pattern that a pattern of `consume` matches is left out: its topics can be read.
-        patterns=tuple(
+        keys = ApiKey.objects.order_by("name").values_list("name", "rights")
+        actors = [
+            Actor(
+                kind="key",
+                name=name,
+                rights={right: tuple(names) for right, names in rights.items()},
+            )
+            for name, rights in keys
+        ]
+        # Owners have all rights on their objects, so only stored rights can lack `consume`.
+        users = UserRights.objects.order_by("name").values_list("name", flat=True)
+        actors += [
+            accounts.user_actor(name=name, administrator=False, address="")
+            for name in users
+        ]
+    manage_only = []
+    for actor in actors:
+        readable = {*actor.rights.get("consume", ()), *actor.rights.get("admin", ())}
+        # A pattern that a pattern of `consume` matches is left out, because its topics can
+        # be consumed.
+        patterns = tuple(
             pattern
             for pattern in actor.rights.get("manage", ())
             if not any(access.matches(pattern, name) for name in readable)
-        ),
-        topics=tuple(sorted(managed)),
-        subscriptions=tuple(
-            (group, topic)
-            for group, topic in subscriptions
-            if topic in managed and access.may(actor, "manage", group, what="group")
-        ),
-    )
+        )
+        managed = {
+            topic
+            for topic in topics
+            if access.may(actor, "manage", topic)
+            and not access.may(actor, "consume", topic)
+        }
+        if patterns or managed:
+            pairs = tuple(
+                (group, topic)
+                for group, topic in subscriptions
+                if topic in managed and access.may(actor, "manage", group, what="group")
+            )
+            manage_only.append(
+                ManagesOnly(actor.kind, actor.name, patterns, tuple(sorted(managed)), pairs)
+            )
+    return manage_only

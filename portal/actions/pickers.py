@@ -38,7 +38,7 @@ class Picker(forms.TextInput):
             "hx-sync": "this:replace",
         }
         # Nodes are few, so their list needs no script.
-        live_attributes = htmx if self.kind != "node" else {}  # there are few nodes
+        live_attributes = htmx if self.kind != "node" else {}
         input_element = super().render(
             name, value, {**(attrs or {}), "list": list_id, **live_attributes}, renderer
         )

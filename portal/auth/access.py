@@ -52,7 +52,7 @@ def login_required_page(view: View) -> View:
     def view_or_login(
         request: HttpRequest, *args: Any, **arguments: Any
     ) -> HttpResponseBase:
-        # Django would redirect to the login and lose the fields of the form.
+        # Django would redirect to the login and lose the fields of the submitted form.
         if request.method == "POST" and not request.user.is_authenticated:
             return _redirect_to_login(request, getattr(view, "view_class", None))
         return with_login(request, *args, **arguments)

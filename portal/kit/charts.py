@@ -123,7 +123,7 @@ def chosen_span(request: HttpRequest, **subject: Any) -> Span:
     """Return the span in the URL, else the shortest automatic span that holds all recent
     samples.
 
-    `subject` selects the samples, as in `metrics_history.points`.
+    `subject` selects the samples, as in `metrics_history.read_points`.
     """
     key = request.GET.get("span", "")
     requested = next((span for span in SPANS if span.key == key), None)
@@ -161,6 +161,7 @@ def rate_chart(points: Sequence[Point], marks: Sequence[Mark] = ()) -> Chart:
     return _build_chart(
         _("Messages per second"),
         labels,
+        # A last step that has only begun would end the line with a random rate.
         points if points[-1].seconds >= MIN_STEP_S else points[:-1],
         marks,
         lines=lines,

@@ -19,7 +19,7 @@ from metadata.actors import Actor
 from metadata.cache import snapshot
 from metadata.config import config
 from metadata.db.access import may
-from metadata.listing.overview_lists import OF_LAG, Overview
+from metadata.listing.overview_lists import LAG_ALARMS, Overview
 from metadata.rules.alarm_rules import parse_subject
 from portal.kit import cells, outages
 from portal.kit.pages import page_url
@@ -120,7 +120,7 @@ def _alarm_problems(overview: Overview, is_admin: bool) -> Iterator[Problem]:
         )
         group = (
             parse_subject(alarm.kind, alarm.name).group
-            if alarm.kind in (*OF_LAG, *DEAD_LETTER_ALARMS)
+            if alarm.kind in (*LAG_ALARMS, *DEAD_LETTER_ALARMS)
             else ""
         )
         yield Problem("bad", text % values, href, alarm.since_ms, group=group)
@@ -132,7 +132,9 @@ def _alarm_problems(overview: Overview, is_admin: bool) -> Iterator[Problem]:
 
 def _alarmed_names(overview: Overview, kinds: Collection[str]) -> set[str]:
     """Return the nodes or groups with an alarm of these kinds, acknowledged or not."""
-    objects = [parse_subject(kind, name) for kind, name in overview.said if kind in kinds]
+    objects = [
+        parse_subject(kind, name) for kind, name in overview.lasting_alarms if kind in kinds
+    ]
     return {alarm_object.node or alarm_object.group for alarm_object in objects}
 
 
@@ -177,7 +179,7 @@ def _group_problems(overview: Overview) -> Iterator[Problem]:
         ),
         (late, _("Group %s lags. Its oldest unread message is more than 15 minutes old.")),
     )
-    alarmed = _alarmed_names(overview, OF_LAG)
+    alarmed = _alarmed_names(overview, LAG_ALARMS)
     for names, text in lines:
         for name in names:
             if name not in alarmed:

@@ -51,7 +51,7 @@ class Cell:
     minor: bool = False
 
     @property
-    def css_class(self) -> str:
+    def classes(self) -> str:
         """Return the classes of the table cell in portal.css."""
         kind_class = CSS_CLASSES.get(self.kind, self.kind)
         return f"{kind_class} minor" if self.minor else kind_class

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from catmq_site.management.commands.settings_reference import files
+from catmq_site.management.commands.settings_reference import generate_files
 from metadata.errors import Code
 from tests.support.environment import ROOT
 
@@ -25,10 +25,10 @@ def first_column(path: Path) -> list[str]:
 ROOMS = ("tutorial", "how-to", "reference", "explanation", "decisions")
 
 
-@pytest.mark.parametrize("path", files(), ids=lambda path: path.name)
+@pytest.mark.parametrize("path", generate_files(), ids=lambda path: path.name)
 def test_what_is_made_from_the_declarations_of_settings_is_up_to_date(path: Path) -> None:
     """`manage.py settings_reference --write` makes it anew."""
-    assert path.read_text() == files()[path]
+    assert path.read_text() == generate_files()[path]
 
 
 def test_every_dependency_has_its_reason() -> None:

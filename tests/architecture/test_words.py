@@ -64,7 +64,8 @@ def of_templates() -> Iterator[Words]:
 
 
 def placeholders(text: str) -> str:
-    """The text as it stands in the catalog."""
+    """The text as it stands in the catalog. Blocks of several lines are `trimmed`."""
+    text = " ".join(line.strip() for line in text.strip().splitlines())
     return re.sub(r"\{\{\s*(\w+)\s*\}\}", r"%(\1)s", text)
 
 

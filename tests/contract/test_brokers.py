@@ -55,7 +55,7 @@ def listed(broker: Broker) -> list[dict[str, Any]]:
 def pull(broker: Broker, state: str) -> None:
     """Pulls the broker in or out, and returns when it has noticed."""
     assert broker.ok("PATCH", f"/brokers/{ME}", {"state": state})["state"] == state
-    until(lambda: (draining.because() == "") is (state == "in"))
+    until(lambda: (draining.refusal_reason() == "") is (state == "in"))
 
 
 def ready(broker: Broker) -> tuple[int, list[str]]:
@@ -223,7 +223,7 @@ def test_pulling_out_ends_every_wait_with_a_normal_answer(
 
 
 def test_a_broker_that_stops_refuses_and_leaves_the_list_at_once(work: Work) -> None:
-    draining.drain()
+    draining.stop()
     assert ready(work.broker) == (503, ["this broker is stopping"])
     for answer in work.answers():
         assert "stopping" in problem(answer, 503, "draining")["detail"]
@@ -283,4 +283,4 @@ def test_a_broker_whose_name_another_one_has_serves_and_complains(
     assert "http://elsewhere:1" in because[0]
     assert "CATMQ_BROKER_NAME" in because[0]
     assert because[0].partition(": ")[2] in caplog.text
-    assert draining.because() == ""
+    assert draining.refusal_reason() == ""

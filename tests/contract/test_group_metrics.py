@@ -204,7 +204,7 @@ def test_a_scrape_goes_on_while_metadata_is_away(
         raise MetadataUnavailable("frozen")
 
     monkeypatch.setattr(group_counts, "read", away)
-    told = group_metrics.board.told()
+    told = group_metrics.board.last_snapshot()
     assert told is not None and told.metadata_read_at is not None
     told.metadata_read_at -= 100
     assert member.commit(member.position(queue, 2)) == ["ok"]
@@ -318,8 +318,8 @@ def test_all_workers_tell_the_same_and_another_follows_the_one_that_reads(
     one.leave()
     assert member.commit(member.position(queue, 4)) == ["ok"]
     assert other.refresh() and not one.refresh()
-    told = one.told()
-    assert told is not None and told == other.told()
+    told = one.last_snapshot()
+    assert told is not None and told == other.last_snapshot()
     assert [one.lags[0].messages for one in told.figures.groups] == [1]
     assert other.totals()[7] == (11, 5), "what a worker counted stays when it ends"
     other.leave()
@@ -334,9 +334,9 @@ def test_damaged_files_of_dead_workers_do_not_end_a_scrape(tmp_path: Path) -> No
     (tmp_path / "totals_3_3.json").symlink_to("removed")
     assert board.totals() == {7: (10, 4)}
     assert board.refresh()
-    told = board.told()
+    told = board.last_snapshot()
     (tmp_path / group_metrics.FIGURES).write_bytes(b'{"figures"')
-    assert told is not None and board.told() == told
+    assert told is not None and board.last_snapshot() == told
     board.leave()
 
 
@@ -365,7 +365,7 @@ import django
 django.setup()
 from brokerapi.http.group_metrics import Board
 board = Board(Path(sys.argv[1]))
-assert board._leads()
+assert board._is_leader()
 print("leads", flush=True)
 sys.stdin.read()
 """

@@ -97,7 +97,7 @@ def test_a_broker_with_an_old_snapshot_is_degraded_and_without_one_unready(
 
 
 def test_a_draining_broker_is_not_ready(broker: Broker) -> None:
-    draining.drain()
+    draining.stop()
     assert ready(broker) == (503, "unready", ["this broker is stopping"])
     assert get(broker, "/livez").status_code == 200
 

@@ -255,7 +255,7 @@ def test_a_broadcasting_group_has_so_many_instances_at_most(
 def test_only_a_trusted_proxy_may_name_the_client(
     broker: Broker, monkeypatch: pytest.MonkeyPatch, trusted: tuple[str, ...], seen: str
 ) -> None:
-    monkeypatch.setattr(wsgi, "_TRUSTED", parse_networks(trusted))
+    monkeypatch.setattr(wsgi, "_TRUSTED_PROXIES", parse_networks(trusted))
     headers = {"X-Forwarded-For": "6.6.6.6, 192.0.2.7"}
     broker.ok("POST", "/topics", {"name": "seen", "queues": 1}, headers=headers)
 

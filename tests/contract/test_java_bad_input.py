@@ -418,7 +418,7 @@ def test_millions_of_values_are_refused_before_they_are_made(
 def test_the_right_to_send_is_asked_before_messages_are_looked_at(
     wire: Wire, broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sending, "_message", None)
+    monkeypatch.setattr(sending, "_new_message", None)
     answer = wire.call(PUBLISH, {"topicName": "nope", "msgs": [{"body": "x"}]})
     assert "Topic nope does not exist" in answer["msg"]
 

@@ -117,7 +117,9 @@ def test_all_that_an_idle_client_asks_takes_no_thread_and_is_counted(
     asked, counted = Counter(client.calls), metrics.REPEATED._value.get()
     seen_at = Heartbeat.objects.get().last_seen
 
-    with mock.patch.object(joining, "_is_gone", wraps=joining._is_gone) as looked_up:
+    with mock.patch.object(
+        joining, "_must_register", wraps=joining._must_register
+    ) as looked_up:
         time.sleep(3)
 
     made = Counter(client.calls)

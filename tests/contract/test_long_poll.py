@@ -96,7 +96,7 @@ def test_a_worker_that_leaves_ends_every_wait_and_lets_nobody_wait_again(
 ) -> None:
     member = reader(broker)
     future = waiting(lambda: member.pull(member.position(queue, 0), wait_ms=LONG_MS))
-    draining.leave()
+    draining.stop_worker()
     assert quick(future)["queues"][0]["state"] == "ok"
     begun = time.monotonic()
     member.pull(member.position(queue, 0), wait_ms=LONG_MS)
@@ -122,11 +122,13 @@ def test_above_the_cap_a_pull_is_answered_at_once(
 def test_consumers_of_one_key_or_address_leave_places_to_others(address: str) -> None:
     places = Places(most=4, most_of_one=2, most_shared=3)
     mine = [
-        longpoll.asker(f"c{n}", key_id=n if address else 1, address=address or f"a{n}")
+        longpoll.place_owner(
+            f"c{n}", key_id=n if address else 1, address=address or f"a{n}"
+        )
         for n in range(4)
     ]
     assert [places.take(*waiter) for waiter in mine] == [True, True, True, False]
-    assert places.take(*longpoll.asker("other", key_id=9, address="198.51.100.1"))
+    assert places.take(*longpoll.place_owner("other", key_id=9, address="198.51.100.1"))
     places.give_back(*mine[0])
     assert places.take(*mine[3])
 

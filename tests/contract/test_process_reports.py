@@ -97,7 +97,7 @@ def test_the_longest_report_fits_its_column() -> None:
 
     text = process_report.pack(longest)
 
-    assert len(text) <= process_report.MOST_CHARS
+    assert len(text) <= process_report.MAX_CHARS
     assert process_report.unpack(text) == longest
 
 

@@ -175,7 +175,7 @@ def test_a_wrong_report_is_refused_by_its_field(
 def test_what_is_too_much_for_a_process_is_dropped(
     traced: Broker, queue: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(handling_traces, "MOST_WAITING", 3)
+    monkeypatch.setattr(handling_traces, "MAX_PENDING", 3)
 
     report(reader(traced), *({**TRACE, "queue": queue, "offset": n} for n in range(9)))
 

@@ -158,7 +158,7 @@ def test_what_exists_with_other_settings_is_a_conflict_and_nothing_is_made() -> 
     assert [(one.field, one.here, one.there) for one in plan.steps[0].differences] == [
         ("retention_days", 3, 9)
     ]
-    assert [one.entry.name for one in plan.of("conflict")] == ["orders"]
+    assert [one.entry.name for one in plan.steps_with("conflict")] == ["orders"]
     with pytest.raises(Conflict) as caught:
         take_in(document)
     assert caught.value.code == Code.ALREADY_EXISTS

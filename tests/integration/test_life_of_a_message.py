@@ -247,7 +247,7 @@ def test_the_page_draws_the_way_of_an_action_in_the_portal(here: Here, queue: in
 def test_the_page_draws_the_way_of_a_report(here: Here, queue: int) -> None:
     asked = {"name": "volume", "topic": "single", "days": 2, "engine": "direct"}
     ways = on_nodes(
-        lambda: reporting.make(**asked, actor=actors.command("test")),
+        lambda: reporting.make_report(**asked, actor=actors.command("test")),
         below="catmq_site/background/",
     )  # type: ignore[arg-type]
     is_drawn("Reporting", ways, verb="queue_sql.read_head")

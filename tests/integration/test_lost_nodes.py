@@ -266,7 +266,7 @@ def test_what_a_group_had_read_when_its_lag_was_recorded_is_not_called_unread(
         "%Y-%m-%d %H:%M:%S UTC"
     )
     line = f"group billing had not read 2 of them in orders, queue {queue}, as of {shown}"
-    assert outcomes.report(done)[-1].strip() == line
+    assert outcomes.describe_outcome(done)[-1].strip() == line
 
 
 def test_what_groups_lost_is_reported_and_lag_counts_no_gap(queue: int) -> None:

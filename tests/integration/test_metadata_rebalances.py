@@ -69,7 +69,7 @@ def test_a_heartbeat_of_a_moment_after_the_look_is_not_heard_before_it() -> None
     Heartbeat.objects.update(last_seen=clock.database_now() + timedelta(milliseconds=284))
     (member,) = groups.describe(name="billing", actor=ME).members
     assert member.heartbeat_age_ms == 0
-    (row,) = consumer_lists.consumers(wanted=ListQuery(), actor=ME).items
+    (row,) = consumer_lists.consumers(query=ListQuery(), actor=ME).items
     assert row.silent_ms == 0
 
 

@@ -105,7 +105,7 @@ def made(
         "import light_reports; "
         "from metadata import actors; a = actors.command('test'); "
         f"rows = light_reports.make_report(name='latency', topic='{topic}', days=7, actor=a); "
-        "print(json.dumps([reporting.with_steps(row, 7, a) for row in rows]))"
+        "print(json.dumps([reporting.add_commit_times(row, 7, a) for row in rows]))"
     )
     (where / "inputs.json").write_text(stage.server.manage("shell", "-v", "0", "-c", code))
     (where / "settings.json").write_text("{}")

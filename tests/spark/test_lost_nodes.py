@@ -137,7 +137,8 @@ def reported(
         "import light_reports; "
         "from metadata import actors; a = actors.command('test'); "
         f"rows = light_reports.make_report(name='{name}', topic='{topic}', days=7, actor=a); "
-        f"print(json.dumps(reporting.for_spark('{name}', rows, topic='{topic}', days=7, actor=a)))"
+        f"print(json.dumps(reporting.prepare_spark_job('{name}', rows, topic='{topic}', "
+        "days=7, actor=a)))"
     )
     settings, inputs = json.loads(stage.server.manage("shell", "-v", "0", "-c", code))
     where.mkdir()

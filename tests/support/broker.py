@@ -118,7 +118,7 @@ def running() -> Iterator[Broker]:
     try:
         yield Broker(url, plaintext, serving.worker)
     finally:
-        draining.drain()
+        draining.stop()
         # clients that are left open are not waited for
         with mock.patch.object(worker, "CLOSE_S", 0.0):
             serving.stop()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import kombu
@@ -21,6 +22,7 @@ from catmq_client.contrib.kombu.options import (
     parse_options,
 )
 from catmq_client.contrib.kombu.registry import Registry, Table, is_match
+from catmq_client.contrib.kombu.transport import Transport
 from catmq_client.errors import ConnectFailed, OptionError
 
 NOW = datetime(2026, 11, 24, 12, 0, tzinfo=UTC)
@@ -339,3 +341,27 @@ def test_half_of_a_character_arrives_as_it_was() -> None:
     sent = task(argsrepr="('\ud83d',)", note="é")
     assert messages.decode(messages.encode(sent))["headers"] == sent["headers"]
     assert messages.search_fields(task(id="\ud83d"))["trace_id"] == "?"
+
+
+@pytest.mark.parametrize(
+    ("rooms", "room"),
+    [([10, 20], 10), ([20, 10], 10), ([None, 3], 3), ([None], 10), ([40], 40), ([0, 7], 7)],
+)
+def test_the_channel_with_the_least_room_limits_the_lease(
+    rooms: list[int | None], room: int
+) -> None:
+    transients = SimpleNamespace(has=lambda queue: False)
+
+    class Connection(Transport):
+        cluster = SimpleNamespace(transients=transients)  # type: ignore[assignment]
+
+    connection = object.__new__(Connection)
+    connection.channels = [
+        SimpleNamespace(
+            consumed_queues=lambda number=number: [f"q{number}"],
+            prefetch_room=lambda free=free: free,
+        )
+        for number, free in enumerate(rooms)
+    ]
+    queues = [f"q{number}" for number, free in enumerate(rooms) if free != 0]
+    assert connection._demand() == (queues, room)

@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from brokerapi.http.group_metrics import Told, families
+from brokerapi.http.group_metrics import FiguresSnapshot, metric_families
 from messagestore.inspect.node_counts import Figures, GroupFigures, TopicLag
 from tests.support.environment import ROOT
 
@@ -31,10 +31,10 @@ def told() -> dict[str, set[str]]:
     figures = Figures(
         groups=[group], groups_left_out=0, topics=[("t", [(7, 3)])], topics_left_out=0
     )
-    everything = Told(figures, 0.0, members={}, dead={}, metadata_read_at=0.0)
+    everything = FiguresSnapshot(figures, 0.0, members={}, dead={}, metadata_read_at=0.0)
     return {
         sample.name: set(sample.labels)
-        for family in families(everything, {1: (5, 4)})
+        for family in metric_families(everything, {1: (5, 4)})
         for sample in family.samples
     }
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from metadata.rules.groups.lag_trend import (
-    LEAST_S,
+    MIN_SPAN_S,
     LagFigures,
     LagTrend,
     TrendState,
@@ -40,7 +40,7 @@ BEHIND = LagFigures(
         (replace(BEHIND, lag=0, lag_before=None, between_s=0), "keeps_up"),
         (replace(BEHIND, oldest_ms=900), "keeps_up"),
         (replace(BEHIND, lag_before=None), "too_little_data"),
-        (replace(BEHIND, between_s=LEAST_S - 1), "too_little_data"),
+        (replace(BEHIND, between_s=MIN_SPAN_S - 1), "too_little_data"),
         (replace(BEHIND, handled=0), "stalled"),
         (replace(BEHIND, handled=0, lag=3_000), "stalled"),
         (replace(BEHIND, handled=None), "falls_behind"),

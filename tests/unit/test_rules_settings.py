@@ -65,7 +65,7 @@ def test_a_declared_setting_is_in_requests_answers_forms_and_pages() -> None:
     view = SimpleNamespace(
         **{name: one.default for name, one in WIDER.items()} | {"compaction_lag_ms": 20}
     )
-    assert Shown.of(view)["compaction_lag_ms"] == 20
+    assert Shown.from_view(view)["compaction_lag_ms"] == 20
     field = WiderForm.base_fields["compaction_lag_ms"]
     assert (str(field.label), field.required, field.help_text) == (
         "Compaction lag, ms",

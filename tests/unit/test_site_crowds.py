@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from catmq_site.server.crowds import Crowd
-from catmq_site.server.incoming import MOST_HEAD_BYTES, SMALL_BODY_BYTES, Incoming
+from catmq_site.server.connections import MAX_HEAD_BYTES, SMALL_BODY_BYTES, RequestBuffer
+from catmq_site.server.wait_lists import WaitList
 
 HEAD = b"POST / HTTP/1.1\r\nHost: x\r\n"
 
@@ -22,7 +22,7 @@ class One:
 
 
 def test_beyond_the_limit_of_an_address_its_oldest_goes() -> None:
-    crowd: Crowd[One] = Crowd(limit_s=9, most=99, most_of_one=2)
+    crowd: WaitList[One] = WaitList(limit_s=9, max_size=99, max_per_address=2)
     bystander, *mine = One("b"), One("a"), One("a"), One("a")
 
     assert [crowd.add(one) for one in (bystander, *mine)] == [None, None, None, mine[0]]
@@ -30,7 +30,7 @@ def test_beyond_the_limit_of_an_address_its_oldest_goes() -> None:
 
 
 def test_beyond_the_limit_of_all_the_oldest_of_the_address_that_has_most_goes() -> None:
-    crowd: Crowd[One] = Crowd(limit_s=9, most=3)
+    crowd: WaitList[One] = WaitList(limit_s=9, max_size=3)
     crowd.add(One("b"))
     mine = [One("a") for _ in range(3)]
 
@@ -38,36 +38,36 @@ def test_beyond_the_limit_of_all_the_oldest_of_the_address_that_has_most_goes() 
 
 
 def test_an_address_that_stands_for_many_has_no_limit_of_its_own() -> None:
-    crowd: Crowd[One] = Crowd(limit_s=9, most=99, most_of_one=1)
+    crowd: WaitList[One] = WaitList(limit_s=9, max_size=99, max_per_address=1)
     assert [crowd.add(One("")) for _ in range(5)] == [None] * 5
 
 
 def test_whoever_is_overdue_is_taken_out_once() -> None:
-    crowd: Crowd[One] = Crowd(limit_s=0, most=9)
+    crowd: WaitList[One] = WaitList(limit_s=0, max_size=9)
     ones = [One("a"), One("b")]
     for one in ones:
         crowd.add(one)
 
-    assert (crowd.overdue(), crowd.overdue(), len(crowd)) == (ones, [], 0)
+    assert (crowd.pop_overdue(), crowd.pop_overdue(), len(crowd)) == (ones, [], 0)
     assert not crowd.remove(ones[0])
-    assert crowd.oldest() is None
+    assert crowd.pop_oldest() is None
 
 
 def test_in_a_hurry_nobody_waits_longer_than_so() -> None:
-    crowd: Crowd[One] = Crowd(limit_s=1e6, most=9)
+    crowd: WaitList[One] = WaitList(limit_s=1e6, max_size=9)
     before, after = One("a"), One("a")
     crowd.add(before)
-    assert crowd.overdue() == []
+    assert crowd.pop_overdue() == []
 
-    crowd.hurry(0)
+    crowd.shorten_limit(0)
     crowd.add(after)
 
-    assert crowd.overdue() == [before, after]
+    assert crowd.pop_overdue() == [before, after]
 
 
 def parts(*pieces: bytes) -> list[bool]:
     """After which pieces a thread can begin."""
-    incoming = Incoming()
+    incoming = RequestBuffer()
     found = []
     for piece in pieces:
         incoming.add(piece)
@@ -87,7 +87,7 @@ def parts(*pieces: bytes) -> list[bool]:
         ([HEAD + b"Content-Length: -1\r\n\r\n"], [True]),
         ([HEAD + b"Content-Length: 1" + b"0" * 5000 + b"\r\n\r\n"], [True]),
         ([b"GET / HTTP/1.1\nHost"], [True]),
-        ([b"GET /", b"a" * MOST_HEAD_BYTES], [False, True]),
+        ([b"GET /", b"a" * MAX_HEAD_BYTES], [False, True]),
         ([b"", b"\r\n", b"GET / HTTP/1.1\r\n", b"\r\n"], [False, False, False, True]),
     ],
 )
@@ -98,7 +98,7 @@ def test_a_thread_begins_when_it_need_not_wait(
 
 
 def test_what_was_taken_leaves_nothing_behind() -> None:
-    incoming = Incoming(HEAD + b"\r\n")
+    incoming = RequestBuffer(HEAD + b"\r\n")
 
     assert (incoming.take(), len(incoming), incoming.is_whole()) == (
         HEAD + b"\r\n",

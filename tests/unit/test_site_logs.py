@@ -73,7 +73,7 @@ def test_lines_of_one_cause_are_bounded_and_counted(
     passed = [
         bounded.filter(record("django.security.csrf", f"form {n}")) for n in range(1000)
     ]
-    assert passed == [True] * logs.MOST_AT_ONCE + [False] * (1000 - logs.MOST_AT_ONCE)
+    assert passed == [True] * logs.BURST_LINES + [False] * (1000 - logs.BURST_LINES)
 
     assert bounded.filter(record("django.security.csrf", "another cause", 2))
     assert all(
@@ -107,7 +107,7 @@ def test_a_line_that_a_request_causes_is_short_and_a_refusal_has_no_stack_trace(
             written = record(name, "x" * 10_000, raised=True)
         assert bounded.filter(written)
         assert (
-            len(written.getMessage()) < logs.MOST_CHARS + 10
+            len(written.getMessage()) < logs.MAX_CHARS + 10
             and bool(written.exc_info) is is_kept
         )
 

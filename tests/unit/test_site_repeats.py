@@ -15,7 +15,7 @@ import pytest
 
 from brokerapi.http.repeats import CAME_AT, REPEAT
 from catmq_site.server import repeats, worker
-from catmq_site.server.repeats import Held, Repeats
+from catmq_site.server.repeats import HeldRequest, RepeatedRequests
 from messagestore.heads.heads import Flag
 from tests.support.serving import Serving
 from tests.support.waiting import until
@@ -116,7 +116,7 @@ def test_the_same_request_gets_the_same_answer_after_its_wait_and_no_thread(
     client = serve(view).client(ASK % 1)
     first, _ = answer(client)
     monkeypatch.setattr(
-        "catmq_site.server.answers.date", lambda: "Thu, 26 Nov 2026 21:00:00 GMT"
+        "catmq_site.server.answers.current_date", lambda: "Thu, 26 Nov 2026 21:00:00 GMT"
     )
 
     begun = time.monotonic()
@@ -339,7 +339,9 @@ def test_a_client_that_does_not_take_its_answer_is_ended(
     serving = serve(View(Told(wait_s=0.1)))
     client = serving.client(ASK % 1)
     answer(client)
-    monkeypatch.setattr("catmq_site.server.answers.again", lambda *parts: b"x" * (64 << 20))
+    monkeypatch.setattr(
+        "catmq_site.server.answers.build_repeated_answer", lambda *parts: b"x" * (64 << 20)
+    )
 
     client.sendall(ASK % 1)
     until(lambda: not serving.worker.connections)
@@ -368,16 +370,16 @@ class Nowhere:
     def __init__(self) -> None:
         self.answered: list[Any] = []
 
-    def hold(self, client: Any) -> None:
+    def hold_client(self, client: Any) -> None:
         """It waits."""
 
-    def answer_again(self, client: Any, status: bytes, rest: bytes) -> None:
+    def send_remembered_answer(self, client: Any, status: bytes, rest: bytes) -> None:
         self.answered.append(client)
 
-    def answer_anew(self, client: Any) -> None:
+    def answer_in_full(self, client: Any) -> None:
         raise AssertionError("there are no news")
 
-    def tell_news(self, held: Held[Any]) -> None:
+    def defer_news_check(self, held: HeldRequest[Any]) -> None:
         raise AssertionError("nobody raises a flag")
 
 
@@ -387,28 +389,28 @@ class Client:
 
 
 def test_what_one_address_was_answered_is_no_answer_for_another() -> None:
-    found: Repeats[Client] = Repeats(Nowhere())
+    found: RepeatedRequests[Client] = RepeatedRequests(Nowhere())
     mine, theirs = Client("192.0.2.1"), Client("192.0.2.2")
 
-    found.learn(mine, b"ask", b"HTTP/1.1 200 OK\r\nDate: x\r\n\r\nbody", Told(wait_s=0))
+    found.remember(mine, b"ask", b"HTTP/1.1 200 OK\r\nDate: x\r\n\r\nbody", Told(wait_s=0))
 
-    assert found.knows(mine, b"ask") and not found.knows(theirs, b"ask")
-    assert found.begin(mine, b"ask") and not found.begin(theirs, b"ask")
+    assert found.remembers(mine, b"ask") and not found.remembers(theirs, b"ask")
+    assert found.begin_repeat(mine, b"ask") and not found.begin_repeat(theirs, b"ask")
 
 
 def test_the_request_that_came_longest_ago_is_forgotten(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(repeats, "MOST_KNOWN", 2)
-    found: Repeats[Client] = Repeats(Nowhere())
+    monkeypatch.setattr(repeats, "MAX_REMEMBERED", 2)
+    found: RepeatedRequests[Client] = RepeatedRequests(Nowhere())
     mine = Client("192.0.2.1")
     for ask in (b"1", b"2"):
-        found.learn(mine, ask, b"HTTP/1.1 200 OK\r\nDate: x\r\n\r\nbody", Told(wait_s=0))
-    assert found.begin(mine, b"1")
+        found.remember(mine, ask, b"HTTP/1.1 200 OK\r\nDate: x\r\n\r\nbody", Told(wait_s=0))
+    assert found.begin_repeat(mine, b"1")
 
-    found.learn(mine, b"3", b"HTTP/1.1 200 OK\r\nDate: x\r\n\r\nbody", Told(wait_s=0))
+    found.remember(mine, b"3", b"HTTP/1.1 200 OK\r\nDate: x\r\n\r\nbody", Told(wait_s=0))
 
-    assert [found.knows(mine, ask) for ask in (b"1", b"2", b"3")] == [True, False, True]
+    assert [found.remembers(mine, ask) for ask in (b"1", b"2", b"3")] == [True, False, True]
 
 
 def test_waits_end_in_the_order_of_their_times_and_not_of_their_beginnings(
@@ -417,18 +419,21 @@ def test_waits_end_in_the_order_of_their_times_and_not_of_their_beginnings(
     now = [100.0]
     monkeypatch.setattr(repeats.time, "monotonic", lambda: now[0])
     loop = Nowhere()
-    found: Repeats[Client] = Repeats(loop)
+    found: RepeatedRequests[Client] = RepeatedRequests(loop)
     long, short = Client("192.0.2.1"), Client("192.0.2.2")
     for client, wait_s in ((long, 3.0), (short, 1.0)):
-        found.learn(
+        found.remember(
             client, b"ask", b"HTTP/1.1 200 OK\r\nDate: x\r\n\r\nbody", Told(wait_s=wait_s)
         )
-        assert found.begin(client, b"ask")
-    assert found.within_s(worker.TURN_S) == 1.0 and found.within_s(0.5) == 0.5
+        assert found.begin_repeat(client, b"ask")
+    assert (
+        found.seconds_to_next_due(worker.MAX_POLL_S) == 1.0
+        and found.seconds_to_next_due(0.5) == 0.5
+    )
 
     now[0] = 101.2
-    found.end_due()
-    assert loop.answered == [short] and 1.7 <= found.within_s(9.0) <= 1.9
+    found.answer_due()
+    assert loop.answered == [short] and 1.7 <= found.seconds_to_next_due(9.0) <= 1.9
     now[0] = 103.2
-    found.end_due()
-    assert loop.answered == [short, long] and found.within_s(9.0) == 9.0
+    found.answer_due()
+    assert loop.answered == [short, long] and found.seconds_to_next_due(9.0) == 9.0

@@ -61,11 +61,11 @@ def test_a_server_is_ready_when_its_broker_serves_or_was_pulled_out(
     monkeypatch: pytest.MonkeyPatch, *, url: str, says: tuple[int, str], ready: bool
 ) -> None:
     monkeypatch.setattr(Health, "says", says, raising=False)
-    assert supervisor.answers(url) is ready
+    assert supervisor.is_ready(url) is ready
 
 
 def test_a_server_whose_broker_does_not_answer_is_not_ready() -> None:
-    assert not supervisor.answers(f"http://127.0.0.1:{free_port()}")
+    assert not supervisor.is_ready(f"http://127.0.0.1:{free_port()}")
 
 
 def test_what_happened_to_a_child_is_told_with_its_time(
@@ -77,9 +77,23 @@ def test_what_happened_to_a_child_is_told_with_its_time(
     child.start()
     assert child.process is not None
     child.process.wait(20)
-    child.tend()
+    child.ensure_running()
     told = capsys.readouterr().err
     assert re.match(
         r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3}[+-]\d\d:\d\d The broker ended \(3\) after",
         told,
     )
+
+
+def test_directories_for_logs_and_metrics_exist_before_the_first_child_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(server: supervisor.Supervisor) -> None:
+        assert (tmp_path / "log").is_dir() and (tmp_path / "metrics").is_dir()
+        raise supervisor.StartRefused("enough")
+
+    monkeypatch.setattr(supervisor.signal, "signal", lambda *_: None)
+    monkeypatch.setattr(supervisor.Supervisor, "_prepare", refuse)
+    server = supervisor.Supervisor(data=tmp_path, host="127.0.0.1", port=free_port())
+    with pytest.raises(supervisor.StartRefused, match="enough"):
+        server.run()

@@ -18,10 +18,10 @@ from gunicorn.config import Config
 from gunicorn.http.errors import LimitRequestHeaders
 from gunicorn.http.parser import RequestParser
 
-from catmq_site.server import channels, incoming, worker
+from catmq_site.server import channels, connections, worker
 from catmq_site.server.answers import Answer
 from catmq_site.server.channels import BODY, Channel
-from catmq_site.server.crowds import Crowd
+from catmq_site.server.wait_lists import WaitList
 from tests.support.environment import ROOT
 from tests.support.serving import LIMIT_S, Serving
 from tests.support.waiting import until
@@ -102,7 +102,7 @@ def test_clients_that_have_sent_nothing_or_a_part_take_no_thread(
 def test_a_request_that_does_not_come_to_its_end_is_answered_in_time(
     serve: Callable[..., Serving],
 ) -> None:
-    client = serve(REQUEST_S=0.05, TURN_S=0.05).client(BEGUN)
+    client = serve(REQUEST_S=0.05, MAX_POLL_S=0.05).client(BEGUN)
 
     status, problem = refusal(all_of(client))
 
@@ -124,7 +124,7 @@ def test_a_small_body_that_comes_in_parts_is_waited_for_without_a_thread(
 def test_above_the_limit_of_an_address_its_oldest_unfinished_request_goes(
     serve: Callable[..., Serving],
 ) -> None:
-    serving = serve(MOST_UNFINISHED_OF_ONE=2)
+    serving = serve(MAX_UNFINISHED_PER_ADDRESS=2)
     first, *others = [serving.client(BEGUN) for _ in range(3)]
 
     assert all_of(first) == b""
@@ -291,7 +291,7 @@ def test_a_worker_that_ends_stops_listening_and_finishes_what_it_has(
     serve: Callable[..., Serving], monkeypatch: pytest.MonkeyPatch, *, stopping: bool
 ) -> None:
     """If its broker stops, whoever has connected is served; else the other workers do that."""
-    monkeypatch.setattr(worker.broker_memory, "stopping", lambda: stopping)
+    monkeypatch.setattr(worker.broker_memory, "is_stopping", lambda: stopping)
     goes_on = threading.Event()
 
     def slow(environ: Any, start_response: Any) -> list[bytes]:
@@ -314,7 +314,7 @@ def test_a_worker_that_ends_stops_listening_and_finishes_what_it_has(
 def test_whoever_has_connected_when_the_broker_stops_is_accepted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(worker.broker_memory, "stopping", lambda: True)
+    monkeypatch.setattr(worker.broker_memory, "is_stopping", lambda: True)
     serving = Serving(echo)
     clients = [serving.client(WHOLE % number) for number in range(3)]
     serving.worker.alive = False
@@ -336,9 +336,11 @@ def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
         yield ours, theirs
 
 
-def channel(sock: socket.socket, crowd: Crowd[Channel] | None = None) -> Channel:
+def channel(sock: socket.socket, crowd: WaitList[Channel] | None = None) -> Channel:
     """A channel in whose phase a thread waits for the client."""
-    made = Channel(sock, "192.0.2.1", Crowd(limit_s=99, most=9) if crowd is None else crowd)
+    made = Channel(
+        sock, "192.0.2.1", WaitList(limit_s=99, max_size=9) if crowd is None else crowd
+    )
     made.phase = BODY
     return made
 
@@ -378,7 +380,7 @@ def test_an_answer_that_nobody_takes_is_given_up(
     pair: tuple[socket.socket, socket.socket], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(channels, "GRACE_S", 0.01)
-    monkeypatch.setattr(channels, "LEAST_BYTES_S", 1 << 40)
+    monkeypatch.setattr(channels, "MIN_BYTES_PER_S", 1 << 40)
     with pytest.raises(TimeoutError):
         channel(pair[0]).sendall(bytes(64 << 20))
 
@@ -386,7 +388,7 @@ def test_an_answer_that_nobody_takes_is_given_up(
 def test_when_too_many_threads_wait_for_clients_the_oldest_wait_ends(
     pair: tuple[socket.socket, socket.socket],
 ) -> None:
-    slow: Crowd[Channel] = Crowd(limit_s=99, most=1)
+    slow: WaitList[Channel] = WaitList(limit_s=99, max_size=1)
     ended: list[BaseException] = []
 
     def wait() -> None:
@@ -414,7 +416,7 @@ def test_nothing_is_read_behind_a_head_that_is_too_long(
     pair: tuple[socket.socket, socket.socket],
 ) -> None:
     with pytest.raises(LimitRequestHeaders):
-        Channel(pair[0], "", Crowd(limit_s=1, most=1)).recv(1)
+        Channel(pair[0], "", WaitList(limit_s=1, max_size=1)).recv(1)
 
 
 @pytest.fixture
@@ -480,10 +482,13 @@ said = []
 def drain():
     said.append("drained")
     os.kill(os.getpid(), signal.SIGTERM)  # while the handler of the first one runs
-draining.drain = drain
-broker_memory.stop()
+draining.stop = drain
+broker_memory.mark_stopping()
 worker = SimpleNamespace(handle_exit=lambda number, frame: said.append("left"))
-signal.signal(signal.SIGTERM, lambda number, frame: gunicorn_conf.leave(worker, number, frame))
+signal.signal(
+    signal.SIGTERM,
+    lambda number, frame: gunicorn_conf.handle_sigterm(worker, number, frame),
+)
 os.kill(os.getpid(), signal.SIGTERM)
 print(*said, gunicorn_conf.worker_class, repr(gunicorn_conf.forwarder_headers))
 """
@@ -515,7 +520,7 @@ import gc
 import sys
 import threading
 from catmq_site.server import gunicorn_conf
-gunicorn_conf.load()
+gunicorn_conf.load_application()
 frozen, left = gc.get_freeze_count(), len(gc.get_objects())
 print(frozen > 50_000, left < frozen / 20, "brokerapi.views.messages" in sys.modules)
 from django.db import connections
@@ -546,7 +551,7 @@ from brokerapi.http import group_metrics
 from messagestore.heads import durability
 for _ in range(4):
     if not os.fork():
-        print(durability._own_row(), group_metrics.board._own, flush=True)
+        print(durability._own_row(), group_metrics.board._totals_file, flush=True)
         os._exit(0)
     os.wait()
 """
@@ -564,7 +569,7 @@ def test_what_workers_must_not_share_is_chosen_after_the_fork(tmp_path: Path) ->
 
 
 def large(environ: Any, start_response: Any) -> list[bytes]:
-    """Answers more than the kernel keeps below MOST_UNSENT_BYTES, and less than a thread
+    """Answers more than the kernel keeps below MAX_UNSENT_BYTES, and less than a thread
     would wait for.
     """
     start_response("200 OK", [("Content-Length", "100000")])
@@ -594,8 +599,8 @@ def was_reset(client: socket.socket) -> bool:
 def test_answers_that_their_clients_do_not_take_are_dropped_in_time(
     serve: Callable[..., Serving], monkeypatch: pytest.MonkeyPatch, request_: bytes
 ) -> None:
-    monkeypatch.setattr(incoming, "UNREAD_S", 0.2)
-    serving = serve(large, TURN_S=0.05, CLOSE_S=0.05)
+    monkeypatch.setattr(connections, "UNREAD_S", 0.2)
+    serving = serve(large, MAX_POLL_S=0.05, CLOSE_S=0.05)
     client = deaf(serving, request_)
     until(lambda: len(serving.worker.unread) == 1)
     until(lambda: not serving.worker.connections)
@@ -605,9 +610,13 @@ def test_answers_that_their_clients_do_not_take_are_dropped_in_time(
 def test_of_too_many_that_do_not_read_an_older_one_goes(
     serve: Callable[..., Serving], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name, value in {"MOST_UNREAD_OF_ONE": 2, "YOUNG_S": 0.0, "LOOK_S": 0.0}.items():
-        monkeypatch.setattr(incoming, name, value)
-    serving = serve(large, TURN_S=0.05)
+    for name, value in {
+        "MAX_UNREAD_PER_ADDRESS": 2,
+        "UNREAD_GRACE_S": 0.0,
+        "CHECK_UNREAD_EVERY_S": 0.0,
+    }.items():
+        monkeypatch.setattr(connections, name, value)
+    serving = serve(large, MAX_POLL_S=0.05)
 
     def served() -> set[int]:
         """Return the ports of the clients that are connected."""
@@ -628,7 +637,7 @@ def test_of_too_many_that_do_not_read_an_older_one_goes(
 
 
 def test_who_reads_late_gets_all_and_may_ask_again(serve: Callable[..., Serving]) -> None:
-    serving = serve(large, TURN_S=0.05)
+    serving = serve(large, MAX_POLL_S=0.05)
     client = deaf(serving)
     until(lambda: len(serving.worker.unread) == 1)
     head, _, body = received_of(client, 100_000)

@@ -29,7 +29,7 @@ def test_the_error_of_a_job_is_its_own_last_line_or_sparks_last_error(
     log: str, words: str, tmp_path: Path
 ) -> None:
     (tmp_path / "log").write_text(log)
-    assert spark._last_words(tmp_path) == words
+    assert spark._last_message(tmp_path) == words
 
 
 def test_a_job_waits_for_executors_until_its_log_goes_on() -> None:

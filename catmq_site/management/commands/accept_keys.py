@@ -1,4 +1,4 @@
-"""manage.py accept_keys: makes the keys of this process those of the installation."""
+"""manage.py accept_keys: registers the keys of this process as those of the installation."""
 
 from __future__ import annotations
 
@@ -34,22 +34,29 @@ class Command(CatmqCommand):
         )
 
     def run(self, **options: Any) -> None:
-        found = fingerprints.find_mismatch()
-        living = [one.name for one in discovery.list_brokers(actor=self.actor) if one.alive]
-        if found and living:
-            text = f"Live brokers work with the other keys: {', '.join(living)}. Stop them first."
+        mismatch = fingerprints.find_mismatch()
+        live_brokers = [
+            broker.name
+            for broker in discovery.list_brokers(actor=self.actor)
+            if broker.alive
+        ]
+        if mismatch and live_brokers:
+            text = (
+                f"Live brokers work with the other keys: {', '.join(live_brokers)}. Stop "
+                "them first."
+            )
             raise Conflict(text, code=Code.IN_USE)
         if not options["yes"]:
             self.stdout.write(
-                found or "The keys of this process are those of the installation."
+                mismatch or "The keys of this process are those of the installation."
             )
             self.stdout.write(
                 "Nothing was changed. To accept the keys of this process, repeat with --yes"
             )
             return
-        lost = fingerprints.accept_keys(actor=self.actor)
+        lost_nodes = fingerprints.accept_keys(actor=self.actor)
         self.stdout.write("The keys of this process are now those of the installation.")
-        for name in lost:
+        for name in lost_nodes:
             self.stdout.write(
                 f"The password of node {name} is lost: manage.py set_node {name} --username USER"
             )

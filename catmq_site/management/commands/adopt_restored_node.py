@@ -1,12 +1,12 @@
-"""manage.py adopt_restored_node: a node goes on with what was restored."""
+"""manage.py adopt_restored_node: puts a node into service with a restored database."""
 
 from __future__ import annotations
 
 from argparse import ArgumentParser
 from typing import Any
 
-from catmq_site.management.base import CatmqCommand, add_yes
-from catmq_site.management.outcomes import foretell, report
+from catmq_site.management.base import CatmqCommand, add_yes_option
+from catmq_site.management.outcomes import describe_outcome, describe_plan
 from messagestore.nodes import promotion, promotion_plans
 
 
@@ -30,22 +30,22 @@ class Command(CatmqCommand):
             default="",
             help="keep or drop messages of queues that were made after the backup",
         )
-        add_yes(parser)
+        add_yes_option(parser)
 
     def run(self, **options: Any) -> None:
         if options["dry_run"]:
             plan = promotion_plans.adopt(name=options["node"], actor=self.actor)
-            self.stdout.write("\n".join(foretell(plan)))
+            self.stdout.write("\n".join(describe_plan(plan)))
             return
         self.confirm(
             "Adopt the database now at the address of node",
             options["node"],
             yes=options["yes"],
         )
-        done = promotion.adopt(
+        outcome = promotion.adopt(
             name=options["node"],
             rows=options["rows"],
             say=self.stderr.write,
             actor=self.actor,
         )
-        self.stdout.write("\n".join(report(done)))
+        self.stdout.write("\n".join(describe_outcome(outcome)))

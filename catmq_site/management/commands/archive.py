@@ -1,4 +1,4 @@
-"""manage.py archive: copies days of a topic into Parquet files, by a Spark job."""
+"""manage.py archive: archives days of a topic as Parquet files, with a Spark job."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ class Command(CatmqCommand):
             type=Path,
             help="archive directory; on a cluster, the same path on all machines",
         )
-        when = parser.add_mutually_exclusive_group()
-        when.add_argument("--through", metavar="DAY", help="last day (default: yesterday)")
-        when.add_argument(
+        days = parser.add_mutually_exclusive_group()
+        days.add_argument("--through", metavar="DAY", help="last day (default: yesterday)")
+        days.add_argument(
             "--up-to-now", action="store_true", help="also archive today up to now"
         )
         parser.add_argument(
@@ -48,12 +48,14 @@ class Command(CatmqCommand):
             **({"through": options["through"]} if options["through"] else {}),
             **({"master": options["master"]} if options["master"] else {}),
         }
-        _, directory = spark.run("archive", settings=settings, say=self.stderr.write)
-        found = spark.results(directory)
-        for one in found["days"]:
+        _, directory = spark.run_job(
+            "archive", settings=settings, on_progress=self.stderr.write
+        )
+        results = spark.read_results(directory)
+        for row in results["days"]:
             self.stdout.write(
-                f"{one['day']}: {one['rows']:,} messages, {one['bytes']:,} bytes"
+                f"{row['day']}: {row['rows']:,} messages, {row['bytes']:,} bytes"
             )
-        for one in found["notes"]:
-            self.stdout.write(f"note: {one['note']}")
-        self.stdout.write(f"{len(found['days'])} days archived and verified.")
+        for row in results["notes"]:
+            self.stdout.write(f"note: {row['note']}")
+        self.stdout.write(f"{len(results['days'])} days archived and verified.")

@@ -1,4 +1,6 @@
-"""manage.py backup_mark: writes down how far all databases are, beside a backup."""
+"""manage.py backup_mark: writes how far all databases are, for a comparison after a
+restore.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ from typing import Any
 
 from django.core.management.base import CommandError
 
-from catmq_site.management.base import LATER, CatmqCommand
+from catmq_site.management.base import RETRY_LATER, CatmqCommand
 from messagestore.nodes import backup_marks
 from messagestore.nodes.backup_marks import Mark
 from metadata.errors import Invalid
@@ -40,42 +42,43 @@ class Command(CatmqCommand):
 
     def run(self, **options: Any) -> None:
         mark = backup_marks.take_mark(actor=self.actor)
-        away = "; ".join(f"{one.name}: {one.why}" for one in mark.missing)
-        if away and not options["allow_missing"]:
+        unreachable = "; ".join(f"{node.name}: {node.why}" for node in mark.missing)
+        if unreachable and not options["allow_missing"]:
             raise CommandError(
-                f"Nothing was written. Not reached: {away}", returncode=LATER
+                f"Nothing was written. Not reached: {unreachable}", returncode=RETRY_LATER
             )
-        self._write(mark, options["file"])
-        for one in mark.nodes:
-            if one.binlog is not None and one.binlog.why:
-                self.stderr.write(f"Node {one.name}: file and position of the binary log "
+        self._write_mark(mark, options["file"])
+        for node in mark.nodes:
+            if node.binlog is not None and node.binlog.why:
+                self.stderr.write(f"Node {node.name}: file and position of the binary log "
                                   "are not known: "
-                                  f"{one.binlog.why}")  # fmt: skip
-        if away:
-            self.stderr.write(f"Not reached, and not in the mark: {away}")
+                                  f"{node.binlog.why}")  # fmt: skip
+        if unreachable:
+            self.stderr.write(f"Not reached, and not in the mark: {unreachable}")
 
-    def _write(self, mark: Mark, file: str) -> None:
+    def _write_mark(self, mark: Mark, file: str) -> None:
         text = backup_marks.encode(mark)
         if file == "-":
             self.stdout.write(text.decode(), ending="")
             return
         try:
-            write(Path(file), text)
+            write_file(Path(file), text)
         except OSError as error:
             raise Invalid.field("file", f"cannot be written: {error}") from None
-        queues = sum(len(one.queues) for one in mark.nodes)
+        queues = sum(len(node.queues) for node in mark.nodes)
         self.stdout.write(f"{file}: {len(mark.nodes)} nodes, {queues} queues.")
 
 
-def write(path: Path, text: bytes) -> None:
-    """Write a file whole or not at all, readable by its owner only."""
-    handle, draft = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+def write_file(path: Path, text: bytes) -> None:
+    """Write a file completely or not at all, readable by its owner only."""
+    handle, draft_path = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(text)
             file.flush()
+            # On disk before the rename, so that a crash leaves no empty file.
             os.fsync(file.fileno())
-        os.replace(draft, path)
+        os.replace(draft_path, path)
     except BaseException:
-        os.unlink(draft)
+        os.unlink(draft_path)
         raise

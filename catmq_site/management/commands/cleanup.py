@@ -1,4 +1,4 @@
-"""manage.py cleanup: delete messages past retention, or show which would be deleted."""
+"""manage.py cleanup: deletes messages past retention, or shows which would be deleted."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from django.core.management.base import CommandError
 
 from catmq_site.background import spark
-from catmq_site.management.base import LATER, CatmqCommand, aligned
+from catmq_site.management.base import RETRY_LATER, CatmqCommand, align_columns
 from messagestore import retention
 from messagestore.retention import Cleaned, QueuePlan
 from metadata.errors import Invalid
@@ -58,86 +58,93 @@ class Command(CatmqCommand):
 
     def run(self, **options: Any) -> None:
         if options["engine"] == "spark":
-            found = self._archived_first(
+            cleaned_queues = self._archive_and_purge(
                 options["topic"], options["archive"], dry_run=options["dry_run"]
             )
         else:
-            found = retention.clean(
+            cleaned_queues = retention.clean(
                 topic=options["topic"],
                 dry_run=options["dry_run"],
-                progress=self.progress(),
+                progress=self.progress_writer(),
                 actor=self.actor,
             )
-        conclude(self.stdout.write, found, "cleaned", dry_run=options["dry_run"])
+        write_result(
+            self.stdout.write, cleaned_queues, "cleaned", dry_run=options["dry_run"]
+        )
 
-    def _archived_first(
+    def _archive_and_purge(
         self, topic: str | None, archive: Path | None, *, dry_run: bool
     ) -> list[Cleaned]:
-        """Run the job `archive`, unless nothing is to be changed, and purge what the
-        archive proves.
+        """Run the job `archive`, then delete the messages that the archive holds. With
+        `dry_run`, change nothing.
         """
         if topic is None or archive is None:
             field = "topic" if topic is None else "archive"
             raise Invalid.field(field, f"--engine spark needs --{field}")
         if not dry_run:
             settings = {"topic": topic, "archive": str(archive.resolve())}
-            spark.run("archive", settings=settings, say=self.stderr.write)
+            spark.run_job("archive", settings=settings, on_progress=self.stderr.write)
         return retention.purge(
             topic=topic,
             archive=archive,
             dry_run=dry_run,
-            progress=self.progress(),
+            progress=self.progress_writer(),
             actor=self.actor,
         )
 
 
-def conclude(
-    write: Callable[[str], object], found: Sequence[Cleaned], done: str, *, dry_run: bool
+def write_result(
+    write: Callable[[str], object],
+    cleaned_queues: Sequence[Cleaned],
+    verb: str,
+    *,
+    dry_run: bool,
 ) -> None:
-    """Write what came of it; end the command with 3 if a queue could not be `done`."""
-    write("\n".join(shown(found, dry_run=dry_run)))
-    failed = sum(problem_of(one) is not None for one in found)
+    """Write the result, and end the command with 3 if a queue failed."""
+    write("\n".join(format_result(cleaned_queues, dry_run=dry_run)))
+    failed = sum(find_problem(cleaned) is not None for cleaned in cleaned_queues)
     if failed:
         raise CommandError(
-            f"{failed} of {len(found)} queues could not be {done}.", returncode=LATER
+            f"{failed} of {len(cleaned_queues)} queues could not be {verb}.",
+            returncode=RETRY_LATER,
         )
 
 
-def shown(found: Sequence[Cleaned], *, dry_run: bool) -> list[str]:
-    """The table, what is to be said of single queues, and the sum, line by line."""
-    table = [HEADINGS, *(row(one.plan) for one in found)]
-    lines = aligned(table)
-    for one in found:
-        name = f"{one.plan.topic} queue {one.plan.queue} (node {one.plan.node})"
-        lines += [f"{name}: {text}" for text in notes(one)]
-    return [*lines, "", summary(found, dry_run=dry_run)]
+def format_result(cleaned_queues: Sequence[Cleaned], *, dry_run: bool) -> list[str]:
+    """Return the lines of the result: table, notes about single queues, and total."""
+    table = [HEADINGS, *(format_row(cleaned.plan) for cleaned in cleaned_queues)]
+    lines = align_columns(table)
+    for cleaned in cleaned_queues:
+        name = f"{cleaned.plan.topic} queue {cleaned.plan.queue} (node {cleaned.plan.node})"
+        lines += [f"{name}: {text}" for text in list_notes(cleaned)]
+    return [*lines, "", summarize(cleaned_queues, dry_run=dry_run)]
 
 
-def notes(one: Cleaned) -> list[str]:
-    plan, problem = one.plan, problem_of(one)
-    said = [
+def list_notes(cleaned: Cleaned) -> list[str]:
+    plan, problem = cleaned.plan, find_problem(cleaned)
+    lines = [
         f"group {loss.group} has not read {loss.messages:,} of these messages"
         for loss in plan.unread
     ]
     if plan.messages and plan.keep_from == plan.head:
-        said.append("all its messages are deleted")
-    said += plan.notes
-    return [*said, f"not cleaned: {problem}"] if problem is not None else said
+        lines.append("all its messages are deleted")
+    lines += plan.notes
+    return [*lines, f"not cleaned: {problem}"] if problem is not None else lines
 
 
-def problem_of(one: Cleaned) -> str | None:
-    """Return why a queue was not cleaned, or not as its topic wants it."""
-    return one.problem or one.plan.blocked_by
+def find_problem(cleaned: Cleaned) -> str | None:
+    """Return why a queue was not cleaned, or not as far as its topic's retention requires."""
+    return cleaned.problem or cleaned.plan.blocked_by
 
 
-def row(plan: QueuePlan) -> tuple[str, ...]:
+def format_row(plan: QueuePlan) -> tuple[str, ...]:
     name = (plan.topic, str(plan.queue), plan.node)
     if plan.problem is not None:
         return (*name, "-", "-", "-", "-", "-", "-")
     return (
         *name,
-        span(plan.keep_from, plan.head),
-        span(plan.low, plan.keep_from),
+        format_offsets(plan.keep_from, plan.head),
+        format_offsets(plan.low, plan.keep_from),
         plan.why or "-",
         f"{plan.messages:,}",
         "-" if plan.partitions is None else f"{plan.partitions:,}",
@@ -145,19 +152,24 @@ def row(plan: QueuePlan) -> tuple[str, ...]:
     )
 
 
-def span(first: int, end: int) -> str:
-    """Offsets, the last one included."""
+def format_offsets(first: int, end: int) -> str:
+    """Return a range of offsets as text, with the last offset included."""
     return f"{first:,} … {end - 1:,}" if first < end else "none"
 
 
-def summary(found: Sequence[Cleaned], *, dry_run: bool) -> str:
-    messages = sum(one.plan.messages for one in found if dry_run or one.raised)
+def summarize(cleaned_queues: Sequence[Cleaned], *, dry_run: bool) -> str:
+    messages = sum(
+        cleaned.plan.messages for cleaned in cleaned_queues if dry_run or cleaned.raised
+    )
     if dry_run:
-        size = sum(one.plan.bytes for one in found)
+        size = sum(cleaned.plan.bytes for cleaned in cleaned_queues)
         return (
-            f"{len(found)} queues: {messages:,} messages, about {size:,} bytes, would "
+            f"{len(cleaned_queues)} queues: {messages:,} messages, about {size:,} bytes, would "
             "be deleted."
         )
-    dropped, deleted = sum(one.dropped for one in found), sum(one.deleted for one in found)
-    done = f"{dropped:,} partitions dropped, {deleted:,} rows deleted"
-    return f"{len(found)} queues: {messages:,} messages are no longer served; {done}."
+    dropped, deleted = (
+        sum(cleaned.dropped for cleaned in cleaned_queues),
+        sum(cleaned.deleted for cleaned in cleaned_queues),
+    )
+    counts = f"{dropped:,} partitions dropped, {deleted:,} rows deleted"
+    return f"{len(cleaned_queues)} queues: {messages:,} messages are no longer served; {counts}."

@@ -1,5 +1,5 @@
-"""manage.py consistency: compares metadata with the nodes, and mends what can be mended
-safely.
+"""manage.py consistency: compares metadata with the nodes, and repairs what is safe to
+repair.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from typing import Any
 
 from django.core.management.base import CommandError
 
-from catmq_site.management.base import LATER, REFUSED, CatmqCommand
+from catmq_site.management.base import REFUSED, RETRY_LATER, CatmqCommand
 from messagestore import verify
 from messagestore.verify import Finding
 
@@ -23,11 +23,11 @@ class Command(CatmqCommand):
     )
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        chosen = parser.add_mutually_exclusive_group()
-        chosen.add_argument(
+        repair = parser.add_mutually_exclusive_group()
+        repair.add_argument(
             "--repair", metavar="KEY", nargs="+", help="repair the findings with these keys"
         )
-        chosen.add_argument(
+        repair.add_argument(
             "--repair-all",
             action="store_true",
             help="repair all findings that are safe to repair",
@@ -36,13 +36,19 @@ class Command(CatmqCommand):
     def run(self, **options: Any) -> None:
         keys = options["repair"] or []
         if options["repair_all"]:
-            keys = [one.key for one in verify.check(actor=self.actor).findings if one.safe]
+            keys = [
+                finding.key
+                for finding in verify.check(actor=self.actor).findings
+                if finding.safe
+            ]
         for key in keys:
-            done = verify.repair(key=key, actor=self.actor)
-            self.stdout.write(f"Repaired {key}: {done.where}. {done.advice}")
+            repaired = verify.repair(key=key, actor=self.actor)
+            self.stdout.write(f"Repaired {key}: {repaired.where}. {repaired.advice}")
+        # Checked after the repairs, so the report shows what is left.
         report = verify.check(actor=self.actor)
         self.stdout.write(
-            "\n\n".join(map(shown, report.findings)) or "Metadata and the nodes agree."
+            "\n\n".join(map(format_finding, report.findings))
+            or "Metadata and the nodes agree."
         )
         for name, why in sorted(report.unchecked.items()):
             self.stderr.write(f"Node {name} could not be checked: {why}")
@@ -50,10 +56,13 @@ class Command(CatmqCommand):
             raise CommandError(f"{len(report.findings)} findings.", returncode=REFUSED)
         if report.unchecked:
             raise CommandError(
-                f"{len(report.unchecked)} nodes were not checked.", returncode=LATER
+                f"{len(report.unchecked)} nodes were not checked.", returncode=RETRY_LATER
             )
 
 
-def shown(one: Finding) -> str:
-    todo = f"Safe: --repair {one.key}" if one.safe else "No safe repair."
-    return f"{one.kind}: {one.where}: {one.what}\n  {one.means}\n  {todo} {one.advice}"
+def format_finding(finding: Finding) -> str:
+    remedy = f"Safe: --repair {finding.key}" if finding.safe else "No safe repair."
+    return (
+        f"{finding.kind}: {finding.where}: {finding.what}\n"
+        f"  {finding.means}\n  {remedy} {finding.advice}"
+    )

@@ -1,4 +1,4 @@
-"""manage.py create_api_key: makes a key for a program that speaks to the broker."""
+"""manage.py create_api_key: creates an API key for a client."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ class Command(CatmqCommand):
 
     def run(self, **options: Any) -> None:
         _, plaintext = api_keys.create(
-            name=options["name"], rights=parsed(options["right"]), actor=self.actor
+            name=options["name"], rights=parse_rights(options["right"]), actor=self.actor
         )
         self.stdout.write(plaintext)
 
 
-def parsed(rights: list[str]) -> dict[str, list[str]]:
-    """{right: patterns} of texts such as produce=a*,b. Raises Invalid."""
-    found: dict[str, list[str]] = {}
+def parse_rights(rights: list[str]) -> dict[str, list[str]]:
+    """Return patterns by right, of texts such as produce=a*,b. Raises Invalid."""
+    patterns_of_right: dict[str, list[str]] = {}
     for text in rights:
         right, equals, patterns = text.partition("=")
         if not equals:
             raise Invalid.field("right", f"{text!r} must look like produce=orders*")
-        found.setdefault(right.strip(), []).extend(
-            one.strip() for one in patterns.split(",") if one.strip()
+        patterns_of_right.setdefault(right.strip(), []).extend(
+            pattern.strip() for pattern in patterns.split(",") if pattern.strip()
         )
-    return found
+    return patterns_of_right

@@ -11,7 +11,7 @@ from metadata.rules.grants import ACCOUNTS, FLAVOURS, Grant, grant_statements
 
 
 class Command(BaseCommand):
-    """Needs no database: the accounts of a new installation are made before it is there."""
+    """A command without a database: the accounts are created before the database exists."""
 
     requires_system_checks: list[str] = []  # noqa: RUF012  Django's own declaration
     help = (
@@ -21,7 +21,7 @@ class Command(BaseCommand):
     )
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        parser.add_argument("account", choices=ACCOUNTS, help="; ".join(_helps()))
+        parser.add_argument("account", choices=ACCOUNTS, help="; ".join(_account_helps()))
         parser.add_argument(
             "--database", default="catmq", help="name of the database (default %(default)s)"
         )
@@ -33,27 +33,29 @@ class Command(BaseCommand):
         )
 
     def handle(self, *args: Any, **options: Any) -> None:
-        where = {
+        account = {
             "database": options["database"],
             "username": options["user"],
             "host": options["host"],
         }
-        _, needed = ACCOUNTS[options["account"]]
-        self.stdout.write("\n".join(shown(needed, where)))
+        _, grants = ACCOUNTS[options["account"]]
+        self.stdout.write("\n".join(format_statements(grants, account)))
 
 
-def _helps() -> list[str]:
+def _account_helps() -> list[str]:
     return [
         f"{name}: {purpose.replace('%', '%%')}" for name, (purpose, _) in ACCOUNTS.items()
     ]
 
 
-def shown(needed: tuple[Grant, ...], where: dict[str, str]) -> list[str]:
-    """The statements for each flavour, or once if they do not differ."""
-    by_flavour = {flavour: _of(needed, flavour, where) for flavour in FLAVOURS}
-    first, *others = by_flavour.values()
-    if all(one == first for one in others):
-        return first
+def format_statements(grants: tuple[Grant, ...], account: dict[str, str]) -> list[str]:
+    """Return the statements by flavour, or once if the flavours do not differ."""
+    by_flavour = {
+        flavour: _statements_for(grants, flavour, account) for flavour in FLAVOURS
+    }
+    first_lines, *other_lines = by_flavour.values()
+    if all(other == first_lines for other in other_lines):
+        return first_lines
     return [
         line
         for flavour, lines in by_flavour.items()
@@ -61,13 +63,15 @@ def shown(needed: tuple[Grant, ...], where: dict[str, str]) -> list[str]:
     ]
 
 
-def _of(needed: tuple[Grant, ...], flavour: str, where: dict[str, str]) -> list[str]:
-    required = [one for one in needed if not one.optional]
-    lines = grant_statements(required, flavour=flavour, **where)
-    for one in needed:
-        if one.optional:
+def _statements_for(
+    grants: tuple[Grant, ...], flavour: str, account: dict[str, str]
+) -> list[str]:
+    required = [grant for grant in grants if not grant.optional]
+    lines = grant_statements(required, flavour=flavour, **account)
+    for grant in grants:
+        if grant.optional:
             lines += [
-                f"-- optional: {one.why}",
-                *grant_statements([one], flavour=flavour, **where),
+                f"-- optional: {grant.why}",
+                *grant_statements([grant], flavour=flavour, **account),
             ]
     return lines

@@ -1,4 +1,4 @@
-"""manage.py import_pmq: takes over topics, groups and subscriptions of PMQ or of the Java
+"""manage.py import_pmq: imports topics, groups and subscriptions of PMQ or of the Java
 CatMQ.
 """
 
@@ -11,24 +11,24 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from catmq_site.management.base import CatmqCommand, aligned
+from catmq_site.management.base import CatmqCommand, align_columns
 from catmq_site.pmq import tables
-from catmq_site.pmq.mapping import Found, Mapping, Remark
+from catmq_site.pmq.mapping import Definitions, Mapping, Remark
 from messagestore.topology import imports
 from metadata.definitions.plans import Plan, Step
 from metadata.errors import Invalid
 from metadata.topics import send_tokens
 from metadata.users import accounts
 
-URL = "CATMQ_PMQ_URL"
-OFFSETS = (
+URL_VARIABLE = "CATMQ_PMQ_URL"
+OFFSETS_NOTE = (
     "Offsets are not taken over: they count messages of the tables there, and the topics "
     "here begin empty. "
     "Each group begins at the first message that is sent here. Let a group read its topics "
     "there to the end "
     "before the last of its consumers moves."
 )
-COLUMNS = {"CREATE": "create", "SAME": "same", "DIFFERENT": "keep"}
+OUTCOME_OF_COLUMN = {"CREATE": "create", "SAME": "same", "DIFFERENT": "keep"}
 
 
 class Command(CatmqCommand):
@@ -47,7 +47,7 @@ class Command(CatmqCommand):
             metavar="URL",
             help="mysql://user:password@host:3306/database of their metadata; to keep the "
             "password out of "
-            f"the process list, set {URL} instead",
+            f"the process list, set {URL_VARIABLE} instead",
         )
         parser.add_argument("--apply", action="store_true", help="make what is missing")
         parser.add_argument(
@@ -58,143 +58,172 @@ class Command(CatmqCommand):
         )
 
     def run(self, **options: Any) -> None:
-        url = options["url"] or os.environ.get(URL, "")
+        url = options["url"] or os.environ.get(URL_VARIABLE, "")
         if not url:
-            raise Invalid.field("--from", f"give it, or set {URL}")
-        users = [one.name for one in accounts.list_users(actor=self.actor)]
-        found = Mapping(tables.read(url), users).run()
-        planned = self._without_conflicts(found)
+            raise Invalid.field("--from", f"give it, or set {URL_VARIABLE}")
+        users = [user.name for user in accounts.list_users(actor=self.actor)]
+        definitions = Mapping(tables.read_tables(url), users).run()
+        plan_of_rest = self._remove_conflicts(definitions)
         if options["document"]:
             options["document"].write_text(
-                json.dumps(found.document, ensure_ascii=False, indent=2) + "\n"
+                json.dumps(definitions.document, ensure_ascii=False, indent=2) + "\n"
             )
         apply = options["apply"]
-        plan = self._take_in(found, dry_run=False) if apply else planned
-        tokens = self._tokens(found, apply=apply)
+        plan = self._import(definitions, dry_run=False) if apply else plan_of_rest
+        tokens = self._import_tokens(definitions, apply=apply)
         self.stdout.write(
-            "\n".join([*report(found, plan, done=apply), *section("Send tokens", tokens)])
+            "\n".join(
+                [
+                    *format_report(definitions, plan, done=apply),
+                    *format_section("Send tokens", tokens),
+                ]
+            )
         )
-        done = "Done." if apply else "Nothing was written. Make what is missing: --apply"
-        self.stdout.write(f"\n{done}")
+        conclusion = (
+            "Done." if apply else "Nothing was written. Make what is missing: --apply"
+        )
+        self.stdout.write(f"\n{conclusion}")
 
-    def _take_in(self, found: Found, *, dry_run: bool) -> Plan:
+    def _import(self, definitions: Definitions, *, dry_run: bool) -> Plan:
         return imports.import_definitions(
-            document=found.document, existing="keep", dry_run=dry_run, actor=self.actor
+            document=definitions.document,
+            existing="keep",
+            dry_run=dry_run,
+            actor=self.actor,
         )
 
-    def _tokens(self, found: Found, *, apply: bool) -> list[list[str]]:
-        """Take over the send tokens of topics that have none here; what is said of each
+    def _import_tokens(self, definitions: Definitions, *, apply: bool) -> list[list[str]]:
+        """Import the send tokens of topics that have none here. Return a line for each
         topic.
         """
-        said = []
-        named = {one["name"] for one in found.document["topics"]}
-        for topic, token in sorted(found.tokens.items()):
-            if topic not in named:
+        lines = []
+        topics = {topic_entry["name"] for topic_entry in definitions.document["topics"]}
+        for topic, token in sorted(definitions.tokens.items()):
+            if topic not in topics:
                 continue
             if not apply:
-                said.append([topic, "would be taken over, if the topic has none here"])
+                lines.append([topic, "would be taken over, if the topic has none here"])
             elif send_tokens.import_token(topic=topic, token=token, actor=self.actor):
-                said.append(
+                lines.append(
                     [topic, "taken over: Java clients go on with it, others are refused"]
                 )
             else:
-                said.append([topic, "has its own here, which stay"])
-        return said
+                lines.append([topic, "has its own here, which stay"])
+        return lines
 
-    def _without_conflicts(self, found: Found) -> Plan:
-        """Leave out of the document what cannot be made, and what needs it; return the plan
-        of the rest.
+    def _remove_conflicts(self, definitions: Definitions) -> Plan:
+        """Remove definitions that cannot be created, with their subscriptions. Return the
+        plan of the rest.
         """
+        # Removing an entry can leave others without their topic or group, so plan again.
         while True:
-            plan = self._take_in(found, dry_run=True)
-            blocked = plan.of("conflict")
-            if not blocked:
+            plan = self._import(definitions, dry_run=True)
+            conflicts = plan.steps_with("conflict")
+            if not conflicts:
                 return plan
-            for step in blocked:
-                leave_out(found, step)
+            for step in conflicts:
+                remove_entry(definitions, step)
 
 
-def leave_out(found: Found, step: Step) -> None:
-    """Move an entry that cannot be made from the document to what is left out, and what
-    needs it.
+def remove_entry(definitions: Definitions, step: Step) -> None:
+    """Move an entry that cannot be created from the document to `left_out`, with its
+    subscriptions.
     """
     kind, name = step.entry.kind, step.entry.name
-    part = found.document[f"{kind}s"]
-    entry = next((one for one in part if name_of(one) == name), None)
-    if entry is None:  # it needed another one
+    entries = definitions.document[f"{kind}s"]
+    entry = next((other for other in entries if entry_name(other) == name), None)
+    if entry is None:  # removed before, with an entry that it needed
         return
-    part.remove(entry)
-    found.left_out.append(Remark(kind, name, step.problem))
-    needing = [one for one in found.document["subscriptions"] if one.get(kind) == name]
-    for one in needing:
-        found.document["subscriptions"].remove(one)
-        found.left_out.append(
-            Remark("subscription", name_of(one), f"its {kind} is left out")
+    entries.remove(entry)
+    definitions.left_out.append(Remark(kind, name, step.problem))
+    dependents = [
+        other for other in definitions.document["subscriptions"] if other.get(kind) == name
+    ]
+    for other in dependents:
+        definitions.document["subscriptions"].remove(other)
+        definitions.left_out.append(
+            Remark("subscription", entry_name(other), f"its {kind} is left out")
         )
 
 
-def name_of(entry: dict[str, Any]) -> str:
+def entry_name(entry: dict[str, Any]) -> str:
     return str(entry["name"]) if "name" in entry else f"{entry['group']}/{entry['topic']}"
 
 
-def report(found: Found, plan: Plan, *, done: bool) -> Iterator[str]:
-    """Return the lines: what is made, what exists, what differs, what is left out, remarks,
-    offsets.
+def format_report(definitions: Definitions, plan: Plan, *, done: bool) -> Iterator[str]:
+    """Yield the lines of the report: what is created, exists, differs or is left out,
+    remarks, and offsets.
     """
     kinds = ("topic", "group", "subscription")
     counts = [
-        [f"{kind}s", *(str(count(plan, kind, one)) for one in COLUMNS.values())]
+        [
+            f"{kind}s",
+            *(
+                str(count_steps(plan, kind, outcome))
+                for outcome in OUTCOME_OF_COLUMN.values()
+            ),
+        ]
         for kind in kinds
     ]
-    left = [str(sum(one.kind == kind for one in found.left_out)) for kind in kinds]
-    yield from aligned(
+    left_out_counts = [
+        str(sum(remark.kind == kind for remark in definitions.left_out)) for kind in kinds
+    ]
+    yield from align_columns(
         [
-            ["", *COLUMNS, "LEFT OUT"],
-            *([*line, out] for line, out in zip(counts, left, strict=True)),
+            ["", *OUTCOME_OF_COLUMN, "LEFT OUT"],
+            *([*line, out] for line, out in zip(counts, left_out_counts, strict=True)),
         ]
     )
-    made = [[one.entry.kind, one.entry.name, detail(one)] for one in plan.of("create")]
-    yield from section("Made" if done else "Would be made", made)
-    differs = [
-        [one.entry.kind, one.entry.name, differences(one)] for one in plan.of("keep")
+    created = [
+        [step.entry.kind, step.entry.name, describe_entry(step)]
+        for step in plan.steps_with("create")
     ]
-    yield from section("Exists with other settings, which stay", differs)
+    yield from format_section("Made" if done else "Would be made", created)
+    kept_rows = [
+        [step.entry.kind, step.entry.name, describe_differences(step)]
+        for step in plan.steps_with("keep")
+    ]
+    yield from format_section("Exists with other settings, which stay", kept_rows)
     unfinished = [
-        [one.entry.kind, one.entry.name, one.problem] for one in plan.of("unfinished")
+        [step.entry.kind, step.entry.name, step.problem]
+        for step in plan.steps_with("unfinished")
     ]
-    yield from section("Not known yet", unfinished)
-    yield from section("Left out", [[*one] for one in found.left_out])
-    yield from section("Remarks", [[*one] for one in found.remarks])
+    yield from format_section("Not known yet", unfinished)
+    yield from format_section("Left out", [[*remark] for remark in definitions.left_out])
+    yield from format_section("Remarks", [[*remark] for remark in definitions.remarks])
     positions = [
-        [one.group, one.topic, str(one.queues), str(one.consumed), str(one.readers)]
-        for one in found.positions
+        [p.group, p.topic, str(p.queues), str(p.consumed), str(p.readers)]
+        for p in definitions.positions
     ]
-    headed = (
+    positions_table = (
         [["GROUP", "TOPIC", "QUEUES", "CONSUMED IDS", "CONSUMERS"], *positions]
         if positions
         else []
     )
-    yield from section("Offsets there", headed)
-    yield f"\n{OFFSETS}"
+    yield from format_section("Offsets there", positions_table)
+    yield f"\n{OFFSETS_NOTE}"
 
 
-def count(plan: Plan, kind: str, outcome: str) -> int:
-    return sum(one.entry.kind == kind and one.outcome == outcome for one in plan.steps)
+def count_steps(plan: Plan, kind: str, outcome: str) -> int:
+    return sum(step.entry.kind == kind and step.outcome == outcome for step in plan.steps)
 
 
-def detail(step: Step) -> str:
-    words = step.entry.words
-    return f"{words['queues']} queues" if "queues" in words else str(words.get("mode", ""))
-
-
-def differences(step: Step) -> str:
-    return ", ".join(
-        f"{one.field} {one.here!r} here, {one.there!r} there" for one in step.differences
+def describe_entry(step: Step) -> str:
+    fields = step.entry.words
+    return (
+        f"{fields['queues']} queues" if "queues" in fields else str(fields.get("mode", ""))
     )
 
 
-def section(title: str, lines: list[list[str]]) -> Iterator[str]:
-    """Return a heading and aligned lines, nothing if there are none."""
+def describe_differences(step: Step) -> str:
+    return ", ".join(
+        f"{difference.field} {difference.here!r} here, {difference.there!r} there"
+        for difference in step.differences
+    )
+
+
+def format_section(title: str, lines: list[list[str]]) -> Iterator[str]:
+    """Yield a heading and aligned lines, nothing if there are no lines."""
     if lines:
         yield f"\n{title}:"
-        yield from (f"  {line}" for line in aligned(lines))
+        yield from (f"  {line}" for line in align_columns(lines))

@@ -1,4 +1,6 @@
-"""manage.py prepare: everything a server needs before it starts; harmless to repeat."""
+"""manage.py prepare: does everything that a server needs before it starts. Harmless to
+repeat.
+"""
 
 from __future__ import annotations
 
@@ -28,13 +30,15 @@ class Command(CatmqCommand):
         "harmless."
     )
 
-    checks_keys = False  # before the first migration there is no place for them
+    checks_keys = (
+        False  # before the first migration there is no table for their fingerprints
+    )
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("--url", default=config.broker_url, help="URL of the broker")
 
     def run(self, **options: Any) -> None:
-        """Every step asks first whether it was done."""
+        """Migrate, and create what is missing. Each step first checks whether it was done."""
         config.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         migration_state.check_can_migrate()
         call_command("migrate", interactive=False, verbosity=1)

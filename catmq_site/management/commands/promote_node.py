@@ -1,12 +1,12 @@
-"""manage.py promote_node: a replica takes a node's place."""
+"""manage.py promote_node: promotes the replica of a node."""
 
 from __future__ import annotations
 
 from argparse import ArgumentParser
 from typing import Any
 
-from catmq_site.management.base import CatmqCommand, add_yes
-from catmq_site.management.outcomes import foretell, report
+from catmq_site.management.base import CatmqCommand, add_yes_option
+from catmq_site.management.outcomes import describe_outcome, describe_plan
 from messagestore.nodes import promotion, promotion_plans
 from metadata.errors import Invalid
 from metadata.rules.tls import MODES
@@ -51,34 +51,36 @@ class Command(CatmqCommand):
         parser.add_argument(
             "--dry-run", action="store_true", help="show the changes without making them"
         )
-        add_yes(parser)
+        add_yes_option(parser)
 
     def run(self, **options: Any) -> None:
-        host, port = address(options["to"])
-        to = {
+        host, port = parse_address(options["to"])
+        replica = {
             "host": host,
             "port": port,
             "tls": options["tls"],
             "tls_ca": options["tls_ca"],
         }
         if options["dry_run"]:
-            plan = promotion_plans.promote(name=options["node"], **to, actor=self.actor)
-            self.stdout.write("\n".join(foretell(plan)))
+            plan = promotion_plans.promote(
+                name=options["node"], **replica, actor=self.actor
+            )
+            self.stdout.write("\n".join(describe_plan(plan)))
             return
         self.confirm("Promote a replica of node", options["node"], yes=options["yes"])
-        done = promotion.promote(
+        outcome = promotion.promote(
             name=options["node"],
-            **to,
+            **replica,
             known_dead=options["known_dead"],
             patience_s=options["patience"],
             say=self.stderr.write,
             actor=self.actor,
         )
-        self.stdout.write("\n".join(report(done)))
+        self.stdout.write("\n".join(describe_outcome(outcome)))
 
 
-def address(text: str | None) -> tuple[str, int | None]:
-    """Host and port of HOST[:PORT]; ('', None) for nothing. Raises Invalid."""
+def parse_address(text: str | None) -> tuple[str, int | None]:
+    """Return (host, port) of HOST[:PORT]; ('', None) for an empty text. Raises Invalid."""
     if not text:
         return "", None
     host, colon, port = text.rpartition(":")

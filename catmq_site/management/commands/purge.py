@@ -1,4 +1,4 @@
-"""manage.py purge: removes from the nodes what an archive proves that it holds."""
+"""manage.py purge: deletes from the nodes what an archive holds."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from argparse import ArgumentParser
 from pathlib import Path
 from typing import Any
 
-from catmq_site.management.base import CatmqCommand, add_yes
-from catmq_site.management.commands.cleanup import conclude
+from catmq_site.management.base import CatmqCommand, add_yes_option
+from catmq_site.management.commands.cleanup import write_result
 from messagestore import retention
 
 
@@ -34,18 +34,20 @@ class Command(CatmqCommand):
             action="store_true",
             help="do not wait for running pulls; they may miss rows, and then repeat",
         )
-        add_yes(parser)
+        add_yes_option(parser)
 
     def run(self, **options: Any) -> None:
         if not options["dry_run"]:
             self.confirm(
                 "Drop what the archive holds of topic", options["topic"], yes=options["yes"]
             )
-        found = retention.purge(
+        cleaned_queues = retention.purge(
             topic=options["topic"],
             archive=options["archive"],
             dry_run=options["dry_run"],
             rest_s=0.0 if options["no_rest"] else retention.REST_S,
             actor=self.actor,
         )
-        conclude(self.stdout.write, found, "purged", dry_run=options["dry_run"])
+        write_result(
+            self.stdout.write, cleaned_queues, "purged", dry_run=options["dry_run"]
+        )

@@ -1,4 +1,4 @@
-"""manage.py rebalance: shares the queues of groups anew among their members."""
+"""manage.py rebalance: rebalances the queues of groups now."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ class Command(CatmqCommand):
 
     def run(self, **options: Any) -> None:
         dry_run = options["dry_run"]
-        for group in chosen(options["groups"], everything=options["all"]):
+        for group in find_groups(options["groups"], everything=options["all"]):
             moves = rebalance.rebalance_by_hand(
                 group=group.name, dry_run=dry_run, actor=self.actor
             )
-            self.stdout.write("\n".join(report(group, moves, dry_run=dry_run)))
+            self.stdout.write("\n".join(format_result(group, moves, dry_run=dry_run)))
 
 
-def chosen(names: list[str], *, everything: bool) -> list[GroupInfo]:
-    """The groups meant, all of which exist. Raises Invalid, NotFound."""
+def find_groups(names: list[str], *, everything: bool) -> list[GroupInfo]:
+    """Return the named groups, or all. Raises Invalid, NotFound."""
     if bool(names) == everything:
         raise Invalid("Name groups, or give --all.")
     if not everything:
@@ -45,16 +45,19 @@ def chosen(names: list[str], *, everything: bool) -> list[GroupInfo]:
     return sorted(snapshot.current().groups.values(), key=lambda group: group.name)
 
 
-def report(group: GroupInfo, done: RebalanceResult, *, dry_run: bool) -> list[str]:
-    """A line for the group and one for each queue that moves."""
-    if not done.moves:
-        return [f"{group.name}: balanced, generation {done.generation}"]
+def format_result(group: GroupInfo, result: RebalanceResult, *, dry_run: bool) -> list[str]:
+    """Return a line for the group, and one for each queue that moves."""
+    if not result.moves:
+        return [f"{group.name}: balanced, generation {result.generation}"]
     verb = "would move" if dry_run else "moved"
-    total = f"{len(done.moves)} queue{'s' if len(done.moves) > 1 else ''} {verb}"
-    return [f"{group.name}: {total}, generation {done.generation}", *map(line, done.moves)]
+    total = f"{len(result.moves)} queue{'s' if len(result.moves) > 1 else ''} {verb}"
+    return [
+        f"{group.name}: {total}, generation {result.generation}",
+        *map(format_move, result.moves),
+    ]
 
 
-def line(move: Move) -> str:
+def format_move(move: Move) -> str:
     when = "at once" if move.at_once else f"when {move.source} has let go"
     source, target = move.source or "nobody", move.target or "nobody"
     return f"  {move.topic} queue {move.queue}: {source} -> {target}, {when}"

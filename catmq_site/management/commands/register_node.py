@@ -1,4 +1,4 @@
-"""manage.py register_node: makes a database known as a place for messages."""
+"""manage.py register_node: registers a database as a node, which stores messages."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from argparse import ArgumentParser
 from pathlib import Path
 from typing import Any
 
-from catmq_site.management.base import CatmqCommand, variable_of_node
-from catmq_site.management.outcomes import findings
+from catmq_site.management.base import CatmqCommand, node_variable
+from catmq_site.management.outcomes import describe_findings
 from messagestore.nodes import preflight, registry
 from metadata.config import ConfigError, parse_database_url
 from metadata.errors import Invalid
@@ -59,28 +59,30 @@ class Command(CatmqCommand):
         )
 
     def run(self, **options: Any) -> None:
-        given = {
+        node_settings = {
             name: options[name]
             for name in ("name", "kind", "dedicated", "capacity_gb", "unsafe")
         }
-        given |= where(options["name"], options["url"])
+        node_settings |= parse_node_url(options["name"], options["url"])
         if options["dry_run"]:
-            self._examine(given)
+            self._run_preflight(node_settings)
             return
-        made = registry.register(actor=self.actor, **given)
-        encrypted = f", with tls {made.tls}" if made.engine == "mysql" else ""
-        self.stdout.write(f"Node {made.name} is registered{encrypted}.")
+        node = registry.register(actor=self.actor, **node_settings)
+        encrypted = f", with tls {node.tls}" if node.engine == "mysql" else ""
+        self.stdout.write(f"Node {node.name} is registered{encrypted}.")
 
-    def _examine(self, given: dict[str, Any]) -> None:
-        found = preflight.examine(actor=self.actor, **given)
-        self.stdout.write("\n".join(findings(found)))
-        if not found.passed:
-            raise Invalid(f"{given['name']} cannot be registered. Nothing was changed.")
+    def _run_preflight(self, node_settings: dict[str, Any]) -> None:
+        result = preflight.examine(actor=self.actor, **node_settings)
+        self.stdout.write("\n".join(describe_findings(result)))
+        if not result.passed:
+            raise Invalid(
+                f"{node_settings['name']} cannot be registered. Nothing was changed."
+            )
 
 
-def where(name: str, url: str | None) -> dict[str, Any]:
-    """The arguments of `register` that a node's URL stands for. Raises Invalid."""
-    variable = variable_of_node(name, "URL")
+def parse_node_url(name: str, url: str | None) -> dict[str, Any]:
+    """Return the arguments of registry.register() that a node's URL means. Raises Invalid."""
+    variable = node_variable(name, "URL")
     url = url or os.environ.get(variable)
     if not url:
         raise Invalid.field("url", f"give it, or set {variable}")
@@ -88,16 +90,16 @@ def where(name: str, url: str | None) -> dict[str, Any]:
         path = Path(url.removeprefix("sqlite:"))
         return {"engine": "sqlite", "database": str(path)}
     try:
-        parts = parse_database_url(url)
+        database = parse_database_url(url)
     except ConfigError as error:
         raise Invalid.field("url", str(error)) from None
-    account: dict[str, Any] = {"username": parts.username, "password": parts.password}
-    if parts.encryption.mode:
-        account |= {"tls": parts.encryption.mode, "tls_ca": parts.encryption.ca}
+    account: dict[str, Any] = {"username": database.username, "password": database.password}
+    if database.encryption.mode:
+        account |= {"tls": database.encryption.mode, "tls_ca": database.encryption.ca}
     return {
         "engine": "mysql",
-        "host": parts.host,
-        "port": parts.port,
-        "database": parts.name,
+        "host": database.host,
+        "port": database.port,
+        "database": database.name,
         **account,
     }

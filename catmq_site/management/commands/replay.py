@@ -1,4 +1,4 @@
-"""manage.py replay: sends an archive's messages to a topic, by a Spark job."""
+"""manage.py replay: sends the messages of an archive to a topic, with a Spark job."""
 
 from __future__ import annotations
 
@@ -53,6 +53,8 @@ class Command(CatmqCommand):
             },
             **{name: options[name] for name in ("run_id", "master") if options[name]},
         }
-        _, directory = spark.run("replay", settings=settings, say=self.stderr.write)
-        for one in spark.results(directory)["days"]:
-            self.stdout.write(f"{one['day']}: {one['messages']:,} messages sent")
+        _, directory = spark.run_job(
+            "replay", settings=settings, on_progress=self.stderr.write
+        )
+        for row in spark.read_results(directory)["days"]:
+            self.stdout.write(f"{row['day']}: {row['messages']:,} messages sent")

@@ -1,4 +1,4 @@
-"""manage.py report: makes a report, with or without Spark, and keeps it."""
+"""manage.py report: makes a report, with or without Spark, and stores it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from catmq_site.background import reporting
-from catmq_site.management.base import CatmqCommand, aligned
+from catmq_site.management.base import CatmqCommand, align_columns
 from messagestore.inspect import light_reports
 from metadata.jobs import report_files
 
@@ -40,27 +40,29 @@ class Command(CatmqCommand):
     def run(self, **options: Any) -> None:
         output = options["output"]
         if output is not None:
-            reporting.check(output)
-        asked = {key: options[key] for key in ("name", "topic", "days", "engine")}
-        kept, rows = reporting.make(**asked, actor=self.actor, say=self.stderr.write)
+            reporting.check_output_path(output)
+        report_options = {key: options[key] for key in ("name", "topic", "days", "engine")}
+        report_id, rows = reporting.make_report(
+            **report_options, actor=self.actor, on_progress=self.stderr.write
+        )
         if output is not None:
-            reporting.save(rows, output)
+            reporting.save_report_file(rows, output)
         if options["json"]:
             self.stdout.writelines(json.dumps(row) + "\n" for row in rows)
         else:
-            self.stdout.write("\n".join(table(rows)))
-            self.stdout.write(f"Kept as report {kept}.")
+            self.stdout.write("\n".join(format_table(rows)))
+            self.stdout.write(f"Kept as report {report_id}.")
 
 
-def table(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Rows as aligned text; whole numbers with separators."""
+def format_table(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return rows as aligned text. Whole numbers get separators."""
     columns = report_files.columns_of(rows)
     cells = [[column.upper() for column in columns]]
-    cells += [[text(row.get(column)) for column in columns] for row in rows]
-    return aligned(cells)
+    cells += [[format_value(row.get(column)) for column in columns] for row in rows]
+    return align_columns(cells)
 
 
-def text(value: object) -> str:
+def format_value(value: object) -> str:
     if value is None or value == "":
         return "-"
     if isinstance(value, float):

@@ -1,4 +1,6 @@
-"""manage.py restore_check: compares metadata and all nodes with the mark of a backup."""
+"""manage.py restore_check: compares metadata and all nodes with a mark that backup_mark
+wrote.
+"""
 
 from __future__ import annotations
 
@@ -10,14 +12,14 @@ from typing import Any
 
 from django.core.management.base import CommandError
 
-from catmq_site.management.base import LATER, REFUSED, CatmqCommand, aligned
+from catmq_site.management.base import REFUSED, RETRY_LATER, CatmqCommand, align_columns
 from messagestore.nodes import backup_marks, restore_checks
 from messagestore.nodes.replica_inspection import delayed_loss
 from messagestore.nodes.restore_checks import MetadataCheck, NodeCheck, RestoreCheck
 from metadata.errors import Invalid
 
 HEADINGS = ("NODE", "STATE", "LOST", "QUEUES", "REASON")
-METADATA = {
+METADATA_TEXTS = {
     "equal": "Metadata is as it was when the mark was made.",
     "ahead": "Metadata has changed since the mark was made.",
     "behind": "Metadata is older than the mark: topics, groups and settings made later are lost.",
@@ -49,38 +51,44 @@ class Command(CatmqCommand):
 
     def run(self, **options: Any) -> None:
         try:
-            text = options["file"].read_bytes()
+            mark_bytes = options["file"].read_bytes()
         except OSError as error:
             raise Invalid.field("file", f"cannot be read: {error}") from None
-        mark = backup_marks.decode(text)
-        found = restore_checks.check(mark, actor=self.actor)
+        mark = backup_marks.decode(mark_bytes)
+        result = restore_checks.check(mark, actor=self.actor)
         if options["raise_ids"]:
-            restore_checks.raise_ids(found, actor=self.actor)
-            found = restore_checks.check(mark, actor=self.actor)
+            # Compare again: the new ids change what is left to do.
+            restore_checks.raise_ids(result, actor=self.actor)
+            result = restore_checks.check(mark, actor=self.actor)
         if options["json"]:
-            self.stdout.write(json.dumps(as_json(found), indent=1, ensure_ascii=False))
+            self.stdout.write(
+                json.dumps(check_as_json(result), indent=1, ensure_ascii=False)
+            )
         else:
-            self.stdout.write("\n".join(shown(found, str(options["file"]))))
-        if not found.passed:
+            self.stdout.write("\n".join(format_result(result, str(options["file"]))))
+        if not result.passed:
             raise CommandError("Something must be done.", returncode=REFUSED)
-        if not found.complete:
-            raise CommandError("Not every node could be compared.", returncode=LATER)
+        if not result.complete:
+            raise CommandError("Not every node could be compared.", returncode=RETRY_LATER)
 
 
-def shown(found: RestoreCheck, file: str) -> list[str]:
-    """The table of nodes, the losses of queues and groups, and what to do next."""
+def format_result(result: RestoreCheck, file: str) -> list[str]:
+    """Return the table of nodes, the losses of queues and groups, and what to do next."""
     rows = [
-        (one.name, one.state, f"{one.lost:,}", f"{len(one.queues):,}", one.why)
-        for one in found.nodes
+        (node.name, node.state, f"{node.lost:,}", f"{len(node.queues):,}", node.why)
+        for node in result.nodes
     ]
-    lines = [*aligned([HEADINGS, *rows]), "", METADATA[found.metadata.state]]
-    for node in found.nodes:
-        lines += _losses(node)
-    todo = [one.advice for one in found.nodes if one.advice]
-    return [*lines, *[f"Do: {one}" for one in [*_of_ids(found.metadata, file), *todo]]]
+    lines = [*align_columns([HEADINGS, *rows]), "", METADATA_TEXTS[result.metadata.state]]
+    for node in result.nodes:
+        lines += _describe_losses(node)
+    actions = [node.advice for node in result.nodes if node.advice]
+    return [
+        *lines,
+        *[f"Do: {action}" for action in [*_describe_ids(result.metadata, file), *actions]],
+    ]
 
 
-def _of_ids(metadata: MetadataCheck, file: str) -> list[str]:
+def _describe_ids(metadata: MetadataCheck, file: str) -> list[str]:
     if not metadata.ids:
         return []
     return [
@@ -91,15 +99,17 @@ def _of_ids(metadata: MetadataCheck, file: str) -> list[str]:
     ]
 
 
-def _losses(node: NodeCheck) -> list[str]:
+def _describe_losses(node: NodeCheck) -> list[str]:
     lines = []
-    for one in node.queues:
-        if one.lost:
-            declared = f", {one.declared} of them declared as a gap" if one.declared else ""
+    for queue in node.queues:
+        if queue.lost:
+            declared = (
+                f", {queue.declared} of them declared as a gap" if queue.declared else ""
+            )
             lines.append(
-                f"{node.name}: {one.topic} queue {one.queue} ends at {one.found}, it was "
-                f"{one.known}: "
-                f"{one.lost} messages are lost{declared}"
+                f"{node.name}: {queue.topic} queue {queue.queue} ends at {queue.found}, it was "
+                f"{queue.known}: "
+                f"{queue.lost} messages are lost{declared}"
             )
     if node.delayed:
         lines.append(f"{node.name}: {delayed_loss(node.delayed)}")
@@ -112,12 +122,13 @@ def _losses(node: NodeCheck) -> list[str]:
     return lines
 
 
-def as_json(found: RestoreCheck) -> dict[str, Any]:
+def check_as_json(result: RestoreCheck) -> dict[str, Any]:
     return {
-        "passed": found.passed,
-        "complete": found.complete,
-        "metadata": asdict(found.metadata),
+        "passed": result.passed,
+        "complete": result.complete,
+        "metadata": asdict(result.metadata),
         "nodes": [
-            asdict(one) | {"lost": one.lost, "advice": one.advice} for one in found.nodes
+            asdict(node) | {"lost": node.lost, "advice": node.advice}
+            for node in result.nodes
         ],
     }

@@ -1,4 +1,6 @@
-"""manage.py rights_check: lists keys and users that manage topics and may not read them."""
+"""manage.py rights_check: lists keys and users with `manage` on topics and without
+`consume`.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,7 @@ from catmq_site.management.base import CatmqCommand
 from metadata.users import subscribe_rights
 from metadata.users.subscribe_rights import ManagesOnly
 
-MOST_NAMES = 20
+MAX_NAMES = 20
 
 
 class Command(CatmqCommand):
@@ -25,25 +27,25 @@ class Command(CatmqCommand):
     def run(self, **options: Any) -> None:
         entries = subscribe_rights.find_manage_only()
         for entry in entries:
-            self.stdout.write("\n".join(_lines(entry)))
+            self.stdout.write("\n".join(_format_entry(entry)))
         if not entries:
             self.stdout.write("Every key and user that manages topics may consume them.")
 
 
-def _lines(entry: ManagesOnly) -> list[str]:
+def _format_entry(entry: ManagesOnly) -> list[str]:
     patterns = ", ".join(entry.patterns)
     lines = [
         f"{entry.kind} {entry.name}: manage without consume{patterns and f' on {patterns}'}"
     ]
     if entry.topics:
-        lines.append(f"  cannot subscribe to: {_named(entry.topics)}")
+        lines.append(f"  cannot subscribe to: {_list_names(entry.topics)}")
     if entry.subscriptions:
         pairs = tuple(f"{group}/{topic}" for group, topic in entry.subscriptions)
-        lines.append(f"  could not make again: {_named(pairs)}")
+        lines.append(f"  could not make again: {_list_names(pairs)}")
     return lines
 
 
-def _named(names: tuple[str, ...]) -> str:
-    """Return the first names, and how many more there are."""
-    more = len(names) - MOST_NAMES
-    return ", ".join(names[:MOST_NAMES]) + (f" and {more} more" if more > 0 else "")
+def _list_names(names: tuple[str, ...]) -> str:
+    """Return the first names, and the number of the others."""
+    omitted = len(names) - MAX_NAMES
+    return ", ".join(names[:MAX_NAMES]) + (f" and {omitted} more" if omitted > 0 else "")

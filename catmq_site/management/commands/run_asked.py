@@ -1,4 +1,4 @@
-"""manage.py run_asked: takes up a run of the data pipeline that somebody asked for in the
+"""manage.py run_asked: executes a run of the data pipeline that a user requested in the
 portal.
 """
 
@@ -22,10 +22,10 @@ class Command(CatmqCommand):
         parser.add_argument("run", type=int, help="id of the run")
 
     def run(self, **options: Any) -> None:
-        done = pipeline.carry_out(options["run"])
+        was_executed = pipeline.execute_run(options["run"])
         number = options["run"]
         self.stdout.write(
             f"Run {number} is done."
-            if done
+            if was_executed
             else f"Run {number} has already started or ended."
         )

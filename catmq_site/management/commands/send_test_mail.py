@@ -1,4 +1,4 @@
-"""manage.py send_test_mail: shows whether mails of alarms arrive."""
+"""manage.py send_test_mail: sends a mail that shows whether mails of alarms arrive."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ class Command(CatmqCommand):
     def run(self, **options: Any) -> None:
         if not config.smtp_url:
             raise Invalid("Set CATMQ_SMTP_URL first, such as smtp://mail.example.org:25.")
-        to = options["address"] or config.alarm_emails
-        if not to:
+        addresses = options["address"] or config.alarm_emails
+        if not addresses:
             raise Invalid("Give an address, or set CATMQ_ALARM_EMAILS.")
-        for address in to:
+        for address in addresses:
             if not is_address(address):
                 raise Invalid(f"{address!r} is not an e-mail address.")
             if not is_allowed_recipient(address, config.mail_domains):
                 raise Invalid(f"{address} is in none of CATMQ_MAIL_DOMAINS.")
-        for address in to:
-            alarm_mails.send_test(address)
+        for address in addresses:
+            alarm_mails.send_test_mail(address)
             self.stdout.write(f"Sent to {address}. Check that it arrives.")

@@ -7,8 +7,8 @@ from typing import Any
 
 from django.core.management import CommandError
 
-from catmq_site.management.base import CatmqCommand, password_of
-from catmq_site.management.commands.promote_node import address
+from catmq_site.management.base import CatmqCommand, find_password
+from catmq_site.management.commands.promote_node import parse_address
 from messagestore.nodes import registry
 from metadata.rules.tls import MODES
 
@@ -90,19 +90,22 @@ class Command(CatmqCommand):
             settings |= {"tls": chosen["tls"], "tls_ca": chosen.get("ca", "")}
             lines.append(f"Node {node} is reached with tls {chosen['tls']}.")
         if "replica" in chosen:
-            settings["replica_host"], settings["replica_port"] = address(chosen["replica"])
+            settings["replica_host"], settings["replica_port"] = parse_address(
+                chosen["replica"]
+            )
             condition = (
                 f"is at {chosen['replica']}" if chosen["replica"] else "is forgotten"
             )
             lines.append(f"The replica of node {node} {condition}.")
         # Passwords are looked up before anything is changed.
         passwords = {
-            name: password_of(node, chosen[name], variable)
+            name: find_password(node, chosen[name], variable)
             for name, variable in (("username", "PASSWORD"), ("reader", "READER_PASSWORD"))
             if name in chosen
         }
         if settings:
             registry.update(name=node, settings=settings, actor=self.actor)
+        # Written before the accounts, whose test connection may fail.
         self.stdout.write("".join(f"{line}\n" for line in lines), ending="")
         if user := chosen.get("username"):
             registry.set_account(

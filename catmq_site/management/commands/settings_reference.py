@@ -1,4 +1,6 @@
-"""manage.py settings_reference: pages and data made from the declarations of settings."""
+"""manage.py settings_reference: writes reference pages and data files from the declarations
+of settings.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +14,7 @@ from django.apps import apps
 from django.core.management.base import BaseCommand, CommandParser
 from django.db.models import Model
 
+from brokerapi import client_types, docs
 from metadata import config
 from metadata.config import Config, setting_comments, variable_name
 from metadata.rules.grants import ACCOUNTS
@@ -56,8 +59,8 @@ NOUNS: Mapping[str, Mapping[str, Setting]] = {
 
 
 class Command(BaseCommand):
-    """Prints the reference of the server's settings, or writes all that is made from
-    declarations.
+    """Prints the reference of the server's settings, or writes all files that are generated
+    from declarations.
     """
 
     requires_system_checks: list[str] = []  # noqa: RUF012  Django's own declaration
@@ -77,38 +80,42 @@ class Command(BaseCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         """Prints the page, or writes the files."""
         if not options["write"]:
-            self.stdout.write(page(), ending="")
+            self.stdout.write(format_settings_page(), ending="")
             return
-        for path, text in files().items():
+        for path, text in generate_files().items():
             path.write_text(text)
             self.stdout.write(str(path))
 
 
-def files() -> dict[Path, str]:
-    """Return the files that are made from declarations."""
+def generate_files() -> dict[Path, str]:
+    """Return the contents of all generated files, by path."""
     return {
-        config.HOME / "docs/reference/settings.md": page(),
-        config.HOME / "docs/reference/declared-settings.md": declared_page(),
-        config.HOME / "docs/reference/grants.md": grants_page(),
-        (tables := config.HOME / "docs/reference/tables.md"): tables_page(
+        config.HOME / "docs/reference/settings.md": format_settings_page(),
+        config.HOME / "docs/reference/declared-settings.md": format_declared_page(),
+        config.HOME / "docs/reference/grants.md": format_grants_page(),
+        (tables := config.HOME / "docs/reference/tables.md"): replace_tables(
             tables.read_text()
         ),
-        config.HOME / "client/src/catmq_client/cli/settings.json": client_table(),
+        config.HOME / "client/src/catmq_client/cli/settings.json": format_client_settings(),
+        config.HOME / "client/src/catmq_client/admin/shapes.py": client_types.module(
+            json.loads(docs.schema("json", packed=False))["components"]["schemas"]
+        ),
     }
 
 
-def page() -> str:
+def format_settings_page() -> str:
     """Return the page of the server's settings."""
-    said = setting_comments()
+    comments = setting_comments()
     rows = [
-        f"| `{variable_name(one.name)}` | {shown(one.default)} | {said[one.name]} |"
-        for one in fields(Config)
+        f"| `{variable_name(setting.name)}` | {format_default(setting.default)} | "
+        f"{comments[setting.name]} |"
+        for setting in fields(Config)
     ]
     return "\n".join([HEAD, *rows, ""])
 
 
-def shown(default: object) -> str:
-    """A default as readers want it."""
+def format_default(default: object) -> str:
+    """Return a default in the form that readers type."""
     if default == config.HOME / "var":
         return "`var` beside `manage.py`"
     if default in ("", (), None):
@@ -118,90 +125,94 @@ def shown(default: object) -> str:
     return f"`{str(default).lower() if isinstance(default, bool) else default}`"
 
 
-def declared_page() -> str:
+def format_declared_page() -> str:
     """Return the page of the settings of topics, groups, subscriptions and keys."""
     lines = [DECLARED_HEAD]
     for noun, settings in NOUNS.items():
         lines += ["", f"## {noun.capitalize()}", "", *COLUMNS]
-        for one in settings.values():
-            unit = getattr(one.kind, "unit", "")
+        for setting in settings.values():
+            unit = getattr(setting.kind, "unit", "")
             empty = (
-                one.kind.null
-                and f" {'null' if one.default is None else 'Empty'}: {one.kind.null}."
+                setting.kind.null
+                and f" {'null' if setting.default is None else 'Empty'}: {setting.kind.null}."
             )
-            meaning = f"{one.label}{unit and f', {unit}'}. {one.help}{empty}".strip()
+            meaning = (
+                f"{setting.label}{unit and f', {unit}'}. {setting.help}{empty}".strip()
+            )
             lines.append(
-                f"| `{one.name}` | {shown(one.default)} | {one.kind.range()} | {meaning} |"
+                f"| `{setting.name}` | {format_default(setting.default)} | "
+                f"{setting.kind.range()} | {meaning} |"
             )
     return "\n".join([*lines, ""]).replace("||, ", "\\|\\|, ").replace("|| or", "\\|\\| or")
 
 
-def grants_page() -> str:
+def format_grants_page() -> str:
     """Return the page of the rights that accounts need."""
     lines = [GRANTS_HEAD]
-    for name, (purpose, needed) in ACCOUNTS.items():
+    for name, (purpose, grants) in ACCOUNTS.items():
         lines += ["", f"## {name.capitalize()}", "", f"For {purpose}.", "", *GRANTS_COLUMNS]
-        for one in needed:
+        for grant in grants:
             names = (
-                f"`{given}`" if given else "-"
-                for given in (one.right, one.mysql or one.right)
+                f"`{right}`" if right else "-"
+                for right in (grant.right, grant.mysql or grant.right)
             )
-            scope = f"{one.scope}, optional" if one.optional else one.scope
-            lines.append(f"| {' | '.join(names)} | {scope} | {one.why} |")
+            scope = f"{grant.scope}, optional" if grant.optional else grant.scope
+            lines.append(f"| {' | '.join(names)} | {scope} | {grant.why} |")
     return "\n".join([*lines, ""])
 
 
-def summary(model: type[Model]) -> str:
+def summarize_model(model: type[Model]) -> str:
     """Return the first paragraph of a model's docstring on one line."""
     return " ".join((model.__doc__ or "").partition("\n\n")[0].split())
 
 
-def tables_page(before: str) -> str:
-    """Return the page of tables with the tables of metadata at its end; the rest is as it
-    was `before`.
+def replace_tables(old_page: str) -> str:
+    """Return the page of tables with a new list of metadata tables at its end. The rest
+    stays as in `old_page`.
     """
     models = sorted(
         apps.get_app_config("metadata").get_models(), key=lambda model: model._meta.db_table
     )
     rows = [
-        f"| `{model._meta.db_table}` | {summary(model)} | "
-        f"{', '.join(map(column, model._meta.concrete_fields))} |"
+        f"| `{model._meta.db_table}` | {summarize_model(model)} | "
+        f"{', '.join(map(format_column, model._meta.concrete_fields))} |"
         for model in models
     ]
     return "\n".join(
-        [before.partition(TABLES_MARK)[0] + TABLES_MARK + TABLES_HEAD, *rows, ""]
+        [old_page.partition(TABLES_MARK)[0] + TABLES_MARK + TABLES_HEAD, *rows, ""]
     )
 
 
-def column(field: Any) -> str:
-    """Return the name of a column, and of the table that it refers to."""
-    other = field.related_model._meta.db_table if field.related_model else ""
-    return f"`{field.column}`" + (f" → `{other}`" if other else "")
+def format_column(field: Any) -> str:
+    """Return the name of a column, and the table that it refers to."""
+    referenced_table = field.related_model._meta.db_table if field.related_model else ""
+    return f"`{field.column}`" + (f" → `{referenced_table}`" if referenced_table else "")
 
 
-def client_table() -> str:
-    """Return the declarations as JSON, by noun, for the options of the client's command
+def format_client_settings() -> str:
+    """Return the declarations as JSON by noun, for the options of the client's command
     line.
     """
-    told = {
-        noun: [_told(one) for one in settings.values()] for noun, settings in NOUNS.items()
+    settings_of_noun = {
+        noun: [_setting_as_json(setting) for setting in settings.values()]
+        for noun, settings in NOUNS.items()
     }
-    return json.dumps(told, indent=1, ensure_ascii=False) + "\n"
+    return json.dumps(settings_of_noun, indent=1, ensure_ascii=False) + "\n"
 
 
-def _told(one: Setting) -> dict[str, Any]:
+def _setting_as_json(setting: Setting) -> dict[str, Any]:
     kind = {
         name: value
-        for name, value in asdict(one.kind).items()
+        for name, value in asdict(setting.kind).items()
         if value is not False and value != ""
     }
     for server_only in ("check", "separator"):
         kind.pop(server_only, None)
     return {
-        "name": one.name,
-        "kind": type(one.kind).__name__.lower(),
-        "label": one.label,
-        "help": one.help,
-        "default": one.default,
+        "name": setting.name,
+        "kind": type(setting.kind).__name__.lower(),
+        "label": setting.label,
+        "help": setting.help,
+        "default": setting.default,
         **kind,
     }

@@ -1,4 +1,4 @@
-"""manage.py syncjobs: writes the schedules of schedules.py to django-q."""
+"""manage.py syncjobs: makes the schedules of django-q equal to the table of jobs."""
 
 from __future__ import annotations
 
@@ -16,5 +16,5 @@ class Command(CatmqCommand):
     )
 
     def run(self, **options: Any) -> None:
-        there, removed = schedules.sync()
-        self.stdout.write(f"{there} schedules; {removed} old ones removed.")
+        job_count, removed = schedules.sync()
+        self.stdout.write(f"{job_count} schedules; {removed} old ones removed.")

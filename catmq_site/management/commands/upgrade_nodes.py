@@ -1,4 +1,6 @@
-"""manage.py upgrade_nodes: raise the tables of nodes to the schema version of this release."""
+"""manage.py upgrade_nodes: upgrades the tables of nodes to the schema version of this
+release.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,7 @@ from typing import Any
 
 from django.core.management.base import CommandError
 
-from catmq_site.management.base import LATER, CatmqCommand, aligned
+from catmq_site.management.base import RETRY_LATER, CatmqCommand, align_columns
 from messagestore.nodes import upgrade
 from messagestore.nodes.upgrade import NodeUpgrade
 from metadata.errors import Invalid
@@ -44,45 +46,52 @@ class Command(CatmqCommand):
     def run(self, **options: Any) -> None:
         if options["pause_ms"] < 0:
             raise Invalid.field("pause-ms", "must not be negative")
-        found = upgrade.upgrade(
+        upgrades = upgrade.upgrade(
             node=options["node"],
             dry_run=options["dry_run"],
             pause_ms=options["pause_ms"],
-            progress=self.progress(),
+            progress=self.progress_writer(),
             actor=self.actor,
         )
-        self.stdout.write("\n".join(shown(found, dry_run=options["dry_run"])))
-        failed = [one for one in found if one.problem]
-        for one in failed:
-            self.stderr.write(f"{one.node}: {one.problem}")
+        self.stdout.write("\n".join(format_changes(upgrades, dry_run=options["dry_run"])))
+        failed = [node for node in upgrades if node.problem]
+        for node in failed:
+            self.stderr.write(f"{node.node}: {node.problem}")
         if failed:
-            text = f"{len(failed)} of {len(found)} nodes could not be upgraded."
+            text = f"{len(failed)} of {len(upgrades)} nodes could not be upgraded."
             raise CommandError(
-                f"{text} Correct what is named above, then repeat this.", returncode=LATER
+                f"{text} Correct what is named above, then repeat this.",
+                returncode=RETRY_LATER,
             )
 
 
-def shown(found: Sequence[NodeUpgrade], *, dry_run: bool) -> list[str]:
-    """A table of the changes, and a line for each node."""
+def format_changes(upgrades: Sequence[NodeUpgrade], *, dry_run: bool) -> list[str]:
+    """Return the lines of a table of the changes, and one line for each node."""
     table = [
-        (one.node, change.table, str(change.step.version), change.step.purpose)
-        for one in found
-        for change in one.changes
+        (node.node, change.table, str(change.step.version), change.step.purpose)
+        for node in upgrades
+        for change in node.changes
     ]
-    return [*(aligned([HEADINGS, *table]) if table else ()), *_summaries(found, dry_run)]
+    return [
+        *(align_columns([HEADINGS, *table]) if table else ()),
+        *_summaries(upgrades, dry_run),
+    ]
 
 
-def _summaries(found: Sequence[NodeUpgrade], dry_run: bool) -> Iterator[str]:
-    for one in found:
-        made = (
-            f"tables to change: {len(one.changes)}"
+def _summaries(upgrades: Sequence[NodeUpgrade], dry_run: bool) -> Iterator[str]:
+    for node in upgrades:
+        changes = (
+            f"tables to change: {len(node.changes)}"
             if dry_run
-            else f"tables changed: {len(one.changes)}"
+            else f"tables changed: {len(node.changes)}"
         )
-        if one.problem:
-            yield f"Node {one.node} was not upgraded; {made}."
-        elif one.changes or one.before != one.after:
+        if node.problem:
+            yield f"Node {node.node} was not upgraded; {changes}."
+        elif node.changes or node.before != node.after:
             verb = "would have" if dry_run else "has"
-            yield f"Node {one.node} {verb} schema version {one.after}, before {one.before}; {made}."
+            yield (
+                f"Node {node.node} {verb} schema version {node.after}, before "
+                f"{node.before}; {changes}."
+            )
         else:
-            yield f"Node {one.node} has schema version {one.after}; nothing to upgrade."
+            yield f"Node {node.node} has schema version {node.after}; nothing to upgrade."

@@ -1,4 +1,6 @@
-"""manage.py verify: proves that no message of a topic is missing, double or out of order."""
+"""manage.py verify: checks that no message of a topic is missing, stored twice or out of
+order.
+"""
 
 from __future__ import annotations
 
@@ -11,16 +13,16 @@ from typing import Any
 
 from django.core.management.base import CommandError
 
-from catmq_site.management.base import LATER, CatmqCommand, aligned
+from catmq_site.management.base import RETRY_LATER, CatmqCommand, align_columns
 from messagestore import verify
 from messagestore.verify import QueueReport, Report, Since
 from metadata.errors import Invalid
 
-FOUND = 1
+FINDINGS = 1
 UNITS_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 HEADINGS = ("TOPIC", "QUEUE", "NODE", "OFFSETS", "ROWS", "BATCHES", "POSITIONS", "RESULT")
 
-FINDING = ("kind", "where", "what", "first", "end", "means", "advice")
+FINDING_FIELDS = ("kind", "where", "what", "first", "end", "means", "advice")
 
 
 class Command(CatmqCommand):
@@ -73,25 +75,26 @@ class Command(CatmqCommand):
             raise Invalid("Name topics, or give --all.")
         report = verify.verify(
             topics=None if options["all"] else options["topics"],
-            since=parsed_since(options["since"]),
+            since=parse_since(options["since"]),
             rows_per_s=options["rows_per_second"],
             digests=options["digests"],
-            progress=self.progress(),
+            progress=self.progress_writer(),
             actor=self.actor,
         )
         to_stdout = options["json"] == Path("-")
         if not to_stdout:
-            self.stdout.write("\n".join(shown(report)))
+            self.stdout.write("\n".join(format_report(report)))
         if options["json"]:
-            text = json.dumps(as_json(report), indent=2, ensure_ascii=False)
+            text = json.dumps(report_as_json(report), indent=2, ensure_ascii=False)
             self.stdout.write(text) if to_stdout else options["json"].write_text(
                 text + "\n"
             )
-        conclude(report)
+        exit_with_status(report)
 
 
-def parsed_since(text: str | None) -> Since | None:
-    """The time that --since means; a date without a zone is this machine's. Raises Invalid.
+def parse_since(text: str | None) -> Since | None:
+    """Return the time that --since means. A date without a zone is in this machine's time
+    zone. Raises Invalid.
 
     >>> parsed_since("90m"), parsed_since("1772366400000"), parsed_since("2026-03-01T12:00Z").at_ms
     (Since(at_ms=None, ago_ms=5400000), Since(at_ms=1772366400000, ago_ms=None),
@@ -99,8 +102,8 @@ def parsed_since(text: str | None) -> Since | None:
     """
     if text is None:
         return None
-    if ago := re.fullmatch(r"([0-9]{1,9})([smhd])", text):
-        return Since(ago_ms=int(ago[1]) * UNITS_MS[ago[2]])
+    if age := re.fullmatch(r"([0-9]{1,9})([smhd])", text):
+        return Since(ago_ms=int(age[1]) * UNITS_MS[age[2]])
     if re.fullmatch(r"[0-9]{9,15}", text):
         return Since(at_ms=int(text))
     try:
@@ -113,58 +116,61 @@ def parsed_since(text: str | None) -> Since | None:
         ) from None
 
 
-def conclude(report: Report) -> None:
-    """End the command with 1 or 3 unless everything was looked at and is well."""
-    wrong = sum(bool(queue.findings) for queue in report.queues)
-    if wrong:
+def exit_with_status(report: Report) -> None:
+    """End the command with 1 after findings, and with 3 if something could not be checked."""
+    wrong_queues = sum(bool(queue.findings) for queue in report.queues)
+    if wrong_queues:
         stopped = "" if report.complete else "Stopped. "
         text = (
-            f"{stopped}{len(report.findings)} findings in {wrong} of "
+            f"{stopped}{len(report.findings)} findings in {wrong_queues} of "
             f"{len(report.queues)} queues."
         )
-        raise CommandError(text, returncode=FOUND)
+        raise CommandError(text, returncode=FINDINGS)
     if not report.complete:
         raise CommandError(
-            "Stopped: no problems so far, but not everything was checked.", returncode=LATER
+            "Stopped: no problems so far, but not everything was checked.",
+            returncode=RETRY_LATER,
         )
     if report.unseen:
         text = f"{len(report.unseen)} of {len(report.queues)} queues could not be checked."
-        raise CommandError(text, returncode=LATER)
+        raise CommandError(text, returncode=RETRY_LATER)
 
 
-def shown(report: Report) -> list[str]:
-    """The table, the notes, the findings and the sum, line by line."""
-    table = [HEADINGS, *(row(queue, report) for queue in report.queues)]
-    lines = aligned(table)
+def format_report(report: Report) -> list[str]:
+    """Return the lines of the report: table, notes, findings and total."""
+    table = [HEADINGS, *(format_row(queue, report) for queue in report.queues)]
+    lines = align_columns(table)
     for queue in report.queues:
         name = f"{queue.expected.topic} queue {queue.id} (node {queue.expected.node})"
         lines += [f"{name}: {note}" for note in queue.notes]
         lines += [f"{name}: not looked at: {queue.unseen}"] if queue.unseen else []
-        for one in queue.findings:
+        for finding in queue.findings:
             lines += [
                 "",
-                f"{name}: {one.kind}, {one.where}",
-                f"  {one.what}",
-                f"  Means: {one.means}",
-                f"  Do: {one.advice}",
+                f"{name}: {finding.kind}, {finding.where}",
+                f"  {finding.what}",
+                f"  Means: {finding.means}",
+                f"  Do: {finding.advice}",
             ]
     rows, batches = (
-        sum(getattr(queue, what) for queue in report.queues) for what in ("rows", "batches")
+        sum(getattr(queue, figure) for queue in report.queues)
+        for figure in ("rows", "batches")
     )
     return [
         *lines,
         "",
-        f"{len(report.queues)} queues, {rows:,} rows, {batches:,} batches: {verdict(report)}.",
+        f"{len(report.queues)} queues, {rows:,} rows, {batches:,} batches: "
+        f"{describe_verdict(report)}.",
     ]
 
 
-def verdict(report: Report) -> str:
+def describe_verdict(report: Report) -> str:
     if report.findings:
         return "not clean"
     return "clean" if report.complete and not report.unseen else "nothing wrong so far"
 
 
-def row(queue: QueueReport, report: Report) -> tuple[str, ...]:
+def format_row(queue: QueueReport, report: Report) -> tuple[str, ...]:
     opening = queue.opening
     offsets = "-"
     if opening is not None:
@@ -182,11 +188,11 @@ def row(queue: QueueReport, report: Report) -> tuple[str, ...]:
         queue.expected.node,
         offsets,
         *numbers,
-        result(queue, report),
+        describe_result(queue, report),
     )
 
 
-def result(queue: QueueReport, report: Report) -> str:
+def describe_result(queue: QueueReport, report: Report) -> str:
     if queue.findings:
         return f"{len(queue.findings)} findings"
     if queue.unseen:
@@ -194,7 +200,7 @@ def result(queue: QueueReport, report: Report) -> str:
     return "ok" if report.complete else "stopped"
 
 
-def as_json(report: Report) -> dict[str, Any]:
+def report_as_json(report: Report) -> dict[str, Any]:
     clean = report.complete and not report.findings and not report.unseen
     return {
         "clean": clean,
@@ -205,7 +211,7 @@ def as_json(report: Report) -> dict[str, Any]:
 
 
 def queue_as_json(queue: QueueReport) -> dict[str, Any]:
-    """A queue's part of it; offsets `end` and `head` are exclusive."""
+    """Return a queue as JSON. The offsets `end` and `head` are exclusive."""
     opening = queue.opening
     return {
         "topic": queue.expected.topic,
@@ -222,6 +228,7 @@ def queue_as_json(queue: QueueReport) -> dict[str, Any]:
         "unseen": queue.unseen,
         "notes": queue.notes,
         "findings": [
-            {name: getattr(one, name) for name in FINDING} for one in queue.findings
+            {name: getattr(finding, name) for name in FINDING_FIELDS}
+            for finding in queue.findings
         ],
     }

@@ -45,7 +45,7 @@ class Consumer(Reader[Message]):
         self.options = check_options(ConsumerOptions, options)
         self._state = GroupState(self.options)
 
-    def _assemble(self) -> None:
+    def _assemble(self) -> Iterable[Callable[[], object]]:
         transport, state, handle_error = (
             self._transport,
             self._state,
@@ -57,10 +57,7 @@ class Consumer(Reader[Message]):
         self._acquirer = Acquirer(
             transport=transport, state=state, handle_error=handle_error
         )
-        self._committer = Committer(transport=transport, state=state)
-
-    def _thread_targets(self) -> Iterable[Callable[[], object]]:
-        committer = self._committer
+        committer = self._committer = Committer(transport=transport, state=state)
         return self._acquirer.run, committer.run, committer.run_releases, self._fetcher.run
 
     def run(

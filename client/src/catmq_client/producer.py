@@ -137,7 +137,16 @@ class _ProcessState:
                 if ended_batch is not None and self.accumulator.callbacks.has_callbacks_due(
                     ended_batch
                 ):
-                    self._run_callbacks(ended_batch)
+                    # A callback may wait for another send. So this thread does not count as
+                    # a sender meanwhile, and a new one can start in its place.
+                    with self._lock:
+                        self._senders -= 1
+                    try:
+                        self.start_sender_if_needed()
+                        self.accumulator.callbacks.run(ended_batch)
+                    finally:
+                        with self._lock:
+                            self._senders += 1
         finally:
             with self._lock:
                 self._senders -= 1
@@ -151,28 +160,15 @@ class _ProcessState:
         In the application's thread their errors, which are logged, could not be
         distinguished from exceptions that are raised into it.
         """
-        if not self.accumulator.callbacks.has_callbacks_due(batch):
+        callbacks = self.accumulator.callbacks
+        if not callbacks.has_callbacks_due(batch):
             return
-        call = self.accumulator.callbacks.run
         try:
             threading.Thread(
-                target=call, args=(batch,), name="catmq-sender", daemon=True
+                target=callbacks.run, args=(batch,), name="catmq-sender", daemon=True
             ).start()
         except RuntimeError:  # no more threads, or the interpreter is ending
-            call(batch)
-
-    def _run_callbacks(self, batch: Batch) -> None:
-        """Run the callbacks of a batch in a sender thread."""
-        # A callback may wait for another send. So this thread does not count as a sender
-        # meanwhile, and a new one can start in its place.
-        with self._lock:
-            self._senders -= 1
-        try:
-            self.start_sender_if_needed()
-            self.accumulator.callbacks.run(batch)
-        finally:
-            with self._lock:
-                self._senders += 1
+            callbacks.run(batch)
 
 
 class Producer(AbstractContextManager["Producer"]):
@@ -292,10 +288,8 @@ class Producer(AbstractContextManager["Producer"]):
         tag: str | None = None,
     ) -> None:
         """Send without a receipt. Unstored messages are logged and counted in `lost`."""
-        message, state = (
-            build_message(body, json=json, key=key, tag=tag),
-            self._process_state(),
-        )
+        message = build_message(body, json=json, key=key, tag=tag)
+        state = self._process_state()
         try:
             future, _ = self._append(state, topic, message, block_s=0.0)
         except BufferFull as error:
@@ -318,8 +312,6 @@ class Producer(AbstractContextManager["Producer"]):
             routes, wire_messages, block_s=self._block_s
         )
         if last is not None:
-            # The caller delivers the last buffer itself; senders are needed only for the
-            # others.
             # This thread delivers the last buffer itself; other threads are needed for the
             # other buffers only.
             if len(used_buffers) > 1:
@@ -340,9 +332,10 @@ class Producer(AbstractContextManager["Producer"]):
         """
         if self._closed:
             raise Closed("the producer is closed")
-        timeout_s = self.options.request_timeout_ms / 1000
         self._transport.request(
-            "DELETE", api_path("messages", message_id), timeout_s=timeout_s
+            "DELETE",
+            api_path("messages", message_id),
+            timeout_s=self.options.request_timeout_ms / 1000,
         )
 
     def flush(self, timeout_s: float | None = None) -> None:
@@ -435,6 +428,7 @@ class Producer(AbstractContextManager["Producer"]):
 _open_producers: weakref.WeakSet[Producer] = weakref.WeakSet()
 
 
+@atexit.register
 def _close_open_producers() -> None:
     """Send at the end of the program what the application did not flush."""
     for producer in list(_open_producers):
@@ -442,6 +436,3 @@ def _close_open_producers() -> None:
             producer.close()
         except (CatmqError, TimeoutError) as error:
             log.error("messages were lost at exit: %s", error)
-
-
-atexit.register(_close_open_producers)

@@ -39,25 +39,24 @@ class ShareConsumer(Reader[ShareMessage]):
 
     options: ShareConsumerOptions
     _state: LeaseBook
+    _puller_class: type[Puller] = Puller
 
     def _configure(self, options: Mapping[str, Any]) -> None:
         self.options = check_options(ShareConsumerOptions, options)
         self._state = LeaseBook(self.options)
 
-    def _assemble(self) -> None:
+    def _assemble(self) -> Iterable[Callable[[], object]]:
         transport, book, handle_error = (
             self._transport,
             self._state,
             self._membership.handle_error,
         )
-        self._puller = Puller(
+        self._puller = self._puller_class(
             transport=transport, book=book, handle_error=handle_error, topics=self.topics
         )
         self._renewer = Renewer(transport=transport, book=book, handle_error=handle_error)
         book.on_silent_broker = self._puller.interrupt
         book.on_failed = self._reporter.add
-
-    def _thread_targets(self) -> Iterable[Callable[[], object]]:
         return self._puller.run, self._renewer.run
 
     def run(self, handler: Handler, *, threads: int = 8, batch: int | None = None) -> None:

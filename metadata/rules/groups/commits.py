@@ -1,4 +1,4 @@
-"""Times of commits, as far as positions that were looked at now and then tell them."""
+"""Times of commits, as intervals between samples of positions."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import NamedTuple
 
 
 class PositionSample(NamedTuple):
-    """The position of a group in a queue at some moment from `asked_ms` to `told_ms`, ms
-    since 1970.
+    """Position of a group in a queue at some time from `asked_ms` to `told_ms` (ms since
+    1970).
 
-    Both by the clock of the node, as the times at which it stored messages.
+    Both are times of the node, like the times at which it stored messages.
     """
 
     committed: int
@@ -19,8 +19,9 @@ class PositionSample(NamedTuple):
 
 
 class CommitInterval(NamedTuple):
-    """The offsets first … end - 1 were first committed after `after_ms` (None: nobody
-    knows), by `by_ms`.
+    """The offsets first … end - 1 were first committed after `after_ms` and by `by_ms`.
+
+    `after_ms` is None if not known.
     """
 
     first: int
@@ -29,11 +30,12 @@ class CommitInterval(NamedTuple):
     by_ms: int
 
 
-def commit_intervals(looks: Iterable[PositionSample]) -> list[CommitInterval]:
-    """Return the steps that looks, in order, tell of a queue from offset 0 on; none:
-    nothing was committed.
+def commit_intervals(samples: Iterable[PositionSample]) -> list[CommitInterval]:
+    """Return when the offsets of a queue were first committed, from samples in order of
+    time.
 
-    A group that goes back commits nothing for the first time until it is where it was.
+    After a reset to a lower offset, nothing counts as first committed until the
+    position is above the highest one before.
 
     >>> samples = [(5, 10, 11), (5, 20, 21), (9, 30, 31), (7, 40, 41), (9, 50, 51)]
     >>> for interval in commit_intervals(PositionSample(*sample) for sample in samples):
@@ -43,12 +45,14 @@ def commit_intervals(looks: Iterable[PositionSample]) -> list[CommitInterval]:
     >>> commit_intervals([PositionSample(0, 10, 11), PositionSample(3, 20, 21)])
     [CommitInterval(first=0, end=3, after_ms=10, by_ms=21)]
     """
-    found: list[CommitInterval] = []
+    intervals: list[CommitInterval] = []
     reached = 0
-    after: int | None = None
-    for look in looks:
-        if look.committed > reached:
-            found.append(CommitInterval(reached, look.committed, after, look.told_ms))
-            reached = look.committed
-        after = look.asked_ms
-    return found
+    previous_ms: int | None = None
+    for sample in samples:
+        if sample.committed > reached:
+            intervals.append(
+                CommitInterval(reached, sample.committed, previous_ms, sample.told_ms)
+            )
+            reached = sample.committed
+        previous_ms = sample.asked_ms
+    return intervals

@@ -1,5 +1,5 @@
-"""Delivery of a topic's messages to a group: settings of a subscription, and the pure rules
-about them.
+"""Delivery of the messages of a topic to a group: the settings of a subscription, and
+their rules.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from metadata.rules.groups.filters import MessageFilter
 from metadata.rules.setting_types import Flag, Headers, Numbers, Tags, Whole, setting
 
-SEPARATOR = "||"  # between the tags of a filter; a comma will do
-# Operators and quotes of other systems' filters, and words that only stand between two
+SEPARATOR = "||"  # between the tags of a filter; a comma works, too
+# Operators and quotes of the filters of other systems, and words that only stand between
 # tags.
 _EXPRESSION = re.compile(
     r"""[&()<>=!]|^(["']).*\1$|\s(and|or|not|in|is|like|between)\s|^not\s""", re.IGNORECASE
@@ -21,11 +21,11 @@ RETRY_DELAYS_S = (10, 30, 60, 300, 600, 1_800, 3_600)
 
 
 def parse_tags(text: str) -> tuple[str, ...]:
-    """The tags of a filter such as `new || paid` or `new,paid`; none for one that takes
-    everything.
+    """Return the tags of a filter such as `new || paid` or `new,paid`; () if it accepts
+    all messages.
 
-    Raises ValueError. What older versions stored is read as it is; `check_tag_filter` refuses
-    more.
+    Raises ValueError. Filters that older releases stored stay valid; `check_tag_filter`
+    is stricter.
 
     >>> parse_tags("new || paid"), parse_tags("new,paid"), parse_tags("*"), parse_tags("")
     (('new', 'paid'), ('new', 'paid'), (), ())
@@ -35,9 +35,9 @@ def parse_tags(text: str) -> tuple[str, ...]:
     tags = tuple(tag.strip() for tag in text.replace(SEPARATOR, ",").split(","))
     if not all(tags):
         raise ValueError("a tag is missing beside || or a comma")
-    odd = next((tag for tag in tags if "|" in tag or "*" in tag), None)
-    if odd is not None:
-        raise ValueError(f"{odd!r} is not a tag")
+    invalid_tag = next((tag for tag in tags if "|" in tag or "*" in tag), None)
+    if invalid_tag is not None:
+        raise ValueError(f"{invalid_tag!r} is not a tag")
     too_long = next((tag for tag in tags if len(tag) > 100), None)
     if too_long is not None:
         raise ValueError(f"the tag {too_long[:20]}… is longer than 100 characters")
@@ -45,10 +45,9 @@ def parse_tags(text: str) -> tuple[str, ...]:
 
 
 def check_tag_filter(text: str) -> None:
-    """Raise ValueError for a filter that cannot be meant: an expression, which would be
-    taken for one tag.
+    """Raise ValueError for a filter that is an expression, which would be taken for a tag.
 
-    No message carries such a tag, so everything would be passed over, and committed.
+    No message has such a tag, so all messages would be skipped and committed.
 
     >>> check_tag_filter("a && b")
     Traceback (most recent call last):
@@ -59,7 +58,7 @@ def check_tag_filter(text: str) -> None:
             raise ValueError(f"{tag!r} is an expression, not a tag")
 
 
-def _check_written(text: str) -> None:
+def _check_tag_setting(text: str) -> None:
     try:
         check_tag_filter(text)
     except ValueError as error:
@@ -73,15 +72,15 @@ CLIENT = "the client decides"
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """The settings of a subscription that say when and how often a message comes; they
-    change while running.
+    """Settings of a subscription: when and how often a message is delivered. They take
+    effect at once.
 
-    None: no limit, or whoever reads decides (the client's own option).
+    None: no limit, or the client decides.
     """
 
     tags: tuple[str, ...] = setting(
         (),
-        Tags(1000, _check_written, null="all messages"),
+        Tags(1000, _check_tag_setting, null="all messages"),
         "Tag filter",
         "Deliver only messages with one of these tags, separated by || or commas.",
     )
@@ -172,12 +171,12 @@ class Delivery:
 
     @property
     def only(self) -> MessageFilter:
-        """The messages that are delivered."""
+        """The filter of the messages to deliver."""
         return MessageFilter(self.tags, self.headers)
 
 
 def retry_delay_s(delays_s: Sequence[int], attempt: int) -> int:
-    """The pause before retry `attempt` (1 = the first), before jitter.
+    """Return the pause before retry `attempt` (1 = the first), before jitter.
 
     >>> [retry_delay_s((10, 30), attempt) for attempt in (1, 2, 3)]
     [10, 30, 30]

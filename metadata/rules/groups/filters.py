@@ -1,4 +1,4 @@
-"""Filters of a subscription: which messages of a topic a group takes, by their tags and
+"""Filters of a subscription: the messages of a topic that a group gets, by tags and
 headers.
 """
 
@@ -7,16 +7,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-# names, each with the values that are taken
+# name of a header → allowed values, as pairs
 Headers = tuple[tuple[str, tuple[str, ...]], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class MessageFilter:
-    """A tag filter and a header filter, both of which a message must match; an empty one
-    takes all.
+    """A tag filter and a header filter, which a message must both match; an empty filter
+    matches all.
 
-    A filter is true if it leaves anything out.
+    The filter is true in a condition if it excludes any message.
     """
 
     tags: tuple[str, ...] = ()
@@ -26,8 +26,8 @@ class MessageFilter:
         return bool(self.tags or self.headers)
 
     def takes(self, tag: str | None, headers: Mapping[str, str] | None) -> bool:
-        """Return True for a message with one of the tags, and with one of the values of
-        each header.
+        """Return True for a message with one of the tags, and an allowed value of each
+        header.
 
         >>> only = MessageFilter(("new",), (("region", ("eu", "us")), ("kind", ("order",))))
         >>> only.takes("new", {"region": "us", "kind": "order", "more": "x"})
@@ -37,38 +37,38 @@ class MessageFilter:
         """
         if self.tags and tag not in self.tags:
             return False
-        carried = headers or {}
-        return all(carried.get(name) in values for name, values in self.headers)
+        message_headers = headers or {}
+        return all(message_headers.get(name) in values for name, values in self.headers)
 
 
 EVERYTHING = MessageFilter()
 
 
-def header_filter(written: Mapping[str, Iterable[str]]) -> Headers:
-    """Return a header filter from an object of names and lists of values."""
-    return tuple((name, tuple(values)) for name, values in written.items())
+def header_filter(values_by_name: Mapping[str, Iterable[str]]) -> Headers:
+    """Return a header filter from a mapping of names to values."""
+    return tuple((name, tuple(values)) for name, values in values_by_name.items())
 
 
 def parse_headers(text: str) -> dict[str, list[str]]:
-    """Return a header filter from lines as people write them. Raises ValueError, naming the
+    """Parse a header filter from lines of name=value,value. Raises ValueError with the
     line.
 
     >>> parse_headers("region=eu, us\\nkind=order")
     {'region': ['eu', 'us'], 'kind': ['order']}
     """
-    found: dict[str, list[str]] = {}
+    values_of: dict[str, list[str]] = {}
     for line in filter(None, map(str.strip, text.splitlines())):
         name, equals, values = line.partition("=")
         if not equals:
             raise ValueError(f"{line!r} is not name=value")
-        found.setdefault(name.strip(), []).extend(
+        values_of.setdefault(name.strip(), []).extend(
             value.strip() for value in values.split(",")
         )
-    return found
+    return values_of
 
 
 def format_headers(headers: Mapping[str, Iterable[str]]) -> str:
-    """Return a header filter as read_headers reads it.
+    """Return a header filter as text for parse_headers().
 
     >>> format_headers({"region": ["eu", "us"], "kind": ["order"]})
     'region=eu,us\\nkind=order'

@@ -1,4 +1,4 @@
-"""Causes of a group's lag: what the facts that are known of it say, the surest first."""
+"""Causes of the lag of a group, from the known facts; the most certain first."""
 
 from __future__ import annotations
 
@@ -33,17 +33,20 @@ Kind = Literal[
     "slow_handler",
     "more_was_sent",
 ]
-HOT = 0.8  # of a topic's unread messages in one queue
-HOT_LEAST = 20  # unread messages in it
-HOT_KEY = 0.5  # of the messages that wait first in that queue
-FAILING = 0.1  # of what was handled
-# dead letters in an hour; one says nothing of a group that handles little
-FAILING_LEAST = 3
-MANY_REBALANCES = 3  # of ten minutes
-LONG_MS = 60_000  # a handler that is at work for so long
+HOT = 0.8  # share of the unread messages of a topic that makes a queue hot
+HOT_MIN_MESSAGES = 20  # least unread messages in a hot queue
+HOT_KEY = 0.5  # share of the first unread messages of the hot queue with the same key
+FAILING = 0.1  # share of handled messages that fail
+# Least dead letters in an hour: a single dead letter means little in a group with few messages.
+FAILING_MIN = 3
+MANY_REBALANCES = 3  # in ten minutes
+LONG_MS = 60_000  # a handler call that takes this long
 HOUR_S = 3600
-READ: tuple[TrendState, ...] = ("keeps_up", "nothing_sent")  # what is unread came just now
-BEHIND: tuple[TrendState, ...] = (
+READ_STATES: tuple[TrendState, ...] = (
+    "keeps_up",
+    "nothing_sent",
+)  # unread messages are only seconds old
+LAGGING_STATES: tuple[TrendState, ...] = (
     "stalled",
     "steady",
     "catches_up",
@@ -54,8 +57,10 @@ BEHIND: tuple[TrendState, ...] = (
 
 @dataclass(frozen=True, slots=True)
 class ReadQueue:
-    """A queue as the group reads it; `lag` None: its node does not answer. `is_retry`: it
-    holds the retries of `topic`."""
+    """A queue that the group reads; `lag` is None if its node is unavailable.
+
+    `is_retry`: it holds the retries of `topic`.
+    """
 
     topic: str
     id: int
@@ -63,14 +68,14 @@ class ReadQueue:
     owner: str | None = None
     stopped: bool = False
     corrupt: bool = False
-    is_full: bool = False  # of a share group: as many leases as there may be
+    is_full: bool = False  # share groups: it has the maximum number of leases
     is_retry: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Reader:
-    """A member; `active`: it may own queues. `slowest`: its handler that is at work for the
-    longest time.
+    """A member; `active`: it may own queues. `slowest`: its handler call that takes the
+    longest.
     """
 
     name: str
@@ -81,14 +86,13 @@ class Reader:
 
 @dataclass(frozen=True, slots=True)
 class GroupFacts:
-    """The facts on a group: its trend, and rates of the last minutes a second (None: not
-    known).
+    """Facts on a group: its trend, its queues and members, and rates per second of the
+    last minutes.
 
-    `paused`: topics of it that are. `threads` and `ordered` are of its subscriptions that
-    have unread messages. `rebalances` are those of the last ten minutes; `reset_by`: who
-    moved its offsets then, or ''.
-    `dead_last_hour`: dead letters. `keys`: those of the messages that wait first in the
-    hottest queue.
+    `paused`: its paused topics. `threads` and `ordered` are those of its subscriptions
+    with unread messages. `rebalances` and `reset_by` (who moved its offsets, or '') are
+    of the last ten minutes. `dead_last_hour` counts dead letters. `keys` are those of
+    the first unread messages in the hottest queue. None: not known.
     """
 
     trend: TrendState
@@ -110,21 +114,23 @@ class GroupFacts:
 
     @property
     def lag(self) -> int:
-        return sum(one.lag or 0 for one in self.queues)
+        return sum(queue.lag or 0 for queue in self.queues)
 
     @property
     def waiting(self) -> list[ReadQueue]:
-        """The queues with unread messages that are to be read."""
+        """Return the queues with unread messages that are not paused."""
         return [
-            one
-            for one in self.queues
-            if one.lag and not one.stopped and one.topic not in self.paused
+            queue
+            for queue in self.queues
+            if queue.lag and not queue.stopped and queue.topic not in self.paused
         ]
 
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """A cause: `about` names queues, topics or members, `words` are figures of it."""
+    """A cause; `about` names queues, topics or members, `words` has the figures for its
+    text.
+    """
 
     kind: Kind
     about: Sequence[str | int] = ()
@@ -132,38 +138,39 @@ class Cause:
 
 
 def find_causes(facts: GroupFacts) -> list[Cause]:
-    """Return why a group is behind; nothing of one that is not, or where no fact says why.
+    """Return why a group has a lag; [] if it has none, or no fact explains it.
 
     >>> [one.kind for one in find_causes(GroupFacts("no_members", [ReadQueue("orders", 1, 9)]))]
     ['no_members']
     >>> find_causes(GroupFacts("keeps_up", [ReadQueue("orders", 1, 3, "m1")], [Reader("m1")]))
     []
     """
-    found = [*_broken(facts), *_stopped(facts)]
+    causes = [*_find_broken_queues(facts), *_find_pauses(facts)]
     if facts.stopped:
-        return found
-    # else a hand-over or a late heartbeat would look like a cause
-    if facts.trend not in READ:
-        found += _unread(facts)
-    if not facts.waiting or facts.trend not in BEHIND or found:
-        return found
-    long = list(_long_handlers(facts))
+        return causes
+    # Otherwise a hand-over or a late heartbeat would look like a cause.
+    if facts.trend not in READ_STATES:
+        causes += _find_missing_readers(facts)
+    if not facts.waiting or facts.trend not in LAGGING_STATES or causes:
+        return causes
+    long_handlers = list(_find_long_handler(facts))
     if facts.trend == "stalled":
-        return long or list(_stalled(facts))
-    return long + (list(_slowed(facts)) or list(_too_slow(facts)))
+        return long_handlers or list(_explain_stall(facts))
+    return long_handlers + (list(_find_slowdowns(facts)) or list(_compare_rates(facts)))
 
 
-def _broken(facts: GroupFacts) -> Iterator[Cause]:
-    away = [one.id for one in facts.queues if one.lag is None]
-    if away:
-        yield Cause("away", away)
-    corrupt = [one.id for one in facts.queues if one.corrupt and one.lag]
+def _find_broken_queues(facts: GroupFacts) -> Iterator[Cause]:
+    """Yield queues whose node is unavailable, and corrupt queues."""
+    unavailable = [queue.id for queue in facts.queues if queue.lag is None]
+    if unavailable:
+        yield Cause("away", unavailable)
+    corrupt = [queue.id for queue in facts.queues if queue.corrupt and queue.lag]
     if corrupt:
         yield Cause("corrupt", corrupt)
 
 
-def _stopped(facts: GroupFacts) -> Iterator[Cause]:
-    """Yield what somebody has paused and messages wait for."""
+def _find_pauses(facts: GroupFacts) -> Iterator[Cause]:
+    """Yield pauses that unread messages wait for."""
     if facts.stopped:
         if facts.lag:
             yield Cause("paused", words={"lag": facts.lag})
@@ -171,59 +178,64 @@ def _stopped(facts: GroupFacts) -> Iterator[Cause]:
     topics = [
         name
         for name in facts.paused
-        if any(one.lag for one in facts.queues if one.topic == name)
+        if any(queue.lag for queue in facts.queues if queue.topic == name)
     ]
     if topics:
         yield Cause("topics_paused", topics)
     queues = [
-        one.id
-        for one in facts.queues
-        if one.stopped and one.lag and one.topic not in facts.paused
+        queue.id
+        for queue in facts.queues
+        if queue.stopped and queue.lag and queue.topic not in facts.paused
     ]
     if queues:
         yield Cause("queues_paused", queues)
 
 
-def _unread(facts: GroupFacts) -> Iterator[Cause]:
-    """Yield why nobody reads some queues."""
+def _find_missing_readers(facts: GroupFacts) -> Iterator[Cause]:
+    """Yield why queues are not read."""
     waiting = facts.waiting
     if not waiting:
         return
     if not facts.members:
         yield Cause("no_members", words={"lag": facts.lag})
         return
-    if not any(one.active for one in facts.members):
+    if not any(member.active for member in facts.members):
         yield Cause("standing_by", words={"members": len(facts.members)})
         return
-    silent = _silent(facts)
-    lost = [one.id for one in waiting if one.owner is None]
-    if facts.mode == "clustering" and lost and not silent:
-        yield Cause("no_owner", lost)
+    silent = _find_silent_members(facts)
+    unowned = [queue.id for queue in waiting if queue.owner is None]
+    if facts.mode == "clustering" and unowned and not silent:
+        yield Cause("no_owner", unowned)
     if silent:
         yield Cause("silent_member", silent)
-    full = [one.id for one in waiting if one.is_full]
-    if full:
-        yield Cause("unfinished_leases", full)
+    full_queues = [queue.id for queue in waiting if queue.is_full]
+    if full_queues:
+        yield Cause("unfinished_leases", full_queues)
 
 
-def _silent(facts: GroupFacts) -> list[str]:
-    """The members that hold unread messages and were not heard for half of the time after
-    which they go.
+def _find_silent_members(facts: GroupFacts) -> list[str]:
+    """Return the names of members that were silent for half of the session timeout.
+
+    Except in share groups, only owners of queues with unread messages count.
     """
-    owners = {one.owner for one in facts.waiting}
-    shares = facts.mode != "clustering"
+    owners = {member.owner for member in facts.waiting}
+    any_owner = facts.mode != "clustering"
     return [
-        one.name
-        for one in facts.members
-        if (one.silent_ms or 0) > facts.session_timeout_ms / 2
-        and (shares or one.name in owners)
+        member.name
+        for member in facts.members
+        if (member.silent_ms or 0) > facts.session_timeout_ms / 2
+        and (any_owner or member.name in owners)
     ]
 
 
-def _long_handlers(facts: GroupFacts) -> Iterator[Cause]:
-    """Yield the handler that is at work for the longest time, if that is long."""
-    slow = [(one.slowest, one.name) for one in facts.members if one.slowest is not None]
-    handler, member = max(slow, key=lambda one: one[0].running_ms, default=(None, ""))
+def _find_long_handler(facts: GroupFacts) -> Iterator[Cause]:
+    """Yield the handler call that takes the longest, if that is long."""
+    handlers = [
+        (entry.slowest, entry.name) for entry in facts.members if entry.slowest is not None
+    ]
+    handler, member = max(
+        handlers, key=lambda entry: entry[0].running_ms, default=(None, "")
+    )
     if handler is not None and handler.running_ms >= LONG_MS:
         words: dict[str, float | str | None] = {
             "offset": handler.offset,
@@ -233,8 +245,8 @@ def _long_handlers(facts: GroupFacts) -> Iterator[Cause]:
         yield Cause("long_handler", [handler.queue], words)
 
 
-def _stalled(facts: GroupFacts) -> Iterator[Cause]:
-    """Yield why members finish nothing."""
+def _explain_stall(facts: GroupFacts) -> Iterator[Cause]:
+    """Yield why members finish no message."""
     if not facts.pulled_per_s:
         yield Cause("no_pulls")
     elif facts.ordered:
@@ -243,26 +255,34 @@ def _stalled(facts: GroupFacts) -> Iterator[Cause]:
         yield Cause("nothing_finished", words={"pulled": facts.pulled_per_s})
 
 
-def _slowed(facts: GroupFacts) -> Iterator[Cause]:
-    """Yield what takes a part of the members' work."""
-    # So few messages may all lie in one queue by chance.
-    hot = None if facts.trend == "too_little_data" else find_hot_queue(facts)
-    if hot is not None:
-        of_topic = sum(
-            one.lag or 0
-            for one in facts.waiting
-            if one.topic == hot.topic and not one.is_retry
+def _find_slowdowns(facts: GroupFacts) -> Iterator[Cause]:
+    """Yield what slows members down."""
+    # With too little data, all messages may be in the same queue by chance.
+    hot_queue = None if facts.trend == "too_little_data" else find_hot_queue(facts)
+    if hot_queue is not None:
+        topic_lag = sum(
+            queue.lag or 0
+            for queue in facts.waiting
+            if queue.topic == hot_queue.topic and not queue.is_retry
         )
-        words = {"share": (hot.lag or 0) / of_topic, "owner": hot.owner}
+        words = {"share": (hot_queue.lag or 0) / topic_lag, "owner": hot_queue.owner}
         key, times = (Counter(facts.keys).most_common(1) or [(None, 0)])[0]
         if key is not None and times >= HOT_KEY * len(facts.keys):
             yield Cause(
-                "hot_key", [hot.id, key], {**words, "of_keys": times / len(facts.keys)}
+                "hot_key",
+                [hot_queue.id, key],
+                {**words, "of_keys": times / len(facts.keys)},
             )
         else:
-            yield Cause("hot_queue", [hot.id], words)
-    retries = sum(one.lag or 0 for one in facts.waiting if one.is_retry)
-    if _many_die(facts) or retries > FAILING * facts.lag:
+            yield Cause("hot_queue", [hot_queue.id], words)
+    retries = sum(queue.lag or 0 for queue in facts.waiting if queue.is_retry)
+    # If no message is handled now, none fails now: those died earlier in the hour.
+    many_died = (
+        bool(facts.handled_per_s)
+        and facts.dead_last_hour >= FAILING_MIN
+        and facts.dead_last_hour > FAILING * (facts.handled_per_s or 0) * HOUR_S
+    )
+    if many_died or retries > FAILING * facts.lag:
         yield Cause("failing", words={"dead": facts.dead_last_hour, "retries": retries})
     if facts.rebalances >= MANY_REBALANCES:
         yield Cause("rebalancing", words={"rebalances": facts.rebalances})
@@ -270,29 +290,27 @@ def _slowed(facts: GroupFacts) -> Iterator[Cause]:
         yield Cause("reset", [facts.reset_by])
 
 
-def _many_die(facts: GroupFacts) -> bool:
-    """Return if many of the messages that are handled become dead letters.
-
-    Where none is handled now none fails either: they died earlier in the hour.
-    """
-    if not facts.handled_per_s or facts.dead_last_hour < FAILING_LEAST:
-        return False
-    return facts.dead_last_hour > FAILING * facts.handled_per_s * HOUR_S
-
-
 def find_hot_queue(facts: GroupFacts) -> ReadQueue | None:
-    """Return the queue that has most of its topic's unread messages, if one of several has."""
-    mine = [one for one in facts.waiting if not one.is_retry]
-    if not mine or facts.mode == "broadcasting":
+    """Return the queue with most of the unread messages of its topic, None if there is
+    none.
+    """
+    candidates = [queue for queue in facts.waiting if not queue.is_retry]
+    if not candidates or facts.mode == "broadcasting":
         return None
-    first = max(mine, key=lambda one: one.lag or 0)
-    others = [one for one in facts.queues if one.topic == first.topic and not one.is_retry]
-    of_topic = sum(one.lag or 0 for one in others)
-    is_hot = len(others) > 1 and (first.lag or 0) >= max(HOT_LEAST, HOT * of_topic)
-    return first if is_hot else None
+    longest = max(candidates, key=lambda queue: queue.lag or 0)
+    topic_queues = [
+        queue
+        for queue in facts.queues
+        if queue.topic == longest.topic and not queue.is_retry
+    ]
+    topic_lag = sum(queue.lag or 0 for queue in topic_queues)
+    is_hot = len(topic_queues) > 1 and (longest.lag or 0) >= max(
+        HOT_MIN_MESSAGES, HOT * topic_lag
+    )
+    return longest if is_hot else None
 
 
-def _too_slow(facts: GroupFacts) -> Iterator[Cause]:
+def _compare_rates(facts: GroupFacts) -> Iterator[Cause]:
     """Yield that members handle less than is sent, or did so for a while."""
     if facts.trend == "catches_up":
         yield Cause(
@@ -301,17 +319,17 @@ def _too_slow(facts: GroupFacts) -> Iterator[Cause]:
         )
     if facts.trend not in ("falls_behind", "steady") or not facts.handled_per_s:
         return
-    active = sum(one.active for one in facts.members)
-    queues = sum(not one.is_retry for one in facts.queues)
+    active_members = sum(member.active for member in facts.members)
+    queue_count = sum(not queue.is_retry for queue in facts.queues)
     words: dict[str, float | str | None] = {
         "handled": facts.handled_per_s,
         "sent": facts.sent_per_s,
-        "members": active,
+        "members": active_members,
         "threads": facts.threads,
-        "queues": queues,
-        "message_ms": 1000 * active * facts.threads / facts.handled_per_s
+        "queues": queue_count,
+        "message_ms": 1000 * active_members * facts.threads / facts.handled_per_s
         if facts.threads
         else None,
-        "has_room": "yes" if facts.mode == "share" or active < queues else "",
+        "has_room": "yes" if facts.mode == "share" or active_members < queue_count else "",
     }
     yield Cause("slow_handler", words=words)

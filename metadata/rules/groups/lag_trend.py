@@ -1,4 +1,6 @@
-"""The trend of a group: it catches up, falls behind, or a reason why that cannot be said."""
+"""Trend of the lag of a group: it catches up, falls behind, or the reason why neither is
+known.
+"""
 
 from __future__ import annotations
 
@@ -17,21 +19,21 @@ TrendState = Literal[
     "catches_up",
     "falls_behind",
 ]
-WINDOW_S = 600  # the lag of now is compared with the one of so long ago
-LEAST_S = 120  # or of less long ago, where nothing older is known, but of no less than this
-FRESH_MS = 10_000  # who has nothing older to read waits for its next commit
-# what is sent or handled within that is no trend: it lies between two commits
-UNDER_WAY_S = 2.0
+WINDOW_S = 600  # the current lag is compared with the lag this long ago
+MIN_SPAN_S = 120  # shortest span if no older lag is known
+FRESH_MS = 10_000  # younger unread messages wait only for the next commit
+# A change of the lag by messages of this many seconds is no trend: it lies between two
+# commits.
+NOISE_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
 class LagFigures:
-    """The figures known of a group in the topics where it is not paused; None: not known.
+    """Figures of a group in its topics that are not paused; None: not known.
 
-    `lag`: messages that are unread now, `oldest_ms`: age of the oldest of them;
-    `lag_before`: what was unread
-    `between_s` seconds ago, and since then so many messages were `sent` to its topics and
-    `handled` by it.
+    `lag` messages are unread now, the oldest for `oldest_ms`; `lag_before` were unread
+    `between_s` seconds ago. Since then, `sent` messages were sent to the topics, and
+    the group handled `handled`.
     """
 
     members: int
@@ -46,14 +48,14 @@ class LagFigures:
 
 @dataclass(frozen=True, slots=True)
 class LagTrend:
-    """The verdict on a group.
+    """Trend of a group.
 
-    unknown          its lag is not known now: a node is away, or the job that looks did not
-    paused           it was paused, or each of its topics was
-    no_members       nobody reads
-    nothing_sent     it has read everything, and nothing came
-    keeps_up         it has read everything, or what is unread is only seconds old
-    too_little_data  how far it was behind is not known for long enough
+    unknown          its lag is not known: a node is unavailable, or the job did not run
+    paused           the group is paused, or all its topics are
+    no_members       it has no members
+    nothing_sent     it has read everything, and no message was sent
+    keeps_up         it has read everything, or unread messages are only seconds old
+    too_little_data  its former lag is not known for long enough
     stalled          it has members and unread messages, and handled none of them
     steady           its lag neither grows nor shrinks
     catches_up       its lag shrinks by `per_s` messages a second and is gone `in_s` seconds
@@ -66,8 +68,8 @@ class LagTrend:
     in_s: float | None = None
 
 
-def find_trend(seen: LagFigures) -> LagTrend:
-    """Return what a group's lag of now and then says.
+def find_trend(figures: LagFigures) -> LagTrend:
+    """Return the trend of a group from its current and former lag.
 
     >>> find_trend(
     ...     LagFigures(2, lag=6000, lag_before=12000, between_s=600, sent=9000, handled=15000)
@@ -82,38 +84,40 @@ def find_trend(seen: LagFigures) -> LagTrend:
     ... ).state
     'steady'
     """
-    certain = _without_trend(seen)
-    if certain is not None or seen.lag is None:
-        return LagTrend(certain or "unknown")
-    if seen.lag_before is None or seen.between_s < LEAST_S:
+    state = _state_without_trend(figures)
+    if state is not None or figures.lag is None:
+        return LagTrend(state or "unknown")
+    if figures.lag_before is None or figures.between_s < MIN_SPAN_S:
         return LagTrend("too_little_data")
-    if seen.handled == 0 and seen.lag_before > 0:
+    # Messages were waiting at the start of the window, and none was handled.
+    if figures.handled == 0 and figures.lag_before > 0:
         return LagTrend("stalled")
-    return _trend(seen, grown=seen.lag - seen.lag_before)
+    return _trend(figures, grown=figures.lag - figures.lag_before)
 
 
-def _without_trend(seen: LagFigures) -> TrendState | None:
-    """Return what is so however the lag moves."""
-    if seen.paused:
+def _state_without_trend(figures: LagFigures) -> TrendState | None:
+    """Return the state if it does not depend on the change of the lag, else None."""
+    if figures.paused:
         return "paused"
-    if not seen.members:
+    if not figures.members:
         return "no_members"
-    if seen.lag is None:
+    if figures.lag is None:
         return "unknown"
-    if not seen.lag:
-        return "keeps_up" if seen.sent or seen.handled else "nothing_sent"
-    fresh = seen.oldest_ms is not None and seen.oldest_ms < FRESH_MS
-    return "keeps_up" if fresh else None
+    if not figures.lag:
+        return "keeps_up" if figures.sent or figures.handled else "nothing_sent"
+    is_recent = figures.oldest_ms is not None and figures.oldest_ms < FRESH_MS
+    return "keeps_up" if is_recent else None
 
 
-def _trend(seen: LagFigures, *, grown: int) -> LagTrend:
-    moved_per_s = (seen.sent + (seen.handled or 0)) / seen.between_s
-    if abs(grown) <= max(1.0, UNDER_WAY_S * moved_per_s):
+def _trend(figures: LagFigures, *, grown: int) -> LagTrend:
+    moved_per_s = (figures.sent + (figures.handled or 0)) / figures.between_s
+    if abs(grown) <= max(1.0, NOISE_S * moved_per_s):
         return LagTrend("steady")
-    per_s = abs(grown) / seen.between_s
+    per_s = abs(grown) / figures.between_s
     if grown > 0:
         return LagTrend("falls_behind", per_s)
-    # more than it handled is what retention took, not progress
-    if seen.handled is not None:
-        per_s = min(per_s, seen.handled / seen.between_s)
-    return LagTrend("catches_up", per_s, (seen.lag or 0) / per_s if per_s else None)
+    # The lag may shrink by more than the group handled because of retention. That is no
+    # progress.
+    if figures.handled is not None:
+        per_s = min(per_s, figures.handled / figures.between_s)
+    return LagTrend("catches_up", per_s, (figures.lag or 0) / per_s if per_s else None)

@@ -1,6 +1,4 @@
-"""Sample of messages whose handling is traced: the same for all members, and at each
-attempt.
-"""
+"""Sample of messages whose handling is traced: the same for all members and all attempts."""
 
 from __future__ import annotations
 
@@ -8,7 +6,7 @@ from zlib import crc32
 
 
 def is_traced(queue: int, offset: int, percent: int) -> bool:
-    """Return True if a message is in a sample of so many percent; a larger one contains a
+    """Return True if a message is in a sample of `percent`. A larger sample contains every
     smaller one.
 
     The client has the same function (catmq_client.telemetry.traces).

@@ -1,8 +1,8 @@
-"""Rules of share groups: leases of runs, how many messages one gets, and what of it is
+"""Rules of share groups: leases of runs, the share of a member, and which messages are
 finished.
 
-A run is a stretch of offsets of one queue. The offsets that have left it are bits of a
-number, the first offset the lowest bit.
+A run is a range of offsets of a queue. Offsets that are finished are bits of a number;
+the first offset of the run is the lowest bit.
 """
 
 from __future__ import annotations
@@ -11,19 +11,19 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-# from this delivery on a message is leased alone, so that it takes no other with it
+# From this delivery on, a message is leased alone, so that it cannot block others.
 ALONE_FROM = 3
-_GRANT = re.compile(
+_GRANT_PATTERN = re.compile(
     r"([0-9a-z]{1,13})\.([0-9a-z]{1,13})\.([0-9a-z]{1,13})\.([0-9a-z]{1,7})", re.ASCII
 )
 _DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
-_MOST = (1 << 63) - 1
+_MAX_NUMBER = (1 << 63) - 1
 MAX_RUN_MESSAGES = 1_000  # of a run
 Span = tuple[int, int]  # first, end
 
 
 class Grant(NamedTuple):
-    """One lease of one run; its text is opaque to clients.
+    """A lease of a run. Its text is opaque to clients.
 
     >>> Grant(7000000001, 40, 50, 2).text
     '37rmakh.14.1e.2'
@@ -38,19 +38,19 @@ class Grant(NamedTuple):
 
     @property
     def text(self) -> str:
-        """The grant as clients know it."""
+        """The text that identifies the lease to clients."""
         return ".".join(map(_base36, self))
 
     @classmethod
     def parse(cls, text: str) -> Grant | None:
-        """The grant of a text; None if no broker has made it."""
-        found = _GRANT.fullmatch(text)
-        if found is None:
+        """Return the grant of a text, None if it is no text of a grant."""
+        match = _GRANT_PATTERN.fullmatch(text)
+        if match is None:
             return None
-        grant = cls(*(int(part, 36) for part in found.groups()))
+        grant = cls(*(int(part, 36) for part in match.groups()))
         return (
             grant
-            if max(grant) <= _MOST and 0 < grant.end - grant.first <= MAX_RUN_MESSAGES
+            if max(grant) <= _MAX_NUMBER and 0 < grant.end - grant.first <= MAX_RUN_MESSAGES
             else None
         )
 
@@ -64,28 +64,29 @@ def _base36(number: int) -> str:
 
 
 def fair_share(*, backlog: int, members: int, asked: int) -> int:
-    """Return how many messages one member gets of a backlog: its share, at most what it
-    asks for.
+    """Return how many messages of a backlog a member gets: its share, at most the
+    requested number.
 
     >>> fair_share(backlog=2000, members=300, asked=500), fair_share(backlog=3, members=8, asked=10)
     (7, 1)
     """
+    # Rounded up, so that no message of the backlog is left over.
     share = -(-backlog // max(1, members))
     return max(0, min(backlog, asked, max(1, share)))
 
 
 def run_lengths(count: int, *, run_messages: int) -> list[int]:
-    """Return the lengths of the runs that make up so many messages.
+    """Return the lengths of the runs for a number of messages.
 
     >>> run_lengths(25, run_messages=10), run_lengths(0, run_messages=10)
     ([10, 10, 5], [])
     """
-    whole, rest = divmod(count, run_messages)
-    return [run_messages] * whole + ([rest] if rest else [])
+    full_runs, rest = divmod(count, run_messages)
+    return [run_messages] * full_runs + ([rest] if rest else [])
 
 
 def must_lease_alone(delivery: int, *, max_deliveries: int) -> bool:
-    """Return True if a message is to be leased alone at its n-th delivery.
+    """Return True if a message must be leased alone at its n-th delivery.
 
     >>> [must_lease_alone(n, max_deliveries=5) for n in (1, 2, 3)]
     [False, False, True]
@@ -96,22 +97,23 @@ def must_lease_alone(delivery: int, *, max_deliveries: int) -> bool:
 
 
 def is_exhausted(deliveries: int, *, max_deliveries: int) -> bool:
-    """Return True if a message that was leased so often is not to be leased again."""
+    """Return True if a message has had the maximum number of deliveries."""
     return bool(max_deliveries) and deliveries >= max_deliveries
 
 
 def all_bits(length: int) -> int:
-    """The bits of a run of which nothing is left."""
+    """Return the bits of a run whose offsets are all finished."""
     return (1 << length) - 1
 
 
-def bits_from_bytes(done: bytes | None) -> int:
-    """The offsets that have left a run, as its row holds them."""
-    return int.from_bytes(done or b"", "little")
+def bits_from_bytes(stored: bytes | None) -> int:
+    """Return the finished offsets from the bytes in the row of a run."""
+    return int.from_bytes(stored or b"", "little")
 
 
 def bytes_from_bits(bits: int, *, length: int) -> bytes | None:
-    """The same for the row: one form for each set, so that two can be compared.
+    """Return the bytes for the row of a run, always in the same form, so that values can
+    be compared.
 
     >>> bytes_from_bits(0, length=9), bytes_from_bits(257, length=9)
     (None, b'\\x01\\x01')
@@ -122,8 +124,7 @@ def bytes_from_bits(bits: int, *, length: int) -> bytes | None:
 
 
 def bits_in(spans: Iterable[Span], *, run: Span) -> int | None:
-    """The bits of some stretches of a run; None if one is not inside, or ends before it
-    begins.
+    """Return the bits of ranges of a run, None if a range is empty or not inside the run.
 
     >>> bits_in([(10, 12), (11, 13)], run=(10, 20)), bits_in([(5, 11)], run=(10, 20))
     (7, None)
@@ -137,7 +138,7 @@ def bits_in(spans: Iterable[Span], *, run: Span) -> int | None:
 
 
 def bits_within(spans: Iterable[Span], *, run: Span) -> int:
-    """The bits of those offsets of a run that lie in some stretches.
+    """Return the bits of those offsets of a run that lie in some ranges.
 
     >>> bits_within([(0, 12), (18, 99)], run=(10, 20)), bits_within([(0, 10)], run=(10, 20))
     (771, 0)
@@ -151,28 +152,29 @@ def bits_within(spans: Iterable[Span], *, run: Span) -> int:
 
 
 def spans_of(bits: int, *, first: int) -> Iterator[Span]:
-    """The stretches that some bits of a run stand for, rising.
+    """Yield the ranges that the bits of a run stand for, in order.
 
     >>> list(spans_of(0b1101, first=10))
     [(10, 11), (12, 14)]
     """
-    at = first
+    offset = first
     while bits:
+        # Skip the zeros at the low end, then count the set bits.
         skipped = (bits & -bits).bit_length() - 1
         bits >>= skipped
         length = (~bits & (bits + 1)).bit_length() - 1
-        yield at + skipped, at + skipped + length
-        at += skipped + length
+        yield offset + skipped, offset + skipped + length
+        offset += skipped + length
         bits >>= length
 
 
 def lowest_unfinished(
     position: int, runs: Sequence[tuple[int, int, int]], *, all_read: bool
 ) -> int:
-    """The lowest unfinished offset of a queue, or one below it.
+    """Return the lowest unfinished offset of a queue, or an offset below it.
 
-    `position` is the first offset that was never leased; `runs` are (first, end, bits),
-    rising, perhaps only the lowest.
+    `position` is the first offset that was never leased. `runs` are (first, end, bits)
+    in order; unless `all_read`, only the lowest.
 
     >>> lowest_unfinished(30, [(0, 10, 0b11), (10, 20, 0)], all_read=True)
     2
@@ -183,12 +185,16 @@ def lowest_unfinished(
     """
     lowest = position
     for first, end, bits in runs:
-        left = all_bits(end - first) & ~bits
-        if left:
-            lowest = min(lowest, first + (left & -left).bit_length() - 1)
+        unfinished = all_bits(end - first) & ~bits
+        # The lowest set bit is the first unfinished offset.
+        if unfinished:
+            lowest = min(lowest, first + (unfinished & -unfinished).bit_length() - 1)
+    # Runs that were not read may begin right after the last one that was.
     return lowest if all_read or not runs else min(lowest, runs[-1][0])
 
 
 def lease_lost_error(deliveries: int) -> str:
-    """The error of a message that is dead because no lease of it brought a result."""
+    """Return the error of a message that is dead because none of its leases brought a
+    result.
+    """
     return f"LeaseLost: {deliveries} leases ended without a result"

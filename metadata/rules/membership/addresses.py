@@ -1,26 +1,26 @@
-"""Addresses of clients, also of those behind proxies that are trusted to name them."""
+"""Addresses of clients, also of clients that are connected through trusted proxies."""
 
 from __future__ import annotations
 
 import ipaddress
 from collections.abc import Sequence
 
-# addresses of one network of proxies, where clients are let in by their address
+# Widest network of proxies, in addresses, if clients are allowed by their address.
 MAX_PROXIES = 256
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
 def parse_networks(texts: Sequence[str]) -> tuple[Network, ...]:
-    """Return networks such as 10.0.0.0/8; a single address counts as one. Raises
+    """Parse networks such as 10.0.0.0/8; a single address is a network, too. Raises
     ValueError.
     """
     return tuple(ipaddress.ip_network(text) for text in texts)
 
 
 def width_problem(proxies: Sequence[str]) -> str:
-    """Return what is wrong with a network of proxies that is too wide; '' if none is.
+    """Return the problem with a network of proxies that is too wide, '' if there is none.
 
-    Each host of such a network may name any client in X-Forwarded-For.
+    Each host of such a network may claim any client address in X-Forwarded-For.
 
     >>> width_problem(["10.0.0.2", "10.9.0.0/24"]), width_problem(["10.0.0.0/8"])[:40]
     ('', 'each of the 16777216 hosts of 10.0.0.0/8')
@@ -49,35 +49,35 @@ def is_address(text: str) -> bool:
 
 
 def is_within(address: str, trusted: Sequence[Network]) -> bool:
-    """Return whether an address belongs to one of the networks; what is no address does
-    not.
-    """
+    """Return True if an address belongs to one of the networks; False if it is no address."""
     try:
-        known = ipaddress.ip_address(address)
+        ip = ipaddress.ip_address(address)
     except ValueError:
         return False
-    if isinstance(known, ipaddress.IPv6Address) and known.ipv4_mapped is not None:
-        known = known.ipv4_mapped
-    return any(known in network for network in trusted)
+    # A dual-stack socket reports IPv4 clients as ::ffff:a.b.c.d.
+    if isinstance(ip, ipaddress.IPv6Address) and ip.ipv4_mapped is not None:
+        ip = ip.ipv4_mapped
+    return any(ip in network for network in trusted)
 
 
 def client_address(peer: str, forwarded: str, trusted: Sequence[Network]) -> str:
-    """Return the address of the client: the last one in `X-Forwarded-For` that is no
-    trusted proxy's.
+    """Return the address of the client: the last one in `X-Forwarded-For` that is not of a
+    trusted proxy.
 
-    Each proxy adds whom it was asked by at the end, so what stands further left may be
-    invented. Without a proxy, and when the header is of no use, it is `peer`, who is
-    connected.
+    Each proxy appends the address that connected to it, so entries further left may be
+    forged. `peer`, the address that is connected, is returned without a proxy, and if
+    the header is unusable.
 
     >>> client_address("10.0.0.1", "6.6.6.6, 192.0.2.7, 10.0.0.2", parse_networks(["10.0.0.0/8"]))
     '192.0.2.7'
     """
-    found = peer
+    client = peer
+    # From the nearest proxy outwards, as long as the address before is trusted.
     for entry in reversed(forwarded.split(",")):
-        if not is_within(found, trusted):
+        if not is_within(client, trusted):
             break
         try:
-            found = str(ipaddress.ip_address(entry.strip().strip("[]")))
+            client = str(ipaddress.ip_address(entry.strip().strip("[]")))
         except ValueError:
             break
-    return found
+    return client

@@ -1,24 +1,27 @@
 """Assignment of queues to the members of a group: balanced first, sticky second.
 
-Balanced means two things at once: over all queues of the group the members' shares differ
-by at most one, and so do their shares of every single topic. Within that, as many queues as
-possible stay.
+Balanced means two things at once: over all queues of the group, the shares of the members
+differ by at most one, and so do their shares of every single topic. Within that, as many
+queues as possible keep their member.
 
-Why both can always be had: with m members, topic t of n queues gives everyone n // m, and n
-% m members one *extra*. Only who gets the extras is free. A member's share is the same base
-for all plus its extras, so the shares are balanced when the extras are. If one member has
-two extras more than another, some topic gave one to the first and not to the second, and
-moving that one keeps the topic balanced. So: hand each topic's extras to those who hold
-more than the base already (they
-*want* it: they
-keep one queue more), the rest to whoever has fewest; then move extras until nobody has two
-more than another. An assignment that is balanced already comes out unchanged.
+Both can always be had. With m members, a topic of n queues gives every member n // m queues,
+and n % m members get an *extra* queue. Only the choice of these members is free. The share
+of a member is the same base for all plus its extras, so the shares are balanced when the
+extras are. If a member has two extras more than another, some topic gave an extra to the
+first and not to the second, and moving that extra keeps the topic balanced. So:
 
-That is near the fewest moves. To reach it, extras are passed on in circles: handing topic
-t's extra from one member to another gains a queue that stays, loses one or neither, and a
-circle of such hand-ons leaves all shares as they are (a chain does, too, from a member with
-one extra more to one with fewer). As long as a circle gains, there is a better assignment,
-and when none does there is not: cancelling the negative cycles of a minimum cost flow.
+* give the extras of each topic to members that hold more than the base already (they *want*
+  it, because they keep one queue more), the rest to the members with fewest extras;
+* then move extras until no member has two more than another.
+
+An assignment that is balanced already comes out unchanged.
+
+This is near the fewest moves. To reach it, extras are passed on in cycles. Passing the extra
+of a topic from one member to another gains a queue that stays, loses one, or neither. A
+cycle of transfers leaves all shares as they are, and so does a chain from a member with one
+extra more to a member with fewer. As long as a cycle gains, there is a better assignment,
+and when none does, there is not: this is the cancelling of negative cycles of a minimum cost
+flow.
 """
 
 from __future__ import annotations
@@ -26,23 +29,22 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 
-# Bounds the search for the last queues to spare, counted in looks at a topic for a pair of
-# members: callers
-# hold a lock meanwhile. Above it the assignment is balanced, too, but may move a few queues
-# more than needed.
-MOST_WORK = 2_000_000
+# Bounds the search for cycles, counted in visits of a topic for a pair of members,
+# because callers hold a lock meanwhile. Beyond it, the assignment is balanced, too, but
+# may move a few queues more than needed.
+MAX_WORK = 2_000_000
 
-OwnedCounts = Mapping[int, Counter[int]]  # topic → member → queues it holds now
+OwnedCounts = Mapping[int, Counter[int]]  # topic → member → queues that it holds now
 
 
 def assign(
     *, members: Sequence[int], queues: Mapping[int, int], current: Mapping[int, int | None]
 ) -> dict[int, int]:
-    """Queue id → member id for every queue; empty without members.
+    """Return the member of every queue, by queue id; {} without members.
 
-    `queues` maps queue id to topic id; `current` maps a queue to the member it is meant for
-    now (others than `members` count as nobody). The result depends on nothing else, not
-    even on order.
+    `queues` maps queue ids to topic ids. `current` maps a queue to the member that it
+    is meant for now; ids that are not in `members` are ignored. The result depends on
+    nothing else, not even on the order.
 
     Three queues of topic 1, members 10 and 20; then 30 joins, and only queue 101 moves:
 
@@ -60,22 +62,24 @@ def assign(
     for queue in sorted(queues):
         by_topic[queues[queue]].append(queue)
     owned = {
-        topic: Counter(member for one in ids if (member := current.get(one)) is not None)
+        topic: Counter(
+            member for queue_id in ids if (member := current.get(queue_id)) is not None
+        )
         for topic, ids in by_topic.items()
     }
-    extras = _extras(order, by_topic, owned)
+    extras = _choose_extras(order, by_topic, owned)
     result: dict[int, int] = {}
     for topic, ids in by_topic.items():
         base = len(ids) // len(order)
         quota = {member: base + (topic in extras[member]) for member in order}
-        result.update(_deal(ids, quota, current))
+        result.update(_deal_topic(ids, quota, current))
     return dict(sorted(result.items()))
 
 
-def _extras(
+def _choose_extras(
     order: list[int], by_topic: Mapping[int, list[int]], owned: OwnedCounts
 ) -> dict[int, set[int]]:
-    """Member → topics of which it gets one queue more than the base."""
+    """Return the topics of which each member gets a queue more than the base."""
     extras: dict[int, set[int]] = {member: set() for member in order}
     wants = {
         topic: {member for member in order if owned[topic][member] > len(ids) // len(order)}
@@ -88,32 +92,36 @@ def _extras(
         )
         for member in ranked[: len(ids) % len(order)]:
             extras[member].add(topic)
-    while _level(order, extras, wants):
+    # Move extras until no member has two more than another.
+    while _level_extras(order, extras, wants):
         pass
-    wanted = {
+    wanted_topics = {
         member: {topic for topic, fans in wants.items() if member in fans}
         for member in order
     }
-    for _ in range(MOST_WORK // (len(order) ** 2 * max(1, len(by_topic)))):
-        circle = _gainful_circle(order, extras, wanted)
-        for giver, taker, topic in circle:
+    # Then improve the assignment until no cycle gains, or the work is used up.
+    for _ in range(MAX_WORK // (len(order) ** 2 * max(1, len(by_topic)))):
+        cycle = _find_improving_cycle(order, extras, wanted_topics)
+        for giver, taker, topic in cycle:
             extras[giver].remove(topic)
             extras[taker].add(topic)
-        if not circle:
+        if not cycle:
             break
     return extras
 
 
-def _level(
+def _level_extras(
     order: list[int], extras: dict[int, set[int]], wants: Mapping[int, set[int]]
 ) -> bool:
-    """Move one extra from the richest to the poorest member; False if they differ by at
-    most one.
+    """Move an extra from the member with most extras to the member with fewest.
+
+    Return False if they differ by at most one.
     """
     poor = min(order, key=lambda member: (len(extras[member]), member))
     rich = max(order, key=lambda member: (len(extras[member]), -member))
     if len(extras[rich]) - len(extras[poor]) < 2:
         return False
+    # Prefer a topic that the receiver wants and the giver does not.
     topic = min(
         extras[rich] - extras[poor],
         key=lambda one: ((rich in wants[one]) - (poor in wants[one]), one),
@@ -123,56 +131,61 @@ def _level(
     return True
 
 
-def _gainful_circle(
+def _find_improving_cycle(
     order: list[int], extras: Mapping[int, set[int]], wanted: Mapping[int, set[int]]
 ) -> list[tuple[int, int, int]]:
-    """Hand-ons (giver, taker, topic) that together let one queue more stay; [] if there are
-    none.
+    """Return transfers (giver, taker, topic) that together let one queue more stay; [] if
+    there are none.
 
-    Bellman and Ford's search for a circle of positive weight, over members.
+    Bellman-Ford search for a cycle of positive weight, over members.
     """
     if not any(wanted[member] - extras[member] for member in order):
         return []
-    most = max(len(extras[member]) for member in order)
+    max_extras = max(len(extras[member]) for member in order)
     edges = [
         (giver, taker, *edge)
         for giver in order
         for taker in order
         if giver != taker
-        and (edge := _best_hand_on(giver, taker, extras=extras, wanted=wanted, most=most))
+        and (
+            edge := _find_best_transfer(
+                giver, taker, extras=extras, wanted=wanted, max_extras=max_extras
+            )
+        )
         is not None
     ]
     gain = dict.fromkeys(order, 0)
-    came: dict[int, tuple[int, int | None]] = {}
-    last = None
+    came_from: dict[int, tuple[int, int | None]] = {}
+    changed_member = None
     for _ in range(len(order) + 1):
-        last = None
+        changed_member = None
         for giver, taker, weight, topic in edges:
             if gain[giver] + weight > gain[taker]:
                 gain[taker] = gain[giver] + weight
-                came[taker] = (giver, topic)
-                last = taker
-        if last is None:
+                came_from[taker] = (giver, topic)
+                changed_member = taker
+        if changed_member is None:
             return []
-    return _circle_behind(last, came)
+    # A change in the last round proves that there is a cycle.
+    return _trace_cycle(changed_member, came_from)
 
 
-def _best_hand_on(
+def _find_best_transfer(
     giver: int,
     taker: int,
     *,
     extras: Mapping[int, set[int]],
     wanted: Mapping[int, set[int]],
-    most: int,
+    max_extras: int,
 ) -> tuple[int, int | None] | None:
-    """(gain, topic) of the best extra that `giver` can hand to `taker`; topic None closes a
-    chain.
+    """Return (gain, topic) of the best extra that `giver` can pass to `taker`; topic None
+    closes a chain.
 
-    A chain begins at a member with the most extras and ends at one with fewer: their shares
-    change places.
+    A chain begins at a member with the most extras and ends at a member with fewer:
+    their shares change places. Return None if there is nothing to pass.
     """
     best: tuple[int, int | None] | None = None
-    if len(extras[giver]) < most == len(extras[taker]):
+    if len(extras[giver]) < max_extras == len(extras[taker]):
         best = (0, None)
     free = extras[giver] - extras[taker]
     for topic in sorted(free & wanted[taker] - wanted[giver]) or sorted(free):
@@ -182,39 +195,41 @@ def _best_hand_on(
     return best
 
 
-def _circle_behind(
-    member: int | None, came: Mapping[int, tuple[int, int | None]]
+def _trace_cycle(
+    member: int | None, came_from: Mapping[int, tuple[int, int | None]]
 ) -> list[tuple[int, int, int]]:
-    """The circle that one comes upon by going back from `member`."""
+    """Return the cycle that is reached by going back from `member`."""
     assert member is not None  # noqa: S101 - the last round changed it
-    for _ in range(len(came)):
-        member = came[member][0]
-    start, circle = member, []
+    # After as many steps as there are members, the walk is inside the cycle.
+    for _ in range(len(came_from)):
+        member = came_from[member][0]
+    start, cycle = member, []
     while True:
-        giver, topic = came[member]
+        giver, topic = came_from[member]
         if topic is not None:
-            circle.append((giver, member, topic))
+            cycle.append((giver, member, topic))
         member = giver
         if member == start:
-            return circle
+            return cycle
 
 
-def _deal(
+def _deal_topic(
     ids: list[int], quota: dict[int, int], current: Mapping[int, int | None]
 ) -> dict[int, int]:
-    """The queues of one topic dealt by quota: whoever holds one keeps it, as far as its
-    quota reaches.
+    """Return the member of each queue of a topic, by quota.
+
+    A member keeps the queues that it holds, up to its quota.
     """
-    left = dict(quota)
+    remaining = dict(quota)
     dealt: dict[int, int] = {}
     for queue in ids:
         member = current.get(queue)
-        if member is not None and left.get(member, 0) > 0:
-            left[member] -= 1
+        if member is not None and remaining.get(member, 0) > 0:
+            remaining[member] -= 1
             dealt[queue] = member
-    homeless = [queue for queue in ids if queue not in dealt]
-    for queue in homeless:
-        member = max(left, key=lambda one: (left[one], -one))
-        left[member] -= 1
+    unassigned = [queue for queue in ids if queue not in dealt]
+    for queue in unassigned:
+        member = max(remaining, key=lambda one: (remaining[one], -one))
+        remaining[member] -= 1
         dealt[queue] = member
     return dealt

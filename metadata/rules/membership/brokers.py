@@ -1,17 +1,15 @@
-"""Liveness and names of brokers: when one counts as alive, and which process may go by a
-broker's name.
+"""Liveness and names of brokers: when a broker counts as alive, and which process may have a name.
 
-A name belongs to one life of a broker (its incarnation: one gunicorn master). Whoever wants
-a name that another life holds gets it
+A name belongs to one life of a broker (its incarnation: one gunicorn master). Another life
+that claims the name gets it
 
-* if that life is over: it said good-bye, or was silent for ALIVE_S;
-* at a start, if the other has the same URL: only one process can listen there, so this is
-  the same broker
-  after a crash. Should the other live nevertheless, it notices that it was replaced and
-  gives way.
+* if the former life is over: it signed off, or was silent for ALIVE_S;
+* at a start, if the former life has the same URL: only one process can listen there, so
+  this is the same broker after a crash. If the former life is still running, it notices
+  that it was replaced and stops.
 
-Two lives with different URLs that want one name are two brokers with one name: the first
-one keeps it.
+Two lives with different URLs that claim a name are two brokers with one name: the first
+keeps it.
 """
 
 from __future__ import annotations
@@ -25,22 +23,24 @@ ALIVE_S = 10.0
 
 
 class Claim(StrEnum):
+    """Decision on a claim to the name of a broker."""
+
     TAKE = "take"
     REPLACED = "replaced"  # the claimant had the name until another life took it
-    TAKEN = "taken"  # by a live broker somewhere else
+    TAKEN = "taken"  # by a live broker with another URL
 
 
 def counts_as_alive(
     *, last_seen: datetime, stopped_at: datetime | None, now: datetime
 ) -> bool:
-    """Return True if a broker lives, by the database's clock; a clock set back makes nobody
-    live long.
+    """Return True if a broker is alive, by the database's clock, even if that was set
+    back.
     """
     return stopped_at is None and abs((now - last_seen).total_seconds()) < ALIVE_S
 
 
 def decide_claim(*, holder_alive: bool, same_url: bool, held: bool) -> Claim:
-    """The fate of a claim to a name that another life holds; `held`: the claimant had it
+    """Decide a claim to a name that another life holds. `held`: the claimant had the name
     before.
 
     >>> decide_claim(holder_alive=True, same_url=True, held=False)
@@ -56,7 +56,7 @@ def decide_claim(*, holder_alive: bool, same_url: bool, held: bool) -> Claim:
 
 
 def is_broker_url(url: str) -> bool:
-    """Return True if clients follow it: host, perhaps port and path, nothing else."""
+    """Return True if clients can use the URL: host, optional port and path, nothing else."""
     if not re.fullmatch(r"https?://[!-~]{1,490}", url) or set(url) & set("@?#\\"):
         return False
     try:

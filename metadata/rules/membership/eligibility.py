@@ -1,7 +1,9 @@
-"""Members of a group that may own queues: those at an allowed address, at most so many.
+"""Members of a group that may own queues: those with an allowed address, up to a maximum
+number.
 
-The others stay registered and stand by. Who holds queues already goes first, then who
-joined first, so a member that comes back does not push out the one that took its place.
+Other members stay registered and stand by. Members that hold queues go first, then
+those that joined first. So a member that comes back does not push out the one that took
+its place.
 """
 
 from __future__ import annotations
@@ -16,8 +18,8 @@ from metadata.rules.membership.addresses import Network, is_within
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A member: its id (ids rise as members join), where it speaks from, and how many
-    queues it has now.
+    """A member: its id (ids rise as members join), its address, and the number of queues
+    that it holds.
     """
 
     member: int
@@ -28,10 +30,10 @@ class Candidate:
 def eligible_members(
     members: Iterable[Candidate], *, allow: str, deny: str, most: int | None
 ) -> list[int]:
-    """Ids of the members that may own queues, rising.
+    """Return the ids of the members that may own queues, in order.
 
-    `allow` and `deny` list addresses and networks ('' allows all, denies none; what is
-    denied is not allowed, whatever `allow` says); `most` is the largest number of them,
+    `allow` and `deny` list addresses and networks. An empty `allow` allows all, an
+    empty `deny` denies none, and `deny` takes precedence. `most` is the maximum number,
     None for no limit.
 
     >>> two = [Candidate(1, "10.0.0.1", 0), Candidate(2, "10.0.0.2", 3)]
@@ -41,18 +43,21 @@ def eligible_members(
     [1]
     """
     allowed, denied = parse_networks(allow), parse_networks(deny)
-    welcome = [one for one in members if _may(one.address, allowed, denied)]
-    first = sorted(welcome, key=lambda one: (one.queues == 0, one.member))
-    return sorted(one.member for one in first[:most])
+    permitted = [
+        candidate
+        for candidate in members
+        # An empty address is in no network.
+        if not is_within(candidate.address, denied)
+        and (not allowed or is_within(candidate.address, allowed))
+    ]
+    ranked = sorted(
+        permitted, key=lambda candidate: (candidate.queues == 0, candidate.member)
+    )
+    return sorted(candidate.member for candidate in ranked[:most])
 
 
 def parse_networks(text: str) -> list[Network]:
-    """The networks of a list separated by commas or blanks; raises ValueError naming the
-    first wrong word.
+    """Parse a list of networks, separated by commas or spaces. Raises ValueError with the
+    first wrong entry.
     """
     return [ip_network(word, strict=False) for word in re.split(r"[,\s]+", text) if word]
-
-
-def _may(address: str, allowed: list[Network], denied: list[Network]) -> bool:
-    """A socket without an address is in no network."""
-    return not is_within(address, denied) and (not allowed or is_within(address, allowed))

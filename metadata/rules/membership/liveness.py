@@ -1,18 +1,21 @@
-"""Expiry of silent members: when one is dead, and when nobody may be declared dead.
+"""Expiry of silent members: when a member is dead, and when no member may be declared dead.
 
-A member whose heartbeat was last recorded at L is expired once the database's clock shows L
-+ session timeout + 1 s; it stopped by itself at the session timeout, so it is always first.
-But silence proves nothing while heartbeats could not be recorded. So whoever expires
-members looks at the database every second or so and compares what its clock did with its
-own monotonic clock:
+A member whose last heartbeat was recorded at time L is expired once the database's clock
+shows L + session timeout + 1 s. It stops by itself at the session timeout, so it always
+stops first.
 
-* both went on alike: the database was there and so were the members' chances;
-* they differ by more than 2 s, it is another server, or nobody looked for more than 5 s: an
-  outage.
+But silence proves nothing while heartbeats could not be recorded. So the process that
+expires members reads the database's clock about every second, and compares it with its own
+monotonic clock:
 
-After an outage (and at the start, when nothing is known) nobody expires for a full session
-timeout. Nor does anybody after a promise: a broker that could not record a heartbeat told
-its member to go on.
+* If both advanced by the same time, the database was available, and members could send
+  heartbeats.
+* If they differ by more than 2 s, if the answer came from another server, or if the last
+  reading is more than 5 s old, there was an outage.
+
+After an outage, and after the start of the process, no member expires for a full session
+timeout. The same holds after a promise: a broker that could not record a heartbeat ordered its
+member to continue.
 """
 
 from __future__ import annotations
@@ -21,15 +24,17 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 
-GRACE_S = 1.0  # between the moment a member stops by itself and the moment it is expired
+GRACE_S = 1.0  # between the time when a member stops by itself and its expiry
 MAX_CLOCK_STEP_S = 2.0
 MAX_BLIND_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class ClockReading:
-    """One look at the database: which server, its clock, the observer's monotonic clock in
-    seconds, and the version of the metadata."""
+    """A reading of the database: its server, its clock, and the version of the metadata.
+
+    `monotonic_s` is the monotonic clock of this process at that time.
+    """
 
     server: str
     now: datetime
@@ -39,56 +44,56 @@ class ClockReading:
 
 @dataclass(frozen=True, slots=True)
 class Watch:
-    """State of an observer: its last look, and since when (monotonic seconds) nothing went
-    wrong.
-    """
+    """The last reading, and the monotonic time since which there was no outage or promise."""
 
     look: ClockReading
     steady_since_s: float
 
 
-def observe(watch: Watch | None, look: ClockReading) -> Watch:
-    """The watch after one more look; `None` is an observer that just started or lost the
-    database.
-    """
-    if watch is None or _was_away(watch.look, look):
-        return Watch(look, look.monotonic_s)
-    return Watch(look, watch.steady_since_s)
+def observe(watch: Watch | None, reading: ClockReading) -> Watch:
+    """Return the watch after another reading; None stands for no former reading."""
+    if watch is None or _had_outage(watch.look, reading):
+        return Watch(reading, reading.monotonic_s)
+    return Watch(reading, watch.steady_since_s)
 
 
 def after_promise(watch: Watch, *, promised_at_s: float) -> Watch:
-    """The watch of who keeps a promise given at that time: silence proves nothing before
-    it.
-    """
+    """Return the watch after a promise at that time: silence before it proves nothing."""
     return Watch(watch.look, max(watch.steady_since_s, promised_at_s))
 
 
-def _was_away(last: ClockReading, look: ClockReading) -> bool:
-    waited_s = look.monotonic_s - last.monotonic_s
-    passed_s = (look.now - last.now).total_seconds()
+def _had_outage(last: ClockReading, reading: ClockReading) -> bool:
+    """Return True if there was an outage between two readings."""
+    waited_s = reading.monotonic_s - last.monotonic_s
+    passed_s = (reading.now - last.now).total_seconds()
+    # Another server may lack the heartbeats of the last moments (failover).
     return (
-        look.server != last.server
+        reading.server != last.server
         or waited_s > MAX_BLIND_S
         or abs(passed_s - waited_s) > MAX_CLOCK_STEP_S
     )
 
 
 def may_expire(watch: Watch, *, session_timeout_ms: int) -> bool:
-    """Return True if the database was there long enough for silence to prove something."""
+    """Return True if the database was available long enough for silence to prove a member
+    dead.
+    """
     return (
         watch.look.monotonic_s - watch.steady_since_s >= session_timeout_ms / 1000 + GRACE_S
     )
 
 
 def is_overdue(*, last_seen: datetime, now: datetime, session_timeout_ms: int) -> bool:
-    """Return True if a member last recorded at `last_seen` is expired at `now`, by the
+    """Return True if a member last heard at `last_seen` is expired at `now`, by the
     database's clock.
     """
     return (now - last_seen).total_seconds() > session_timeout_ms / 1000 + GRACE_S
 
 
 def find_expired(watch: Watch, members: Iterable[tuple[int, datetime, int]]) -> list[int]:
-    """Ids of the dead among `members`, each (id, last_seen, session_timeout_ms)."""
+    """Return the ids of expired members; `members` are (id, last_seen,
+    session_timeout_ms).
+    """
     return [
         member
         for member, last_seen, timeout_ms in members

@@ -1,17 +1,17 @@
-"""Report of a consumer's process about itself, and the short text that it is kept as."""
+"""Report of a consumer process about itself, and the short text that is stored of it."""
 
 from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass
 
-EVERY_S = 10  # how often brokers ask a member for it
-MOST_CHARS = 500  # of the text; ten numbers of nineteen digits and their names
+EVERY_S = 10  # how often brokers request it from a member
+MAX_CHARS = 500  # of the text: ten numbers of nineteen digits and their names
 
 
 @dataclass(frozen=True, slots=True)
 class SlowHandler:
-    """The handler call that runs for the longest time, and the first message of it."""
+    """The handler call that has run for the longest time, with its first message."""
 
     queue: int
     offset: int
@@ -20,10 +20,9 @@ class SlowHandler:
 
 @dataclass(frozen=True, slots=True)
 class ProcessReport:
-    """Threads for handlers, and those at work; messages that wait in memory; counts since
-    the start.
+    """Handler threads, and how many are busy; messages in memory; counts since the start.
 
-    `failed` counts failed attempts. `slowest` is None while no handler is at work.
+    `failed` counts failed attempts. `slowest` is None while no handler runs.
     """
 
     threads: int
@@ -36,7 +35,7 @@ class ProcessReport:
 
 
 def pack(report: ProcessReport) -> str:
-    """Return the text of a report.
+    """Return a report as text.
 
     >>> pack(ProcessReport(8, 0, 5, 900, 40, 1))[:40]
     '{"threads":8,"busy":0,"buffered":5,"buff'
@@ -45,8 +44,8 @@ def pack(report: ProcessReport) -> str:
 
 
 def unpack(text: str) -> ProcessReport | None:
-    """Return the report of a text; None for '' and for what another release wrote that says
-    less.
+    """Return the report of a text, None for '' and for a text of another release that
+    lacks fields.
 
     >>> unpack(pack(ProcessReport(8, 1, 5, 900, 40, 1, SlowHandler(7, 12, 3000)))).slowest
     SlowHandler(queue=7, offset=12, running_ms=3000)
@@ -55,11 +54,11 @@ def unpack(text: str) -> ProcessReport | None:
     """
     if not text:
         return None
-    found = json.loads(text)
+    values = json.loads(text)
     try:
-        slowest = found["slowest"]
+        slowest = values["slowest"]
         return ProcessReport(
-            **{name: found[name] for name in ProcessReport.__slots__ if name != "slowest"},
+            **{name: values[name] for name in ProcessReport.__slots__ if name != "slowest"},
             slowest=slowest
             and SlowHandler(**{name: slowest[name] for name in SlowHandler.__slots__}),
         )

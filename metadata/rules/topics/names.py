@@ -1,4 +1,4 @@
-"""Names that users may give."""
+"""Names that users may give to topics, groups and other objects."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import re
 from metadata.errors import Code, Invalid
 
 MAX_CHARS = 100
-FAILURE_SUFFIX = "_fail"  # names of failure topics, which only the system makes
-# In names of topics that Celery's transport makes for itself: shop._log.celeryev,
+FAILURE_SUFFIX = "_fail"  # names of retry topics, which only the system creates
+# Part of the names of topics that Celery's transport creates: shop._log.celeryev,
 # shop._p3.mails.
 INTERNAL_MARK = "._"
 LANE = re.compile(r"(.+)\.(?:high|low)[0-9]*")
@@ -16,7 +16,7 @@ PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
 def is_name(text: str) -> bool:
-    """Return True if `text` is spelled as a name.
+    """Return True if `text` has the form of a name.
 
     >>> is_name("orders.v2"), is_name(".."), is_name("a b"), is_name("é")
     (True, False, False, False)
@@ -25,8 +25,8 @@ def is_name(text: str) -> bool:
 
 
 def failure_name(group: str, topic: str) -> str:
-    """The name of the failure topic of a pair; for display and old clients, the pair
-    identifies it.
+    """Return the name of the retry topic of a group and topic, for display and old
+    clients.
 
     >>> failure_name("billing", "orders")
     'billing_orders_fail'
@@ -35,10 +35,11 @@ def failure_name(group: str, topic: str) -> str:
 
 
 def lane_base(name: str) -> str:
-    """Return the topic whose tasks of another priority Django's tasks put into this one; ''
+    """Return the topic for whose tasks of another priority Django's tasks use this one; ''
     if none.
 
-    Users may give topics such names, too: it is a lane only if the returned topic exists.
+    Users may give topics such names, too: it is a lane only if the returned topic
+    exists.
 
     >>> lane_base("tasks.mails.low"), lane_base("tasks.mails.high2"), lane_base("tasks.mails")
     ('tasks.mails', 'tasks.mails', '')
@@ -48,8 +49,8 @@ def lane_base(name: str) -> str:
 
 
 def check_name(kind: str, text: str, *, field: str = "name") -> str:
-    """`text` itself if users may call a `kind` (topic, group, node, …) so; raises Invalid
-    naming `field`.
+    """Return `text` if users may give this name to a `kind` (topic, group, node, …).
+    Raises Invalid for `field`.
     """
     check_spelling(kind, text, field=field)
     if text.endswith(FAILURE_SUFFIX):
@@ -61,7 +62,7 @@ def check_name(kind: str, text: str, *, field: str = "name") -> str:
 
 
 def check_spelling(kind: str, text: str, *, field: str = "name") -> str:
-    """`text` itself if it is spelled as a name, whatever it ends in; raises Invalid naming
+    """Return `text` if it has the form of a name, whatever its ending. Raises Invalid for
     `field`.
     """
     if not is_name(text):
@@ -74,7 +75,7 @@ def check_spelling(kind: str, text: str, *, field: str = "name") -> str:
 
 
 def check_confirmed(name: str, confirm: str | None) -> None:
-    """Raise Invalid(not_confirmed) unless whoever deletes `name` repeated it."""
+    """Raise Invalid(not_confirmed) unless a deletion repeats the name."""
     if confirm != name:
         raise Invalid(
             f"Deleting {name} must be confirmed: give confirm={name}",

@@ -1,15 +1,16 @@
-"""Number of offsets that a new partition of a message table holds."""
+"""Number of offsets in a new partition of a message table."""
 
 from __future__ import annotations
 
 SMALLEST, LARGEST = 10_000, 100_000_000
-# of the retention: so much later than necessary a message is dropped, but for bursts
-PARTS = 50
-GROWTH = 10  # times the last one at most: a burst must not decide for weeks
-LEAST_S = 20.0  # a new one lasts at least so long at the speed of the newest messages,
-SHARE = 10  # unless it were more than such a part of what the limit by size allows
-CROWDED = 150  # partitions of one table, from which on new ones become larger
-MOST = 200  # more make inserts dear
+# Partitions per retention time. A message is deleted late by at most this part of it,
+# apart from bursts.
+PARTS_OF_RETENTION = 50
+MAX_GROWTH = 10  # times the last size at most: a burst must not decide for weeks
+MIN_DURATION_S = 20.0  # shortest duration of a partition at the current rate,
+MIN_PARTS_OF_LIMIT = 10  # unless it exceeds this part of the size limit
+CROWDED = 150  # from this number of partitions on, new partitions get larger
+MAX_PARTITIONS = 200  # more make inserts expensive
 
 
 def partition_size(
@@ -21,12 +22,13 @@ def partition_size(
     fitting: int | None = None,
     now_per_s: float = 0.0,
 ) -> int:
-    """The offsets of the next partition, from the rate of messages and the size of the last
-    partition.
+    """Return the number of offsets of the next partition, from the message rate and the
+    last size.
 
-    `count` is how many partitions the table has; `fitting` how many messages the limit by
-    size allows. The rate is one over hours; `now_per_s` is that of the newest messages:
-    making a partition holds up senders.
+    `count` is the number of partitions of the table, `fitting` the number of messages
+    within the size limit. `per_s` is the rate over hours, `now_per_s` that of the
+    newest messages: partitions must not be created too often, because that delays
+    sends.
 
     >>> partition_size(per_s=1000, retention_s=7 * 86_400, last=10_000_000, count=9)
     12000000
@@ -42,10 +44,13 @@ def partition_size(
     ...     fitting=200_000)
     20000
     """
-    wanted, least = per_s * retention_s / PARTS, now_per_s * LEAST_S
+    target, minimum = per_s * retention_s / PARTS_OF_RETENTION, now_per_s * MIN_DURATION_S
     if fitting is not None:
-        wanted, least = min(wanted, fitting / PARTS), min(least, fitting / SHARE)
-    wanted = min(max(wanted, least, SMALLEST), GROWTH * last)
+        target, minimum = (
+            min(target, fitting / PARTS_OF_RETENTION),
+            min(minimum, fitting / MIN_PARTS_OF_LIMIT),
+        )
+    target = min(max(target, minimum, SMALLEST), MAX_GROWTH * last)
     if count >= CROWDED:
-        wanted = max(wanted, GROWTH * last)
-    return int(min(max(float(f"{wanted:.1e}"), SMALLEST), LARGEST))
+        target = max(target, MAX_GROWTH * last)
+    return int(min(max(float(f"{target:.1e}"), SMALLEST), LARGEST))

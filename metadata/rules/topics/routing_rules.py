@@ -1,5 +1,5 @@
-"""Choice of the queue for a message; every answer is a pure function, so any broker repeats
-it.
+"""Choice of the queue for a message. All rules are pure functions, so every broker chooses
+the same.
 """
 
 from __future__ import annotations
@@ -12,14 +12,16 @@ from metadata.rules.topics.slots import slot_of
 
 
 def queue_for_key(key: str, layout: Sequence[int]) -> int:
+    """Return the queue that serves the slot of a key."""
     return layout[slot_of(key)]
 
 
 def order_queues(batch_id: UUID, queues: Sequence[int]) -> list[int]:
-    """The distinct `queues` in the order in which a batch without a key should try them.
+    """Return the queues in the order in which a batch without a key should try them.
 
     Rendezvous hashing: the order of two queues does not depend on which others exist.
     """
+    # The usual case needs no hash.
     if len(queues) == 1:
         return list(queues)
     seed = batch_id.bytes
@@ -30,8 +32,8 @@ def order_queues(batch_id: UUID, queues: Sequence[int]) -> list[int]:
 
 
 def derived_batch_id(batch_id: UUID, part: int) -> UUID:
-    """The id of a part of a batch, by the part's number: the time of `batch_id`, version 7,
-    the rest a hash.
+    """Return the id of a part of a batch, by its number: version 7, the time of
+    `batch_id`, the rest a hash.
 
     >>> parent = UUID("0190163d-8694-739b-aea5-966c26f8ad91")
     >>> derived_batch_id(parent, 5).version, str(derived_batch_id(parent, 5))[:13]
@@ -42,13 +44,14 @@ def derived_batch_id(batch_id: UUID, part: int) -> UUID:
 
 
 def as_uuid7(at_ms: int, rest: bytes) -> bytes:
-    """The UUID of version 7 of a time, ms since 1970, and of the first ten bytes of
-    something.
+    """Return a UUID of version 7 from a time in ms since 1970 and the first ten bytes of
+    `rest`.
 
     >>> as_uuid7(1, bytes(32)).hex()
     '00000000000170008000000000000000'
     """
     raw = bytearray((at_ms & (1 << 48) - 1).to_bytes(6, "big") + rest[:10])
+    # Version 7 and the variant bits of RFC 9562.
     raw[6] = raw[6] & 0x0F | 0x70
     raw[8] = raw[8] & 0x3F | 0x80
     return bytes(raw)

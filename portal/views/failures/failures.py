@@ -28,8 +28,7 @@ from portal.kit.tables import (
     text,
     timestamp,
 )
-from portal.templatetags.formats import format_count as counted
-from portal.templatetags.formats import format_size
+from portal.templatetags.formats import format_count, format_size
 
 # Retries and dead letters on a page.
 MESSAGES_PER_PAGE = 50
@@ -173,11 +172,15 @@ def _actions(name: str, topic: str | None, error: str | None, *, count: int) -> 
         )
     links = [
         Link(
-            redrive_label % counted(count),
+            redrive_label % format_count(count),
             f"{page_url('redrive', name)}{query}&preview=yes",
             "primary",
         ),
-        Link(delete_label % counted(count), page_url("dead-drop", name) + query, "danger"),
+        Link(
+            delete_label % format_count(count),
+            page_url("dead-drop", name) + query,
+            "danger",
+        ),
     ]
     if dead_letter_counts.has_unseen(group=name):
         links.append(Link(_("Mark as seen"), page_url("dead-seen", name)))

@@ -30,7 +30,7 @@ def subscriptions(request: HttpRequest) -> HttpResponse:
     """Show which group reads which topic."""
     shows_internal = request.GET.get("kind") == "internal"
     page = topic_lists.subscriptions(
-        wanted=parse_list_query(request), actor=actor(request), internal=shows_internal
+        query=parse_list_query(request), actor=actor(request), internal=shows_internal
     )
     columns: Columns[SubscriptionRow] = [
         Column(_("Group"), lambda row: cells.group(row.group), "group"),
@@ -65,7 +65,7 @@ def subscriptions(request: HttpRequest) -> HttpResponse:
 
 def consumers(request: HttpRequest) -> HttpResponse:
     """Show the members of all groups."""
-    page = consumer_lists.consumers(wanted=parse_list_query(request), actor=actor(request))
+    page = consumer_lists.consumers(query=parse_list_query(request), actor=actor(request))
     columns: Columns[ConsumerRow] = [
         Column(_("Consumer"), lambda row: text(row.name), "name"),
         Column(_("Group"), lambda row: cells.group(row.group), "group"),
@@ -93,7 +93,7 @@ def consumers(request: HttpRequest) -> HttpResponse:
 
 def rebalances(request: HttpRequest) -> HttpResponse:
     """Show the rebalances, their causes, and how long queues were not read meanwhile."""
-    page = consumer_lists.rebalances(wanted=parse_list_query(request), actor=actor(request))
+    page = consumer_lists.rebalances(query=parse_list_query(request), actor=actor(request))
     columns: Columns[RebalanceRow] = [
         Column(_("When"), lambda row: timestamp(row.at_ms), "at"),
         Column(_("Group"), lambda row: cells.group(row.group), "group"),

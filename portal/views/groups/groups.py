@@ -67,7 +67,7 @@ class TopicQueues(NamedTuple):
 
 
 def groups_list(request: HttpRequest) -> HttpResponse:
-    page = topic_lists.groups(wanted=parse_list_query(request), actor=actor(request))
+    page = topic_lists.groups(query=parse_list_query(request), actor=actor(request))
     dead_letters = dead_letter_counts.read_group_counts([row.pk for row in page.items])
     # The small chart stays to the right of all figures.
     *usual_columns, sparkline = cells.GROUP_COLUMNS
@@ -129,7 +129,7 @@ def group(request: HttpRequest, name: str) -> HttpResponse:
         if view.stopped
         else Link(_("Pause"), page_url("group-stop", view.name))
     )
-    columns: Columns[MemberView] = [
+    member_columns: Columns[MemberView] = [
         Column(_("Member"), lambda row: text(row.name)),
         Column(
             _("Last heartbeat"),
@@ -145,7 +145,7 @@ def group(request: HttpRequest, name: str) -> HttpResponse:
         Column(_("Client"), lambda row: text(row.sdk or None)),
         Column(_("Since"), lambda row: timestamp(row.joined_at_ms)),
     ]
-    hint = EmptyHint(
+    no_members = EmptyHint(
         _("No members. Start a consumer:"), f"catmq consume --group {view.name} TOPIC"
     )
     return pages.render_page(
@@ -180,7 +180,9 @@ def group(request: HttpRequest, name: str) -> HttpResponse:
         lags=charts.lag_chart(points, marks),
         spans=charts.span_links(span),
         topics=_queues_by_topic(request, view, offsets),
-        members=split_table(request, columns, view.members, hint, parameter="members"),
+        members=split_table(
+            request, member_columns, view.members, no_members, parameter="members"
+        ),
         processes=_processes_table(request, view),
         moves=resetting.latest_moves(group=name, manages=manages, actor=actor(request)),
         facts=[
@@ -218,12 +220,11 @@ def _tiles(
 ) -> list[Fact]:
     # A group that has read everything shows a dash instead of 0 ms.
     oldest = max((queue_lag.lag_ms or 0 for queue_lag in offsets), default=0) or None
-    # Dead letters count as a problem of the group even while it reads.
     state, tone, trend = progress.group_state(group_progress)
     dead_letters = dead_letter_counts.read_group_count(view.id)
     if dead_letters is not None and dead_letters.unseen and tone == "ok":
         # The group reads, but some of its messages failed for good.
-        tone = "warn"  # it reads, but not all of it was handled
+        tone = "warn"
     tiles = [
         Fact(_("State"), state, tone=tone, kind="words", note=trend),
         Fact(_("Handled per second"), rates.handled, kind="rate"),

@@ -25,7 +25,6 @@ from portal.kit.tables import (
     Column,
     Columns,
     EmptyHint,
-    Table,
     Text,
     badge,
     code,
@@ -46,7 +45,7 @@ MAX_CHANGE_LENGTH = 300
 
 def jobs(request: HttpRequest) -> HttpResponse:
     """Show the schedules with their last runs, and all runs."""
-    runs_page = operation_lists.runs(wanted=parse_list_query(request), actor=actor(request))
+    runs_page = operation_lists.runs(query=parse_list_query(request), actor=actor(request))
     is_admin = may(request, "admin")
     columns = run_columns(has_links=is_admin)
     if is_admin:
@@ -98,25 +97,9 @@ def jobs(request: HttpRequest) -> HttpResponse:
         schedule_columns.append(
             Column(_("Now"), lambda row: text(_("run"), page_url("job-run", row[0])))
         )
-    return pages.render_page(
-        request,
-        "jobs/jobs",
-        _("Jobs"),
-        section="jobs",
-        live=True,
-        schedules=simple_table(
-            schedule_columns, sorted(runs.scheduled_jobs().items()), EmptyHint(_("No jobs"))
-        ),
-        loops=_loops_table(request),
-        table=list_table(request, columns, runs_page, empty=hint),
-        query=request.GET.get("q", ""),
-    )
-
-
-def _loops_table(request: HttpRequest) -> Table:
-    """Return the loops of the broker processes, with the process that makes the passes."""
     holders = operation_lists.lease_holders(actor=actor(request))
-    columns: list[Column[runs.BrokerLoop]] = [
+    # Loops run inside the brokers. Of those with a lease, a single process makes the passes.
+    loop_columns: list[Column[runs.BrokerLoop]] = [
         Column(_("Loop"), lambda row: code(row.name)),
         Column(_("What it does"), lambda row: text(_(row.purpose))),
         Column(
@@ -139,7 +122,21 @@ def _loops_table(request: HttpRequest) -> Table:
         ),
         Column(_("Lease held by"), lambda row: text(holders.get(row.lease))),
     ]
-    return simple_table(columns, list(runs.broker_loops()), EmptyHint(_("No loops")))
+    return pages.render_page(
+        request,
+        "jobs/jobs",
+        _("Jobs"),
+        section="jobs",
+        live=True,
+        schedules=simple_table(
+            schedule_columns, sorted(runs.scheduled_jobs().items()), EmptyHint(_("No jobs"))
+        ),
+        loops=simple_table(
+            loop_columns, list(runs.broker_loops()), EmptyHint(_("No loops"))
+        ),
+        table=list_table(request, columns, runs_page, empty=hint),
+        query=request.GET.get("q", ""),
+    )
 
 
 def run_columns(*, has_links: bool = True) -> list[Column[RunRow]]:
@@ -222,7 +219,7 @@ def audit(request: HttpRequest) -> HttpResponse:
         _parse_day(request.GET.get(parameter, "")) for parameter in ("since", "until")
     )
     changes = operation_lists.audit(
-        wanted=parse_list_query(request),
+        query=parse_list_query(request),
         actor=actor(request),
         name=name,
         who=actor_name,

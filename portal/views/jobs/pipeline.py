@@ -43,7 +43,7 @@ def overview(request: HttpRequest) -> HttpResponse:
     """Show the pipeline's configuration, the archived topics, and the runs."""
     configuration = pipeline.job_place(actor=actor(request))
     runs_page = operation_lists.runs(
-        wanted=parse_list_query(request), actor=actor(request), pipeline=True
+        query=parse_list_query(request), actor=actor(request), pipeline=True
     )
     hint = EmptyHint(_("No matching runs"))
     actions = [

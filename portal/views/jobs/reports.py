@@ -55,7 +55,7 @@ REPORT_TITLES: dict[str, Text] = {
 def reports_list(request: HttpRequest) -> HttpResponse:
     access.require(actor(request), "admin", "*", what="report")
     report_page = operation_lists.reports(
-        wanted=parse_list_query(request), actor=actor(request)
+        query=parse_list_query(request), actor=actor(request)
     )
     columns: list[Column[ReportItem]] = [
         Column(_("Created"), lambda row: timestamp(row.made_at_ms), "at"),

@@ -18,7 +18,7 @@ from metadata.errors import NotFound
 from metadata.listing import operation_lists
 from metadata.listing.operation_lists import AlarmRow
 from metadata.monitoring import alarms, mails
-from metadata.rules.alarm_rules import ONCE, parse_subject
+from metadata.rules.alarm_rules import EVENT_KINDS, parse_subject
 from portal.actions.action import Action, Preview
 from portal.auth.access import actor, may
 from portal.kit import cells, pages
@@ -50,7 +50,7 @@ def alarms_list(request: HttpRequest) -> HttpResponse:
     selected = selected if selected in LASTING_FILTERS else "lasting"
     current_actor = actor(request)
     alarms_page = operation_lists.alarms(
-        wanted=parse_list_query(request),
+        query=parse_list_query(request),
         actor=current_actor,
         lasting=LASTING_FILTERS[selected],
     )
@@ -189,7 +189,7 @@ class Acknowledge(Action):
         alarms.require_manage(
             self.actor, parse_subject(self.url_argument("kind"), self.name)
         )
-        if self.url_argument("kind") in ONCE:
+        if self.url_argument("kind") in EVENT_KINDS:
             return Preview(
                 effects=[
                     _("This alarm reports a past event. It ends when you acknowledge it.")
@@ -247,7 +247,7 @@ class AcknowledgeAll(Action):
             alarm_names.append(
                 ngettext("%s more alarm", "%s more alarms", omitted) % format_count(omitted)
             )
-        if any(kind in ONCE for kind, _name in fields["chosen"]):
+        if any(kind in EVENT_KINDS for kind, _name in fields["chosen"]):
             effects.append(_("Alarms that report a past event end."))
         return Preview(effects=[*effects, *alarm_names])
 

@@ -93,7 +93,7 @@ class Import(Create):
     def preview(self, fields: dict[str, Any]) -> Preview:
         plan = self._import(fields, dry_run=True)
         # An import is carried out completely or not at all.
-        is_blocked = bool(plan.of("conflict", "unfinished"))
+        is_blocked = bool(plan.steps_with("conflict", "unfinished"))
         effects: list[Text] = [_count_outcomes(plan)]
         if is_blocked:
             effects.append(

@@ -119,6 +119,7 @@ def names(request: HttpRequest, kind: str) -> HttpResponse:
 
 
 def _find_results(request: HttpRequest, query: str) -> Iterator[SearchResult]:
+    """Yield the results of a query: messages, topics and groups, actions, pages."""
     yield from _find_message(query)
     query_words = query.lower().split()
     yield from _find_keys(query_words, query)
@@ -129,7 +130,9 @@ def _find_results(request: HttpRequest, query: str) -> Iterator[SearchResult]:
         word
         for word in parts
         if any(
-            _matches_action(word, deed) for kind in NAMED_ACTIONS.values() for deed in kind
+            _matches_action(word, action)
+            for actions in NAMED_ACTIONS.values()
+            for action in actions
         )
     }
     named_objects = _find_names(parts)

@@ -46,7 +46,7 @@ def topics_list(request: HttpRequest) -> HttpResponse:
     # An unknown kind in the URL shows the normal topics.
     kind = kind if kind in ("internal", "failure") else "normal"
     topics = topic_lists.topics(
-        wanted=parse_list_query(request), kind=kind, actor=actor(request)
+        query=parse_list_query(request), kind=kind, actor=actor(request)
     )
     # Sent messages are counted by the minute, so the small chart needs no query per topic.
     columns: Columns[TopicRow] = [
@@ -108,7 +108,7 @@ def topic(request: HttpRequest, name: str) -> HttpResponse:
     # The page shows all groups at once, without paging.
     all_groups = ListQuery(rows=MAX_GROUPS)
     groups = topic_lists.subscriptions(
-        wanted=all_groups, actor=actor(request), topic=name
+        query=all_groups, actor=actor(request), topic=name
     ).items
     span = charts.chosen_span(request, topic_id=view.id)
     points = metrics_history.read_points(for_s=span.length_s, topic_id=view.id)

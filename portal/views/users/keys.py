@@ -65,7 +65,7 @@ def keys_list(request: HttpRequest) -> HttpResponse:
     ]
     hint = EmptyHint(_("No matching keys"), "python manage.py create_api_key --help")
     table = list_table(
-        request, columns, page_of(key_views, wanted=parse_list_query(request)), empty=hint
+        request, columns, page_of(key_views, query=parse_list_query(request)), empty=hint
     )
     actions = [Link(_("Create a key"), page_url("key-create"))]
     return pages.render_list(request, _("API keys"), table, section="keys", actions=actions)

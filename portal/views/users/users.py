@@ -64,7 +64,7 @@ def users_list(request: HttpRequest) -> HttpResponse:
     table = list_table(
         request,
         columns,
-        page_of(views, wanted=parse_list_query(request)),
+        page_of(views, query=parse_list_query(request)),
         empty=EmptyHint(_("No matching users")),
     )
     intro = _(

@@ -132,7 +132,7 @@ def test_owners_and_the_installation_hear_when_an_alarm_begins_and_when_it_ends(
     groups_there: None, box: Box
 ) -> None:
     lag()
-    assert alarm_mails.tell() == 3
+    assert alarm_mails.send_due_mails() == 3
     (to, subject, text), *others = sorted(box.mails)
     assert (to, subject) == (
         "bill@x.org",
@@ -141,24 +141,24 @@ def test_owners_and_the_installation_hear_when_an_alarm_begins_and_when_it_ends(
     assert "7 unread messages" in text and "Since 20" in text and "/alarms" in text
     assert [one[0] for one in others] == ["ops@x.org", "sales@x.org"]
     box.mails.clear()
-    assert alarm_mails.tell() == 0  # once
+    assert alarm_mails.send_due_mails() == 0  # once
     alarms.end_alarms(kind="lag", names=["billing/orders"])
-    assert alarm_mails.tell() == 0  # they had mail just now
+    assert alarm_mails.send_due_mails() == 0  # they had mail just now
     later()
-    assert alarm_mails.tell() == 3
+    assert alarm_mails.send_due_mails() == 3
     assert {subject for _to, subject in box.subjects()} == {
         "[CatMQ] Over: group is far behind: billing/orders"
     }
     lag()
     later()
-    assert alarm_mails.tell() == 3  # it is another time
+    assert alarm_mails.send_due_mails() == 3  # it is another time
 
 
 @pytest.mark.one_engine
 def test_what_ended_before_anybody_heard_of_it_is_not_mailed(box: Box) -> None:
     lag()
     alarms.end_alarms(kind="lag", names=["billing/orders"])
-    assert (alarm_mails.tell(), box.mails) == (0, [])
+    assert (alarm_mails.send_due_mails(), box.mails) == (0, [])
 
 
 @pytest.mark.one_engine
@@ -170,7 +170,7 @@ def test_mails_are_in_the_language_of_the_installation(
     )
     detail = alarm_text("idle", queues="orders/0, orders/1")
     alarms.raise_alarm(kind="no_consumer", name="billing/orders", detail=detail)
-    assert alarm_mails.tell() == 3
+    assert alarm_mails.send_due_mails() == 3
     _to, subject, said = box.mails[0]
     assert (
         str(make_header(decode_header(subject)))
@@ -183,19 +183,19 @@ def test_mails_are_in_the_language_of_the_installation(
 def test_a_storm_is_one_mail_and_flapping_another_one_five_minutes_later(box: Box) -> None:
     for number in range(60):
         lag(f"g{number}/orders")
-    assert alarm_mails.tell() == 1
+    assert alarm_mails.send_due_mails() == 1
     ((to, subject, text),) = box.mails
     assert (to, subject) == ("ops@x.org", "[CatMQ] 60 alarms began, 0 ended")
     assert text.count("Alarm: group is far behind") == 50 and "and 10 more." in text
     for _ in range(5):
         alarms.end_alarms(kind="lag", names=[f"g{number}/orders" for number in range(60)])
-        alarm_mails.tell()
+        alarm_mails.send_due_mails()
         for number in range(60):
             lag(f"g{number}/orders")
-        alarm_mails.tell()
+        alarm_mails.send_due_mails()
     assert len(box.mails) == 1
     later()
-    assert alarm_mails.tell() == 1
+    assert alarm_mails.send_due_mails() == 1
 
 
 @pytest.mark.one_engine
@@ -209,7 +209,7 @@ def test_a_mail_server_that_is_away_costs_the_job_nothing_and_gets_the_mail_late
     row = AlarmMail.objects.get()
     assert (row.tries, row.sent_at) == (2, None) and "refused" in row.error
     assert "refused" in mails.read_mail_state().error
-    assert alarm_mails.tell() == 1 and len(box.mails) == 1
+    assert alarm_mails.send_due_mails() == 1 and len(box.mails) == 1
     assert mails.read_mail_state().waiting == 0
 
 
@@ -217,9 +217,13 @@ def test_a_mail_server_that_is_away_costs_the_job_nothing_and_gets_the_mail_late
 def test_a_mail_that_could_not_be_sent_for_a_day_is_given_up(box: Box) -> None:
     lag()
     with override_settings(EMAIL_PORT=free_port()):
-        alarm_mails.tell()
+        alarm_mails.send_due_mails()
     AlarmMail.objects.update(made_at=database_now() - timedelta(hours=25))
-    assert (alarm_mails.tell(), AlarmMail.objects.count(), box.mails) == (0, 0, [])
+    assert (alarm_mails.send_due_mails(), AlarmMail.objects.count(), box.mails) == (
+        0,
+        0,
+        [],
+    )
 
 
 @pytest.mark.one_engine
@@ -228,14 +232,14 @@ def test_an_address_that_is_refused_does_not_keep_others_from_their_mail(
 ) -> None:
     box.refuses = {"bill@x.org": "550 nobody here", "sales@x.org": "450 come again"}
     lag()
-    assert alarm_mails.tell() == 1
+    assert alarm_mails.send_due_mails() == 1
     assert [to for to, _subject in box.subjects()] == ["ops@x.org"]
     box.refuses = {}
-    assert alarm_mails.tell() == 1
+    assert alarm_mails.send_due_mails() == 1
     assert [to for to, _subject in box.subjects()] == ["sales@x.org"]
     alarms.end_alarms(kind="lag", names=["billing/orders"])
     later()
-    assert alarm_mails.tell() == 2  # the refused one heard of nothing
+    assert alarm_mails.send_due_mails() == 2  # the refused one heard of nothing
 
 
 @pytest.mark.one_engine
@@ -245,17 +249,17 @@ def test_a_mail_whose_sender_dies_before_it_notes_so_comes_again_with_the_same_i
     lag()
     with monkeypatch.context() as dying, pytest.raises(KeyboardInterrupt):
         dying.setattr(mails, "mark_sent", failing_with(KeyboardInterrupt()))
-        alarm_mails.tell()
-    assert alarm_mails.tell() == 1
+        alarm_mails.send_due_mails()
+    assert alarm_mails.send_due_mails() == 1
     first, second = box.mails
     assert first == second
     assert box.ids[0] == box.ids[1] and box.ids[0].endswith(
         f"@{config.mail_from.partition('@')[2]}>"
     )
-    assert alarm_mails.tell() == 0
+    assert alarm_mails.send_due_mails() == 0
     alarms.end_alarms(kind="lag", names=["billing/orders"])
     later()
-    assert alarm_mails.tell() == 1
+    assert alarm_mails.send_due_mails() == 1
     assert box.ids[2] != box.ids[0], "another row"
 
 
@@ -266,13 +270,13 @@ def test_a_list_that_the_server_took_without_saying_so_comes_again_with_the_same
     for number in range(7):
         lag(f"g{number}/orders")
     box.hangs_up = True
-    assert alarm_mails.tell() == 0
+    assert alarm_mails.send_due_mails() == 0
     box.hangs_up = False
-    assert alarm_mails.tell() == 1
+    assert alarm_mails.send_due_mails() == 1
     assert box.mails[0] == box.mails[1] and len(box.mails) == 2
     assert len(set(box.ids)) == 1
     AlarmMail.objects.update(sent_at=None, made_at=database_now() + timedelta(seconds=1))
-    alarm_mails.tell()
+    alarm_mails.send_due_mails()
     assert len(set(box.ids)) == 2, "rows of the same numbers in another database"
 
 
@@ -280,7 +284,7 @@ def test_two_jobs_at_once_send_one_mail(
     box: Box, in_threads: Callable[..., list[Any]]
 ) -> None:
     lag()
-    in_threads([alarm_mails.tell] * 4)
+    in_threads([alarm_mails.send_due_mails] * 4)
     assert len(box.mails) == 1
 
 
@@ -291,8 +295,8 @@ def test_without_a_mail_server_nothing_is_written_and_it_is_told_once_there_is_o
     with monkeypatch.context() as without:
         without.setattr(alarm_mails, "config", replace(config, smtp_url=""))
         lag()
-        assert (alarm_mails.tell(), AlarmMail.objects.count()) == (0, 0)
-    assert alarm_mails.tell() == 1
+        assert (alarm_mails.send_due_mails(), AlarmMail.objects.count()) == (0, 0)
+    assert alarm_mails.send_due_mails() == 1
 
 
 @pytest.mark.one_engine
@@ -326,9 +330,9 @@ def test_a_mail_of_a_command_links_to_a_broker_that_lives(
     monkeypatch.setattr(
         discovery._memory, "views", (replace(lives, alive=False, url="http://gone"), lives)
     )
-    assert alarm_mails._foot().endswith("http://mq.example:8100/alarms")
+    assert alarm_mails._footer().endswith("http://mq.example:8100/alarms")
     monkeypatch.setattr(discovery._memory, "views", ())
-    assert alarm_mails._foot().endswith(f"{config.broker_url}/alarms")
+    assert alarm_mails._footer().endswith(f"{config.broker_url}/alarms")
 
 
 @pytest.mark.one_engine
@@ -340,4 +344,4 @@ def test_a_mail_links_to_the_portal_below_its_path_prefix(
             config, process="broker", path_prefix="/catmq", broker_url=url
         )
         monkeypatch.setattr(alarm_mails, "config", behind_proxy)
-        assert alarm_mails._foot().endswith(" https://tools.example/catmq/alarms")
+        assert alarm_mails._footer().endswith(" https://tools.example/catmq/alarms")

@@ -43,7 +43,7 @@ def seen(
 ) -> set[tuple[str, str]]:
     """(kind, name) of all that somebody sees."""
     actor = accounts.user_actor(name=name, administrator=administrator, address="")
-    found = operation_lists.audit(wanted=ListQuery(), actor=actor, name=about)
+    found = operation_lists.audit(query=ListQuery(), actor=actor, name=about)
     return {(one.kind, one.name) for one in found.items}
 
 
@@ -69,4 +69,4 @@ def test_the_page_tells_strangers_no_rights_addresses_and_accounts(world: None) 
 
 def test_keys_look_at_no_audit_log(world: None) -> None:
     with pytest.raises(Exception, match="may not see"):
-        operation_lists.audit(wanted=ListQuery(), actor=Actor(kind="key", name="k"))
+        operation_lists.audit(query=ListQuery(), actor=Actor(kind="key", name="k"))

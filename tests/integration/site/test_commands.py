@@ -134,9 +134,9 @@ def test_no_password_is_hashed_in_a_transaction(
     monkeypatch.setattr(hasher, "encode", encode_outside)
     monkeypatch.setattr(credentials, "FILE", tmp_path / "credentials.env")
     assert credentials.ensure(url="http://broker", actor=command("test"))
-    password = credentials.known()["CATMQ_ADMIN_PASSWORD"]
+    password = credentials.read_credentials()["CATMQ_ADMIN_PASSWORD"]
     credentials.ensure(url="http://other", actor=command("test"))
-    assert credentials.known()["CATMQ_ADMIN_PASSWORD"] == password
+    assert credentials.read_credentials()["CATMQ_ADMIN_PASSWORD"] == password
     assert calls == [password, password]  # made, then verified
 
 

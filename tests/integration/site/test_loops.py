@@ -127,10 +127,10 @@ def test_nobody_expires_for_a_while_after_a_look_that_failed(
     """Every process looks, also one that has no lease: it may be the next that expires
     members.
     """
-    metadata_loops.look_at_metadata()
+    metadata_loops.check_metadata()
     watched = expiry._guard.look()
     monkeypatch.setattr(outage_guard, "database_state", gone)
-    metadata_loops.look_at_metadata()
+    metadata_loops.check_metadata()
     monkeypatch.undo()
     assert expiry._guard.look().steady_since_s > watched.steady_since_s
 
@@ -142,10 +142,10 @@ def gone() -> NoReturn:
 def test_a_look_tells_the_age_of_the_snapshot_and_wakes_its_loop_when_something_changed(
     metadata_db: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(metadata_loops, "UNTOLD_S", 20.0)
+    monkeypatch.setattr(metadata_loops, "REFRESH_EVERY_S", 20.0)
     loop = metadata_loops.SnapshotLoop()
-    loop.follow()
-    metadata_loops.look_at_metadata()
+    loop.wait_and_refresh()
+    metadata_loops.check_metadata()
     assert snapshot.age_s() < time.monotonic() - snapshot.current().loaded_at, (
         "the look proved it current"
     )
@@ -155,13 +155,13 @@ def test_a_look_tells_the_age_of_the_snapshot_and_wakes_its_loop_when_something_
         "expiry",
         SimpleNamespace(observe_database=lambda: snapshot.current().version),
     )
-    metadata_loops.look_at_metadata()  # one that saw nothing new
+    metadata_loops.check_metadata()  # one that saw nothing new
     assert not snapshot._holder.news.is_set()
     monkeypatch.undo()
-    monkeypatch.setattr(metadata_loops, "UNTOLD_S", 20.0)
+    monkeypatch.setattr(metadata_loops, "REFRESH_EVERY_S", 20.0)
     begun = time.monotonic()
-    metadata_loops.look_at_metadata()
-    loop.follow()
+    metadata_loops.check_metadata()
+    loop.wait_and_refresh()
     assert made.id in snapshot.current().groups
     assert time.monotonic() - begun < 10.0
 
@@ -184,10 +184,10 @@ def test_a_dead_process_is_followed_as_sweeper_within_three_seconds(
 def test_a_change_of_a_group_wakes_its_waiting_pulls(metadata_db: None) -> None:
     group, other = (groups.create(name=name, actor=ACTOR) for name in ("billing", "other"))
     loop = metadata_loops.SnapshotLoop()
-    loop.run_once()
+    loop.refresh()
     with board.watch(group.id, {}) as waiter, board.watch(other.id, {}) as asleep:
         groups.update(name="billing", settings={"stopped": True}, actor=ACTOR)
-        loop.run_once()
+        loop.refresh()
         assert waiter.wait(0)
         assert not asleep.wait(0)
 

@@ -177,14 +177,14 @@ def needed(browser: Client, path: str) -> int:
 def test_lists_are_sorted_searched_and_cut(browser: Client) -> None:
     rows.world()
     many(120)
-    worst = topic_lists.groups(wanted=ListQuery(sort="-lag"), actor=ADA)
+    worst = topic_lists.groups(query=ListQuery(sort="-lag"), actor=ADA)
     assert [one.lag for one in worst.items[:3]] == [119, 118, 117]
     assert (len(worst.items), worst.total, worst.pages) == (50, 121, 3)
-    last = topic_lists.groups(wanted=ListQuery(sort="-lag", page=3), actor=ADA).items[-1]
+    last = topic_lists.groups(query=ListQuery(sort="-lag", page=3), actor=ADA).items[-1]
     assert (last.name, last.lag) == ("billing", None)  # what is not known comes last
-    found = topic_lists.topics(wanted=ListQuery(search="TOPIC-0011"), actor=ADA)
+    found = topic_lists.topics(query=ListQuery(search="TOPIC-0011"), actor=ADA)
     assert [one.name for one in found.items] == [f"topic-{n:05}" for n in range(110, 120)]
-    assert topic_lists.topics(wanted=ListQuery(search="100%_\\'\""), actor=ADA).items == ()
+    assert topic_lists.topics(query=ListQuery(search="100%_\\'\""), actor=ADA).items == ()
     for odd in (
         "?page=99999999999&sort=nonsense",
         "?page=-1&q=%00%27%22%25",
@@ -199,7 +199,7 @@ def test_the_small_line_of_a_row_shows_what_was_counted(browser: Client) -> None
     topic = Topic.objects.get(name="orders")
     metrics_history.count_sent(topic_id=topic.pk, messages=7, bytes=70)
     metrics_history.flush()
-    found = topic_lists.topics(wanted=ListQuery(), actor=ADA)
+    found = topic_lists.topics(query=ListQuery(), actor=ADA)
     *before, last = found.items[0].minutes
     assert max(before[-1], last) >= 7 and set(before[:-1]) == {0}
     shown = browser.get("/topics").content.decode()

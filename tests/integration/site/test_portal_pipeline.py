@@ -52,12 +52,12 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def started(metadata_db: None, home: Path) -> Iterator[list[int]]:
     """The runs that workers were asked to start."""
     found: list[int] = []
-    before = pipeline._known.start, pipeline._known.place
+    before = pipeline._runner.start, pipeline._runner.place
     pipeline.set_runner(
         found.append, lambda: Place(str(home), "local[2]", "1g", "Java is not here")
     )
     yield found
-    pipeline._known.start, pipeline._known.place = before
+    pipeline._runner.start, pipeline._runner.place = before
 
 
 @pytest.fixture
@@ -182,7 +182,7 @@ def test_a_run_that_nobody_took_up_is_cancelled_at_once(
     run = asked(pipeline.PURGE, topic="orders")
     page = text(carry_out(ada, f"/runs/{run}/cancel"))
     assert "cancelled before it began" in page
-    assert not carrying.carry_out(run), "whoever comes later finds it ended"
+    assert not carrying.execute_run(run), "whoever comes later finds it ended"
 
 
 @pytest.mark.one_engine
@@ -225,7 +225,7 @@ def test_what_a_job_raises_stands_in_its_run(
     archived(home, topic)  # its file is missing
     run = asked(pipeline.PURGE, topic=topic)
     with pytest.raises(Conflict, match="is missing"):
-        carrying.carry_out(run)
+        carrying.execute_run(run)
     page = text(ada.get(f"/runs/{run}"))
     assert (
         "Why it failed" in page
@@ -247,7 +247,7 @@ def test_a_purge_ends_between_two_steps_when_it_is_asked_to(
 
     monkeypatch.setattr(retention, "purge", purge)
     with pytest.raises(runs.Cancelled):
-        carrying.carry_out(run)
+        carrying.execute_run(run)
     assert JobRun.objects.get(pk=run).state == "cancelled"
 
 
@@ -264,7 +264,7 @@ def test_a_purge_of_many_steps_writes_only_its_last_lines_and_only_now_and_then(
 
     monkeypatch.setattr(retention, "purge", purge)
     with CaptureQueriesContext(connection) as seen, pytest.raises(Conflict):
-        carrying.carry_out(run)
+        carrying.execute_run(run)
     row = JobRun.objects.get(pk=run)
     lines = row.log.splitlines()
     assert (row.done, lines[0], lines[-1]) == (

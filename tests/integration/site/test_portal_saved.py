@@ -86,7 +86,7 @@ def test_a_filter_that_cannot_be_saved_says_why(
 def test_filters_of_a_page_are_bounded_and_go_with_their_user(
     ada: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(saved_filters, "MOST", 1)
+    monkeypatch.setattr(saved_filters, "MAX_FILTERS", 1)
     bob = browser("bob")
     save(bob, name="a", query="q=1")
     assert "at most 1 saved filters" in save(bob, name="b", query="q=1")

@@ -167,9 +167,9 @@ def test_a_file_that_cannot_be_is_refused_before_work(
 def test_a_row_that_lacks_a_column_has_nothing_there(tmp_path: Path) -> None:
     pytest.importorskip("pyarrow")
     rows = [{"a": 1}, {"a": 2.5, "b": "ü"}]
-    reporting.save(rows, tmp_path / "x.csv")
+    reporting.save_report_file(rows, tmp_path / "x.csv")
     assert (tmp_path / "x.csv").read_text().splitlines() == ["a,b", "1,", "2.5,ü"]
-    reporting.save(rows, tmp_path / "x.parquet")
+    reporting.save_report_file(rows, tmp_path / "x.parquet")
     assert sorted(one.name for one in tmp_path.iterdir()) == ["x.csv", "x.parquet"], (
         "no draft is left"
     )
@@ -191,7 +191,7 @@ def test_daily_reports_are_made_also_behind_one_that_fails(
 @pytest.mark.one_engine
 def test_a_scan_leaves_out_the_queues_of_a_node_that_cannot_be_read(topic: str) -> None:
     asked = {"topic": topic, "days": 1, "actor": ACTOR}
-    settings, rows = reporting.for_spark(
+    settings, rows = reporting.prepare_spark_job(
         "size_and_expiry",
         light_reports.make_report(name="size_and_expiry", **asked),
         **asked,
@@ -200,7 +200,7 @@ def test_a_scan_leaves_out_the_queues_of_a_node_that_cannot_be_read(topic: str) 
     DbNode.objects.filter(name="main").update(quarantined="it was restored")
     snapshot.evict()
     snapshot.refresh()
-    settings, _ = reporting.for_spark("size_and_expiry", rows, **asked)
+    settings, _ = reporting.prepare_spark_job("size_and_expiry", rows, **asked)
     queues = settings["queues"][topic]
     assert settings["away"] == dict.fromkeys(
         queues, "Node main is quarantined: it was restored"

@@ -129,15 +129,15 @@ def test_a_refusal_is_one_line(
 
 
 def test_since_takes_what_people_write(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert command.parsed_since("2h") == (None, 7_200_000)
-    assert command.parsed_since("1772366400000") == (1772366400000, None)
-    assert command.parsed_since("2026-03-01T12:00+00:00") == (1772366400000, None)
-    local = command.parsed_since("2026-03-01")
+    assert command.parse_since("2h") == (None, 7_200_000)
+    assert command.parse_since("1772366400000") == (1772366400000, None)
+    assert command.parse_since("2026-03-01T12:00+00:00") == (1772366400000, None)
+    local = command.parse_since("2026-03-01")
     assert local is not None and local.at_ms is not None
     assert abs(local.at_ms - 1772323200000) <= 14 * 3_600_000
     for wrong in ("2 hours", "-5m", "", "99999-01-01", "12"):
         with pytest.raises(Invalid):
-            command.parsed_since(wrong)
+            command.parse_since(wrong)
 
 
 def test_only_what_was_stored_since_is_looked_at(queue: int) -> None:

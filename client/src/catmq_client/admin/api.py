@@ -14,16 +14,16 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, cast
 
-from catmq_client.admin.activity_shapes import TopicProducer, Trace
 from catmq_client.admin.calls import Calls, drop_none, path_of, with_body_bytes
 from catmq_client.admin.dead_letters import DeadLetters
-from catmq_client.admin.definition_shapes import Definitions, Imported
 from catmq_client.admin.shapes import (
     Broker,
+    Definitions,
     DelayedPage,
     FoundMessages,
     Group,
     GroupLag,
+    Imported,
     Key,
     LayoutChange,
     Leases,
@@ -39,7 +39,9 @@ from catmq_client.admin.shapes import (
     Subscription,
     TagMatches,
     Topic,
+    TopicProducer,
     TopicRow,
+    Trace,
 )
 from catmq_client.http.transport import Transport, api_path
 

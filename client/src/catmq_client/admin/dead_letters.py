@@ -7,101 +7,20 @@ letters again. All calls need the right `manage` on the group.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, Literal, TypedDict, cast
+from typing import Any, Literal, cast
 from urllib.parse import quote
 
 from catmq_client.admin.calls import Calls, drop_none, path_of, with_body_bytes
+from catmq_client.admin.shapes import (
+    DeadLetter,
+    DeadLetterSummary,
+    Redrive,
+    Retries,
+)
 
 PAGE = 500
 # Ids in the URL of a request, whose length is limited.
 IDS_AT_ONCE = 100
-
-
-class FailedMessage(TypedDict):
-    """A message that failed. `topic`, `queue` and `offset` are where it was first sent."""
-
-    topic: str
-    queue: int
-    offset: int
-    key: str | None
-    tag: str | None
-    error: str
-    first_failed_at_ms: int
-    size: int
-
-
-class DeadLetter(FailedMessage):
-    """A message without a retry left."""
-
-    id: str
-    trace_id: str | None
-    attempts: int
-    error_class: str
-    died_at_ms: int
-
-
-class DeadLetterCount(TypedDict):
-    """Number of dead letters of a topic and kind of error."""
-
-    topic: str
-    error_class: str
-    count: int
-    first_at_ms: int
-    last_at_ms: int
-
-
-class DeadLetterSummary(TypedDict):
-    """Counts, the largest first. Nodes in `away` did not answer."""
-
-    count: int
-    errors: list[DeadLetterCount]
-    away: list[str]
-
-
-class Redrive(TypedDict):
-    """A redrive of dead letters: running, done, stopped or failed.
-
-    `detail` is the reason why it does not progress.
-    """
-
-    id: int
-    group: str
-    topic: str | None
-    error: str | None
-    to: Literal["group", "topic"]
-    rate: int
-    state: str
-    total: int
-    redriven: int
-    skipped: int
-    detail: str
-    asked_by: str
-    created_at_ms: int
-    finished_at_ms: int | None
-
-
-class RetryMessage(FailedMessage):
-    """A message that waits for a retry. `attempt` is the number of that retry."""
-
-    attempt: int
-    due_at_ms: int
-
-
-class RetryCount(TypedDict):
-    """Numbers of a topic's messages that wait for their retry time, or are due and unread."""
-
-    topic: str
-    failure_topic: str
-    waiting: int
-    unread: int
-
-
-class Retries(TypedDict):
-    """Messages that wait for a retry, due ones first."""
-
-    topics: list[RetryCount]
-    messages: list[RetryMessage]
-    away: list[str]
 
 
 class DeadLetters(Calls):

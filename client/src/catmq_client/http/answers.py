@@ -139,7 +139,6 @@ class _Stream:
         return data
 
     def read_exactly(self, count: int) -> bytes | bytearray:
-        """Return the next `count` bytes."""
         if len(self.buffered) >= count:
             start, self.buffered = self.buffered[:count], self.buffered[count:]
             return start
@@ -224,7 +223,6 @@ def _read_head(stream: _Stream) -> tuple[int, Headers, bool]:
 
 
 def _read_chunks(stream: _Stream) -> bytes:
-    """Read a chunked body and its trailer. Return the body."""
     pieces, total = [], 0
     while size := _parse_length(
         stream.read_until(b"\r\n", max_bytes=MAX_HEAD_BYTES)

@@ -107,18 +107,24 @@ class Brokers:
             self.current = self.next_broker([url]) or url
 
     def mark_reached(self, url: str) -> None:
-        """End the pause of a broker that answered."""
         if self._pauses:
             self._pauses.pop(url, None)
 
     def update_list(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Replace the list of brokers by the rows of an answer."""
         seeds_by_identity = {_identity(url): url for url in self._seeds}
         listed_by_identity = {_identity(url): url for url in self._listed_urls}
+        seeds = [urlsplit(seed) for seed in self._seeds]
         in_service: dict[str, bool] = {}
         for url, serves in _parse_rows(rows):
-            identity = _identity(url)
-            if identity not in seeds_by_identity and not self._is_acceptable(url):
+            identity, parts = _identity(url), urlsplit(url)
+            # The API key is sent to no other URL: https is never replaced by http, and a
+            # loopback address means the machine of the broker that named it, not this one,
+            # unless a seed is a loopback address, too.
+            is_acceptable = parts.scheme in [seed.scheme for seed in seeds] and (
+                not _is_local(parts.hostname)
+                or any(_is_local(seed.hostname) for seed in seeds)
+            )
+            if identity not in seeds_by_identity and not is_acceptable:
                 continue
             listed_by_identity.setdefault(identity, url)
             # A broker that was restarted under another name is listed twice; it is in
@@ -156,19 +162,6 @@ class Brokers:
             return PAUSED
         return AVOIDED if url in self._avoided else IN_SERVICE
 
-    def _is_acceptable(self, url: str) -> bool:
-        """Return True if requests with the API key may go to a URL that a broker named.
-
-        https is never replaced by http. A loopback address means the machine of the broker
-        that named it, not this one, unless a seed is a loopback address, too.
-        """
-        parts, seeds = urlsplit(url), [urlsplit(seed) for seed in self._seeds]
-        if parts.scheme not in [seed.scheme for seed in seeds]:
-            return False
-        return not _is_local(parts.hostname) or any(
-            _is_local(seed.hostname) for seed in seeds
-        )
-
 
 class Discovery:
     """Fetches the list of brokers when it is old, or when a broker failed.
@@ -198,11 +191,10 @@ class Discovery:
             return
         self._broker_failed = False
         self._due_at = time.monotonic() + REFRESH_S
-        thread = threading.Thread(
-            target=self._run, args=(pid,), name="catmq-discovery", daemon=True
-        )
         try:
-            thread.start()
+            threading.Thread(
+                target=self._run, args=(pid,), name="catmq-discovery", daemon=True
+            ).start()
         except RuntimeError:
             # The system has no more threads, or the interpreter is ending.
             self._asking.pop(pid, None)
@@ -222,13 +214,9 @@ class Discovery:
                 self._backoff.reset()
             now = time.monotonic()
             self._not_before = now + (self._backoff.next_s() if rows is None else GAP_S)
-            self._due_at = (
-                self._not_before
-                if rows is None
-                else now + REFRESH_S * random.uniform(0.8, 1.0)
-            )
+            self._due_at = now + REFRESH_S * random.uniform(0.8, 1.0)
             # Checked last, so that a broker that fails during these lines is not overlooked.
-            if self._broker_failed:
+            if rows is None or self._broker_failed:
                 self._due_at = self._not_before
         finally:
             self._asking.pop(pid, None)
@@ -258,14 +246,13 @@ def _parse_rows(rows: Sequence[Any]) -> Iterator[tuple[str, bool]]:
     """Yield the URL of each row that has one, and whether the broker is in service."""
     for row in rows:
         url = row.get("url") if isinstance(row, Mapping) else None
-        if not isinstance(url, str) or not _is_broker_url(url):
-            continue
-        out_of_service = (
-            row.get("state") == "out"
-            or not row.get("alive", True)
-            or row.get("stopped_at_ms") is not None
-        )
-        yield url.rstrip("/"), not out_of_service
+        if isinstance(url, str) and _is_broker_url(url):
+            out_of_service = (
+                row.get("state") == "out"
+                or not row.get("alive", True)
+                or row.get("stopped_at_ms") is not None
+            )
+            yield url.rstrip("/"), not out_of_service
 
 
 def _is_broker_url(url: str) -> bool:

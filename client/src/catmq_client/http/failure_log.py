@@ -64,7 +64,6 @@ class FailureLog:
             self._log.debug("%s failed: %s", self._action, error)
 
     def ended(self) -> None:
-        """Log that the action works again, if it had failed."""
         if self._failing_since is not None:
             self._log.info(
                 "%s works again after %.1f s",

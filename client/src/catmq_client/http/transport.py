@@ -16,6 +16,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import lru_cache, partial
 from typing import Any, NamedTuple, Protocol, TypeVar
 from urllib.parse import quote, urlencode, urlsplit
@@ -69,7 +70,6 @@ class Transport(Protocol):
         before the others. Raises ConnectFailed (nothing was done), AnswerLost (unknown) or
         a Refused.
         """
-        ...
 
 
 @lru_cache(256)
@@ -164,11 +164,22 @@ class _ConnectionPools(HTTPAdapter):
 
         Raises HTTPError of urllib3, or RequestException for a wrong URL.
         """
-        timeout = Timeout(
-            connect=min(CONNECT_TIMEOUT_S, call.timeout_s), read=call.timeout_s
-        )
         while True:
-            pool, prefix = self._pools.get(url) or self._open_pool(url, verify, proxies)
+            pool_and_prefix = self._pools.get(url)
+            if pool_and_prefix is None:
+                any_request = requests.PreparedRequest()
+                any_request.method, any_request.url = "GET", f"{url}/"
+                new_pool = self.get_connection_with_tls_context(
+                    any_request, verify, proxies=dict(proxies)
+                )
+                assert isinstance(new_pool, HTTPConnectionPool)  # noqa: S101 - there is no other kind for HTTP
+                send_whole(new_pool)
+                self.cert_verify(new_pool, url, verify, None)  # type: ignore[no-untyped-call]
+                # The prefix of request targets is the path of the broker's URL, or all of
+                # the URL if a proxy gets the request.
+                prefix = self.request_url(any_request, dict(proxies)).removesuffix("/")
+                pool_and_prefix = self._pools[url] = new_pool, prefix
+            pool, prefix = pool_and_prefix
             target = prefix + (
                 f"{call.path}?{urlencode(call.params)}" if call.params else call.path
             )
@@ -179,7 +190,9 @@ class _ConnectionPools(HTTPAdapter):
                     target,
                     body=call.data,
                     headers=call.headers,
-                    timeout=timeout,
+                    timeout=Timeout(
+                        connect=min(CONNECT_TIMEOUT_S, call.timeout_s), read=call.timeout_s
+                    ),
                     retries=False,
                     redirect=False,
                     assert_same_host=False,
@@ -188,29 +201,6 @@ class _ConnectionPools(HTTPAdapter):
             # sent, so the request is repeated with a new pool.
             except ClosedPoolError:
                 self._pools.pop(url, None)
-
-    def _open_pool(
-        self, url: str, verify: bool | str, proxies: Mapping[str, str]
-    ) -> tuple[HTTPConnectionPool, str]:
-        """Return the connections to a broker, and the prefix of request targets there.
-
-        The prefix is the path of the broker's URL, or all of the URL if a proxy gets the
-        request.
-        """
-        any_request = requests.PreparedRequest()
-        any_request.method, any_request.url = "GET", f"{url}/"
-        pool = self.get_connection_with_tls_context(
-            any_request, verify, proxies=dict(proxies)
-        )
-        assert isinstance(pool, HTTPConnectionPool)  # noqa: S101 - there is no other kind for HTTP
-        send_whole(pool)
-        self.cert_verify(pool, url, verify, None)  # type: ignore[no-untyped-call]
-        pool_and_prefix = (
-            pool,
-            self.request_url(any_request, dict(proxies)).removesuffix("/"),
-        )
-        self._pools[url] = pool_and_prefix
-        return pool_and_prefix
 
 
 class HttpTransport:
@@ -294,10 +284,16 @@ class HttpTransport:
     ) -> dict[str, Any]:
         """Send a request; see Transport. An error has the tried URLs in `brokers`."""
         session = self._session_of_process()
-        headers, data = self._encode(body)
-        call = _Request(
-            session, method, path, self._headers | headers, data, params, timeout_s
-        )
+        headers, data = self._headers, None
+        if body is not None:
+            data = wire.encode_request(self._codec, body)
+            headers = headers | {"Content-Type": self._codec.content_type}
+            if self._gzip and len(data) >= GZIP_FROM_BYTES:
+                headers["Content-Encoding"] = "gzip"
+                data = gzip.compress(data, 1)
+            # Without a length the adapter would send the body in chunks.
+            headers["Content-Length"] = str(len(data))
+        call = _Request(session, method, path, headers, data, params, timeout_s)
         url, tried = first or self._brokers.current, list[str]()
         deadline = time.monotonic() + timeout_s
         while True:
@@ -374,25 +370,17 @@ class HttpTransport:
         except (HTTPError, requests.exceptions.RequestException) as error:
             raise network_error(error, url) from error
 
-    def _encode(
-        self, body: Mapping[str, Any] | None
-    ) -> tuple[dict[str, Any], bytes | None]:
-        """Return the headers and bytes of a body."""
-        if body is None:
-            return {}, None
-        data = wire.encode_request(self._codec, body)
-        headers: dict[str, Any] = {"Content-Type": self._codec.content_type}
-        if self._gzip and len(data) >= GZIP_FROM_BYTES:
-            headers["Content-Encoding"] = "gzip"
-            data = gzip.compress(data, 1)
-        # Without a length the adapter would send the body in chunks.
-        headers["Content-Length"] = str(len(data))
-        return headers, data
-
     def _decode(self, url: str, response: BaseHTTPResponse) -> dict[str, Any]:
         """Return the value of an answer, or raise the error it describes."""
         if response.status >= 400:
-            raise from_problem(response.status, _problem_document(response))
+            problem: Any = None
+            # A proxy may send something else than a problem document.
+            if "json" in response.headers.get("Content-Type", ""):
+                with suppress(ValueError, RecursionError):
+                    problem = _JSON.decode(response.data)
+            raise from_problem(
+                response.status, problem if isinstance(problem, dict) else {}
+            )
         if response.status >= 300:
             raise ConnectFailed(
                 f"{url} is not a CatMQ broker: HTTP {response.status}", retriable=False
@@ -426,10 +414,12 @@ class HttpTransport:
         # Proxies, .netrc and CA bundles of the environment are meant for the web. With them,
         # requests to brokers would be slower or carry another password.
         session.trust_env = False
-        brokers = len(self._seeds) + MAX_LISTED
         for scheme in ("http://", "https://"):
             session.mount(
-                scheme, _ConnectionPools(brokers=brokers, connections=self._max_connections)
+                scheme,
+                _ConnectionPools(
+                    brokers=len(self._seeds) + MAX_LISTED, connections=self._max_connections
+                ),
             )
         return session
 
@@ -456,15 +446,3 @@ def _checked_urls(urls: str | Sequence[str]) -> tuple[str, ...]:
         if not is_valid:
             raise OptionError(f"{url!r} is not a broker URL: write 'http://host:port'")
     return stripped
-
-
-def _problem_document(response: BaseHTTPResponse) -> dict[str, Any]:
-    """Return the fields of a problem document, {} if a proxy sent something else."""
-    content_type = response.headers.get("Content-Type", "")
-    if "json" not in content_type:
-        return {}
-    try:
-        problem = _JSON.decode(response.data)
-    except (ValueError, RecursionError):
-        return {}
-    return problem if isinstance(problem, dict) else {}

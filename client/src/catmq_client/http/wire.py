@@ -34,11 +34,9 @@ class Codec(Protocol):
 
     def encode(self, value: Mapping[str, Any]) -> bytes:
         """Return the bytes of a request whose messages have `body_bytes`."""
-        ...
 
     def decode(self, data: bytes) -> Any:
         """Return the value of these bytes. Raises ValueError if they cannot be read."""
-        ...
 
 
 class JsonCodec:
@@ -100,12 +98,11 @@ def body_of(message: Mapping[str, Any]) -> bytes:
 
 def _for_json(message: Mapping[str, Any]) -> dict[str, Any]:
     """Return a message with `body` or `body_base64` in place of `body_bytes`."""
-    if "body_bytes" not in message:
-        return dict(message)
     fields = dict(message)
-    body: bytes = fields.pop("body_bytes")
-    try:
-        fields["body"] = body.decode()
-    except UnicodeDecodeError:
-        fields["body_base64"] = base64.b64encode(body).decode()
+    if "body_bytes" in fields:
+        body: bytes = fields.pop("body_bytes")
+        try:
+            fields["body"] = body.decode()
+        except UnicodeDecodeError:
+            fields["body_base64"] = base64.b64encode(body).decode()
     return fields

@@ -70,28 +70,43 @@ class Acquirer(Component):
             is_retry = bool(batch) and batch[0].failures > 0
             self._is_retrying = self._is_retrying or is_retry
         if is_retry:
-            arguments = (consumer_id, batch)
             threading.Thread(
                 target=self._acquire_again,
-                args=arguments,
+                args=(consumer_id, batch),
                 name="catmq-acquirer",
                 daemon=True,
             ).start()
         elif batch:
             self._acquire(consumer_id, batch)
         else:
-            self._check_generation(consumer_id, generation)
+            # A pull without queues, for the generation in its answer.
+            self._check_at = time.monotonic() + CHECK_S
+            body = {
+                "generation": generation,
+                "queues": [],
+                "max_messages": 1,
+                "max_bytes": 1,
+                "wait_ms": 0,
+            }
+            try:
+                answer = self._post("consumers", consumer_id, "pull", body=body)
+            except CatmqError as error:
+                self._check_at = time.monotonic() + MAX_PAUSE_S
+                self._handle_error(error, consumer_id)
+                return
+            state.note_generation(answer["generation"])
 
     def _queues_to_acquire(self) -> list[OwnedQueue]:
         """Return the queues that are not acquired, without those that another thread
         retries.
         """
-        queues = (
+        return [
             owned
             for owned in self._state.queues.values()
-            if not owned.acquired and owned.revoked_until is None
-        )
-        return [owned for owned in queues if not (self._is_retrying and owned.failures)]
+            if not owned.acquired
+            and owned.revoked_until is None
+            and not (self._is_retrying and owned.failures)
+        ]
 
     def _due(self) -> list[OwnedQueue]:
         """Return the queues to acquire now: new queues first, failed queues only if there
@@ -118,15 +133,15 @@ class Acquirer(Component):
                 self._state.changed.notify_all()
 
     def _acquire(self, consumer_id: str, batch: list[OwnedQueue]) -> None:
-        """Acquire queues and apply the state of each."""
         body = {"queues": [{"queue": owned.queue, "epoch": owned.epoch} for owned in batch]}
         try:
             answer = self._post("consumers", consumer_id, "acquire", body=body)
         except CatmqError as error:
             with self._state.changed:
                 for owned in batch:
-                    min_s = (error.retry_after_ms or 0) / 1000
-                    owned.back_off(min_s=min_s, max_s=MAX_PAUSE_S)
+                    owned.back_off(
+                        min_s=(error.retry_after_ms or 0) / 1000, max_s=MAX_PAUSE_S
+                    )
             if not self._handle_error(error, consumer_id):
                 self._failures.failed(error)
             return
@@ -167,21 +182,3 @@ class Acquirer(Component):
         level = logging.INFO if queue_state["state"] == "fenced" else logging.WARNING
         level = logging.DEBUG if was_refused_before else level
         log.log(level, "%s: acquire answered %s", owned, queue_state["state"])
-
-    def _check_generation(self, consumer_id: str, generation: int) -> None:
-        """Send a pull without queues, for the generation in its answer."""
-        self._check_at = time.monotonic() + CHECK_S
-        body = {
-            "generation": generation,
-            "queues": [],
-            "max_messages": 1,
-            "max_bytes": 1,
-            "wait_ms": 0,
-        }
-        try:
-            answer = self._post("consumers", consumer_id, "pull", body=body)
-        except CatmqError as error:
-            self._check_at = time.monotonic() + MAX_PAUSE_S
-            self._handle_error(error, consumer_id)
-            return
-        self._state.note_generation(answer["generation"])

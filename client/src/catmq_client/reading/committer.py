@@ -141,12 +141,11 @@ class Committer(Component):
     def due_commits(self) -> list[Commit]:
         """Return the commits due: finished offsets that are not committed, of all queues."""
         with self._state.changed:
-            pairs = [
-                (owned, owned.committable())
+            return [
+                (owned, offset)
                 for owned in self._state.queues.values()
-                if owned.acquired
+                if owned.acquired and (offset := owned.committable()) > owned.committed
             ]
-        return [(owned, offset) for owned, offset in pairs if offset > owned.committed]
 
     def commits_at(self, offsets: Mapping[int, int]) -> list[Commit]:
         """Return the commits of offsets that the application names, by queue.
@@ -183,10 +182,8 @@ class Committer(Component):
         """Store the offsets, in as many requests as the limit of brokers needs."""
         outcome = CommitOutcome([], [], [])
         for start in range(0, len(commits), MAX_OFFSETS):
-            consumer_id, batch = (
-                self._state.consumer_id,
-                commits[start : start + MAX_OFFSETS],
-            )
+            consumer_id = self._state.consumer_id
+            batch = commits[start : start + MAX_OFFSETS]
             # An offset that an earlier request has stored counts as stored, even if the
             # queue was lost since.
             outcome.lost_queues.extend(
@@ -198,11 +195,12 @@ class Committer(Component):
             batch = [(owned, offset) for owned, offset in batch if not owned.lost]
             if consumer_id is None or not batch:
                 continue
-            entries = [
-                {"queue": owned.queue, "epoch": owned.epoch, "offset": offset}
-                for owned, offset in batch
-            ]
-            body = {"offsets": entries}
+            body = {
+                "offsets": [
+                    {"queue": owned.queue, "epoch": owned.epoch, "offset": offset}
+                    for owned, offset in batch
+                ]
+            }
             response = self._post("consumers", consumer_id, "commit", body=body)
             states = {entry["queue"]: entry["state"] for entry in response["results"]}
             with self._state.changed:
@@ -255,7 +253,6 @@ class Committer(Component):
     def _apply_result(
         self, owned: OwnedQueue, offset: int, result: str | None, outcome: CommitOutcome
     ) -> None:
-        """Apply the result of a commit to its queue, or add it to `outcome`."""
         if result == "ok" or (owned.lost and offset <= owned.committed):
             owned.committed = max(owned.committed, offset)
         elif result == "fenced":

@@ -53,12 +53,10 @@ class Component:
 
         `timeout_s` defaults to request_timeout_ms; `first` is the broker to try first.
         """
-        limit_s = (
-            self._options.request_timeout_ms / 1000 if timeout_s is None else timeout_s
-        )
-        path = api_path(*parts)
+        if timeout_s is None:
+            timeout_s = self._options.request_timeout_ms / 1000
         return self._transport.request(
-            "POST", path, body=body, timeout_s=limit_s, first=first
+            "POST", api_path(*parts), body=body, timeout_s=timeout_s, first=first
         )
 
 

@@ -74,14 +74,13 @@ class Job:
     has_outcome: bool = False
 
     def add_messages(self, slot: Slot, count: int) -> None:
-        """Add the first `count` messages of a slot."""
         tasks_to_add = list(itertools.islice(slot.tasks, count))
         self.slot_counts.append((slot, len(tasks_to_add)))
         self.tasks += tasks_to_add
 
     @property
     def slot(self) -> Slot:
-        """Return the slot of a job of a single message."""
+        # of a job of a single message
         return self.slot_counts[0][0]
 
 
@@ -112,7 +111,6 @@ class Breaker:
         self._is_probing = False
 
     def blocks(self, now: float) -> bool:
-        """Return True if no handler may begin now."""
         return self.open_until is not None and (self._is_probing or now < self.open_until)
 
     def begin(self) -> bool:
@@ -139,9 +137,8 @@ class Breaker:
         Return True if it opens the breaker, or keeps it open after a probe.
         """
         self.failures += 1
-        if limit is None or (self.open_until is not None and not is_probe):
-            return False
-        if not is_probe and self.failures < limit:
+        is_open = self.open_until is not None
+        if limit is None or (not is_probe and (is_open or self.failures < limit)):
             return False
         self.open_until, self._is_probing = now + pause_s, False
         return True
@@ -186,14 +183,18 @@ class Dispatcher:
         with self._lock:
             for owned, message in taken:
                 task = Task(owned, owned.version, message)
-                key = self._slot_key(task)
+                # Messages of a slot are handled in order.
+                is_ordered = self._state.settings_of(owned).ordered
+                key: Any = (owned, message.offset, None)
+                if self._order == "queue" or (self._order == "none" and is_ordered):
+                    key = message.queue
+                elif self._order == "key" and message.key is not None:
+                    key = message.queue, message.key
                 slot = self._slots.get(key)
-                if slot is not None:
-                    slot.tasks.append(task)
-                    continue
-                slot = self._slots[key] = Slot(key)
+                if slot is None:
+                    slot = self._slots[key] = Slot(key)
+                    self._ready.append(slot)
                 slot.tasks.append(task)
-                self._ready.append(slot)
             self._work.notify(len(taken))
         self.wake_resting_slots()
 
@@ -205,12 +206,12 @@ class Dispatcher:
             if self._resting:
                 resting, self._resting = self._resting, []
                 self._requeue(resting)
-            if any(self.is_void(slot.tasks[0]) for _, _, slot in self._delayed):
+            void_slots = [
+                slot for _, _, slot in self._delayed if self.is_void(slot.tasks[0])
+            ]
+            if void_slots:
                 # A delayed slot whose queue was lost would keep its messages until its
                 # pause ends.
-                void_slots = [
-                    slot for _, _, slot in self._delayed if self.is_void(slot.tasks[0])
-                ]
                 self._delayed = [
                     entry for entry in self._delayed if entry[2] not in void_slots
                 ]
@@ -228,10 +229,24 @@ class Dispatcher:
                     self._workers_to_retire -= not self.ending
                     return None
                 slot = self._ready.popleft()
-                if self._must_rest(slot):
-                    self._resting.append(slot)
-                else:
-                    return self._build_job(slot, batch)
+                if not self._must_rest(slot):
+                    break
+                self._resting.append(slot)
+            topic = slot.tasks[0].owned.subscription
+            breaker = self._breakers.get(topic)
+            is_probe = breaker is not None and breaker.begin()
+            # A probe risks a single message, and a message that is retried must fail alone.
+            size = 1 if is_probe or slot.tries or slot.alone_count else batch
+            job = Job(is_probe)
+            job.add_messages(slot, size)
+            # Fill the job up from ready slots of the same subscription.
+            while len(job.tasks) < size and self._ready:
+                slot = self._ready[0]
+                must_wait = slot.tries or slot.alone_count or self._must_rest(slot)
+                if must_wait or slot.tasks[0].owned.subscription != topic:
+                    break
+                job.add_messages(self._ready.popleft(), size - len(job.tasks))
+            return job
 
     def begin(self, job: Job, limit_s: float | None) -> None:
         """Note that the handler is called now.
@@ -247,7 +262,6 @@ class Dispatcher:
                 self._wake_timer_before(job.deadline)
 
     def remove_deadline(self, job: Job) -> None:
-        """Remove the deadline of a job, so that its handler may take any time."""
         with self._lock:
             self._jobs_with_deadline.discard(job)
             job.deadline = None
@@ -309,10 +323,11 @@ class Dispatcher:
         """Note a failure for the breaker. Return True if that opened it."""
         with self._lock:
             breaker = self._breaker_of(job)
-            pause_s = float(settings.breaker_pause_s)
-            limit, is_probe, now = settings.breaker_failures, job.is_probe, time.monotonic()
             opened = breaker.record_failure(
-                limit=limit, pause_s=pause_s, now=now, is_probe=is_probe
+                limit=settings.breaker_failures,
+                pause_s=float(settings.breaker_pause_s),
+                now=time.monotonic(),
+                is_probe=job.is_probe,
             )
             if breaker.open_until is not None:
                 self._wake_timer_before(breaker.open_until)
@@ -381,9 +396,10 @@ class Dispatcher:
         moved.
         """
         owned = task.owned
-        queue_ended = owned.lost or owned.halted or owned.revoked_until is not None
         return (
-            queue_ended
+            owned.lost
+            or owned.halted
+            or owned.revoked_until is not None
             or self.ending
             or owned.is_outdated(task.message.offset, task.version)
         )
@@ -391,33 +407,6 @@ class Dispatcher:
     def is_barred(self, task: Task) -> bool:
         """Return True if no handler may begin on a message now."""
         return task.owned.blocks_handlers() or self.is_void(task)
-
-    def _slot_key(self, task: Task) -> Any:
-        """Return the key of the slot of a message; messages of a key are handled in order."""
-        message = task.message
-        is_ordered = self._state.settings_of(task.owned).ordered
-        if self._order == "queue" or (self._order == "none" and is_ordered):
-            return message.queue
-        if self._order == "key" and message.key is not None:
-            return message.queue, message.key
-        return task.owned, message.offset, None
-
-    def _build_job(self, slot: Slot, batch: int) -> Job:
-        """Build a job of a slot, and fill it up from ready slots of the same subscription."""
-        topic = slot.tasks[0].owned.subscription
-        breaker = self._breakers.get(topic)
-        is_probe = breaker is not None and breaker.begin()
-        # A probe risks a single message, and a message that is retried must fail alone.
-        size = 1 if is_probe or slot.tries or slot.alone_count else batch
-        job = Job(is_probe)
-        job.add_messages(slot, size)
-        while len(job.tasks) < size and self._ready:
-            slot = self._ready[0]
-            must_wait = slot.tries or slot.alone_count or self._must_rest(slot)
-            if must_wait or slot.tasks[0].owned.subscription != topic:
-                break
-            job.add_messages(self._ready.popleft(), size - len(job.tasks))
-        return job
 
     def _requeue(self, slots: Iterable[Slot]) -> None:
         """Make slots ready or let them rest.
@@ -454,6 +443,5 @@ class Dispatcher:
         return self._breakers.setdefault(job.tasks[0].owned.subscription, Breaker())
 
     def _wake_timer_before(self, at: float) -> None:
-        """Wake the timer if it would sleep past `at`."""
         if at < self._timer_wakes_at:
             self._timer.notify_all()

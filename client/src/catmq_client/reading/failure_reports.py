@@ -57,7 +57,6 @@ class Report:
         return f"{self.owned} offset {self.offset}"
 
     def view(self) -> dict[str, Any]:
-        """Return the report as an entry of the request."""
         return {
             "queue": self.owned.queue,
             "offset": self.offset,
@@ -113,10 +112,15 @@ class Reporter(Component):
                 for name, value in disposition.items()
                 if value is not None and value is not False
             }
-            report = Report(
-                owned, message.offset, owned.version, text[:MAX_ERROR_CHARS], disposition
+            self._new.append(
+                Report(
+                    owned,
+                    message.offset,
+                    owned.version,
+                    text[:MAX_ERROR_CHARS],
+                    disposition,
+                )
             )
-            self._new.append(report)
             if not self._started:
                 self._started = True
                 for thread_body in (self._run_new, self._run_repeats):
@@ -190,15 +194,15 @@ class Reporter(Component):
         Return False if the consumer is closed.
         """
         due_at = self._next_due_at()
-        rest_s = min(IDLE_S, due_at - time.monotonic())
-        return self._state.wait(rest_s, lambda: self._next_due_at() < due_at)
+        return self._state.wait(
+            min(IDLE_S, due_at - time.monotonic()), lambda: self._next_due_at() < due_at
+        )
 
     def _next_due_at(self) -> float:
         with self._state.changed:
             return min((report.not_before for report in self._repeats), default=math.inf)
 
     def _send_or_repeat(self, batch: list[Report]) -> None:
-        """Send reports together, and apply the answer or the error."""
         state = self._state
         try:
             with state.changed:
@@ -309,13 +313,12 @@ class Reporter(Component):
             if key in stored:
                 level = logging.ERROR if key in dead else logging.INFO
                 outcome = "is a dead letter" if key in dead else "will be retried"
-                attempt = stored[key]["attempt"]
                 log.log(
                     level,
                     "%s %s after failure %s: %s",
                     report,
                     outcome,
-                    attempt,
+                    stored[key]["attempt"],
                     report.error,
                 )
                 self._finish(report)
@@ -333,6 +336,5 @@ class Reporter(Component):
                 self._schedule_repeats([report])
 
     def _finish(self, report: Report) -> None:
-        owned = report.owned
-        owned.mark_failure_stored(report.offset, report.version)
+        report.owned.mark_failure_stored(report.offset, report.version)
         self._state.changed.notify_all()

@@ -88,7 +88,6 @@ class Pace:
         self._previous_pace = 0.0
 
     def per_s(self, count: int) -> float:
-        """Return the pace, given the count now."""
         now = time.monotonic()
         passed_s = now - self._since
         pace = (count - self._count) / max(passed_s, MIN_PACE_S)
@@ -125,26 +124,39 @@ class Fetcher(LongPoll):
         with state.changed:
             plan = self._plan()
             if plan is None:
-                self._wait_for_room()
+                if state.full_since is not None:
+                    state.changed.room.wait(MAX_PAUSE_S)
+                # If the wait takes long, the acquirer asks for the generation meanwhile.
+                elif (
+                    not state.changed.room.wait(ROOM_WAIT_S)
+                    and state.consumer_id is not None
+                ):
+                    state.full_since = time.monotonic()
+                    state.changed.notify_all()
+                if state.consumer_id is None:
+                    state.full_since = None
                 return
             state.full_since = None
             self._in_pull = True
             self._ends_at = time.monotonic() + plan.wait_ms / 1000
         try:
-            entries = [
-                {"queue": owned.queue, "epoch": owned.epoch, "offset": offset}
-                for owned, offset, _ in plan.queues
-            ]
             body = {
                 "generation": plan.generation,
-                "queues": entries,
+                "queues": [
+                    {"queue": owned.queue, "epoch": owned.epoch, "offset": offset}
+                    for owned, offset, _ in plan.queues
+                ],
                 "wait_ms": plan.wait_ms,
                 "max_messages": plan.max_messages,
                 "max_bytes": plan.max_bytes,
             }
-            timeout_s = (plan.wait_ms + self._options.request_timeout_ms) / 1000
-            path = "consumers", plan.consumer_id, "pull"
-            answer = self._post(*path, body=body, timeout_s=timeout_s)
+            answer = self._post(
+                "consumers",
+                plan.consumer_id,
+                "pull",
+                body=body,
+                timeout_s=(plan.wait_ms + self._options.request_timeout_ms) / 1000,
+            )
         except CatmqError as error:
             self._after_failure(error, plan.consumer_id, ticket=ticket, backoff=backoff)
             return
@@ -163,27 +175,12 @@ class Fetcher(LongPoll):
             self._last_pull_had_messages = self._apply_answer(plan, answer)
             # A broker that already holds its maximum of waiting pulls sends a time to come
             # back. A pull that left out full queues did not wait there at all.
-            retry_after_s = min(MAX_RETRY_AFTER_S, answer.get("retry_after_ms", 0) / 1000)
             pause_s = max(
-                retry_after_s, FULL_QUEUES_PAUSE_S if plan.has_full_queues else 0.0
+                min(MAX_RETRY_AFTER_S, answer.get("retry_after_ms", 0) / 1000),
+                FULL_QUEUES_PAUSE_S if plan.has_full_queues else 0.0,
             )
             if pause_s and not self._last_pull_had_messages:
                 state.changed.wait(pause_s)
-
-    def _wait_for_room(self) -> None:
-        """Wait until a pull may be possible.
-
-        If that takes long, set `full_since`, so that the acquirer asks for the generation
-        meanwhile.
-        """
-        state = self._state
-        if state.full_since is not None:
-            state.changed.room.wait(MAX_PAUSE_S)
-        elif not state.changed.room.wait(ROOM_WAIT_S) and state.consumer_id is not None:
-            state.full_since = time.monotonic()
-            state.changed.notify_all()
-        if state.consumer_id is None:
-            state.full_since = None
 
     def _plan(self) -> Plan | None:
         """Return the next pull, or None if there is nothing to pull or no room."""
@@ -192,12 +189,11 @@ class Fetcher(LongPoll):
         if consumer_id is None:
             return None
         now = time.monotonic()
-        pullable = [
+        active = [
             owned
             for owned in state.queues.values()
-            if owned.acquired and owned.revoked_until is None
+            if owned.acquired and owned.revoked_until is None and not owned.is_suspended()
         ]
-        active = [owned for owned in pullable if not owned.is_suspended()]
         readable = [owned for owned in active if owned.not_before <= now]
         free = self._room()
         queues = [
@@ -220,10 +216,14 @@ class Fetcher(LongPoll):
             max_messages = free
         pauses = [owned.not_before - now for owned in active if owned.not_before > now]
         max_bytes = self._options.fetch_max_bytes
+        # Each request begins with another queue.
+        step = 1 if len(queues) <= MAX_QUEUES else MAX_QUEUES
+        self._first_queue = (self._first_queue + step) % max(1, len(queues))
+        queues_in_turn = queues[self._first_queue :] + queues[: self._first_queue]
         return Plan(
             consumer_id=consumer_id,
             generation=state.newest_generation,
-            queues=self._select_queues(queues),
+            queues=queues_in_turn[:MAX_QUEUES],
             wait_ms=0
             if has_full_queues
             else self._wait_ms(pauses, is_partial=len(queues) > MAX_QUEUES),
@@ -243,16 +243,6 @@ class Fetcher(LongPoll):
         # poll() gives all buffered messages to the next call, so its full buffer empties by
         # itself. In run() a slow queue could keep the others from being pulled.
         return state.in_run and not owned.buffer and not owned.in_hand
-
-    def _select_queues(
-        self, queues: list[tuple[OwnedQueue, int, int]]
-    ) -> list[tuple[OwnedQueue, int, int]]:
-        """Return the queues of the next request. Each request begins with another queue."""
-        count = max(1, len(queues))
-        self._first_queue = (
-            self._first_queue + (1 if count <= MAX_QUEUES else MAX_QUEUES)
-        ) % count
-        return (queues[self._first_queue :] + queues[: self._first_queue])[:MAX_QUEUES]
 
     def _wait_ms(self, pauses: list[float], *, is_partial: bool) -> int:
         """Return how long the pull may wait at the broker: until another queue may be
@@ -306,8 +296,9 @@ class Fetcher(LongPoll):
                 continue
             if result["state"] == "ok":
                 owned.failures = 0
-                source = Source(owned.subscription, owned.queue, owned.epoch)
-                messages = parse_messages(result, source, Message)
+                messages = parse_messages(
+                    result, Source(owned.subscription, owned.queue, owned.epoch), Message
+                )
                 self._state.fill(owned, messages, result["next_offset"])
                 has_messages = has_messages or bool(messages)
             else:
@@ -326,7 +317,18 @@ class Fetcher(LongPoll):
             self._state.lose(owned)
             self._state.want_heartbeat()
         elif state in ("cleaned", "out_of_range"):
-            self._reset(owned, result)
+            # The position is below the log start offset or above the log end.
+            policy = self._options.auto_offset_reset
+            text = (
+                f"{owned}: offset {owned.position} is outside {result['low']} to "
+                f"{result['head']}"
+            )
+            if policy == "none":
+                self._state.fail_with(OffsetReset(text))
+                return
+            target = result["low"] if policy == "earliest" else result["head"]
+            log.warning("%s; continuing at %d", text, target)
+            owned.position = target
         elif state == "lost_tail":
             target = int(result["next_offset"])
             log.error(
@@ -351,16 +353,3 @@ class Fetcher(LongPoll):
         else:
             log.error("%s: cannot be pulled now: %s", owned, state)
             owned.back_off(max_s=MAX_PAUSE_S)
-
-    def _reset(self, owned: OwnedQueue, result: dict[str, Any]) -> None:
-        """Apply auto_offset_reset: the position is below the log start offset or above the
-        log end.
-        """
-        policy = self._options.auto_offset_reset
-        text = f"{owned}: offset {owned.position} is outside {result['low']} to {result['head']}"
-        if policy == "none":
-            self._state.fail_with(OffsetReset(text))
-            return
-        target = result["low"] if policy == "earliest" else result["head"]
-        log.warning("%s; continuing at %d", text, target)
-        owned.position = target

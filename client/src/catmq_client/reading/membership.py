@@ -152,15 +152,17 @@ class Membership(Component):
             )
 
     def leave(self) -> None:
-        """Leave the group, so that its queues move at once."""
         with self._state.changed:
             consumer_id, self._state.consumer_id = self._state.consumer_id, None
         if consumer_id is None:
             return
         try:
-            path, limit_s = api_path("consumers", consumer_id), LEAVE_TIMEOUT_S
             request_until(
-                self._transport, "DELETE", path, within_s=limit_s, timeout_s=limit_s
+                self._transport,
+                "DELETE",
+                api_path("consumers", consumer_id),
+                within_s=LEAVE_TIMEOUT_S,
+                timeout_s=LEAVE_TIMEOUT_S,
             )
         except CatmqError as error:
             log.info(
@@ -195,11 +197,11 @@ class Membership(Component):
                 return
             if error.code == "replaced":
                 identity = state.options.instance_id or self._name
-                detail = (
+                state.fatal = ConsumerReplaced(
                     f"another process registered as {identity} in group "
-                    f"{self._group}; this one stops"
+                    f"{self._group}; this one stops",
+                    status=error.status,
                 )
-                state.fatal = ConsumerReplaced(detail, status=error.status)
             else:
                 log.warning(
                     "group %s: the session of %s ended; it registers again",
@@ -216,7 +218,18 @@ class Membership(Component):
         """
         state = self._state
         if state.options.auto_offset_reset == "latest":
-            self._subscribe_at_log_end()
+            # Registering creates missing subscriptions, too, but those start at the
+            # earliest message.
+            for topic in self._topics:
+                try:
+                    self._subscribe(topic)
+                except NotFound as error:
+                    if error.code != "group_not_found":
+                        raise
+                    self._create_if_missing(
+                        {"name": self._group, **self._group_settings}, "groups"
+                    )
+                    self._subscribe(topic)
         body: dict[str, Any] = {
             "name": self._name,
             "incarnation": self._incarnation,
@@ -241,22 +254,6 @@ class Membership(Component):
         if state.closed:
             self.end_membership()
 
-    def _subscribe_at_log_end(self) -> None:
-        """Create missing subscriptions that start at the log end.
-
-        Registering creates them, too, but those start at the earliest message.
-        """
-        for topic in self._topics:
-            try:
-                self._subscribe(topic)
-            except NotFound as error:
-                if error.code != "group_not_found":
-                    raise
-                self._create_if_missing(
-                    {"name": self._group, **self._group_settings}, "groups"
-                )
-                self._subscribe(topic)
-
     def _subscribe(self, topic: str) -> None:
         """Subscribe the group to a topic from the log end, if the API key may do that."""
         try:
@@ -272,9 +269,10 @@ class Membership(Component):
             self._post(*path, body=body)
 
     def _heartbeat_body(self, owned: Iterable[OwnedQueue]) -> dict[str, Any]:
-        """Return the body of a heartbeat that names these queues as owned."""
-        entries = [{"queue": item.queue, "epoch": item.epoch} for item in owned]
-        return {"generation": self._state.generation, "owned": entries}
+        return {
+            "generation": self._state.generation,
+            "owned": [{"queue": queue.queue, "epoch": queue.epoch} for queue in owned],
+        }
 
     def _heartbeat(self, consumer_id: str) -> float:
         """Send a heartbeat and apply the answer.
@@ -295,8 +293,14 @@ class Membership(Component):
         # once only: this broker may not answer
         first, self._next_broker = self._next_broker, None
         try:
-            path = "consumers", consumer_id, "heartbeat"
-            answer = self._post(*path, body=body, timeout_s=timeout_s, first=first)
+            answer = self._post(
+                "consumers",
+                consumer_id,
+                "heartbeat",
+                body=body,
+                timeout_s=timeout_s,
+                first=first,
+            )
         except CatmqError as error:
             if error.metadata_silent_ms is not None:
                 return self._continue_on_promises(consumer_id, error, sent_at)
@@ -321,7 +325,14 @@ class Membership(Component):
             self._promises.clear()
             self._check_consistency(self._apply_assignment(answer))
             state.changed.notify_all()
-            return self._next_heartbeat_in_s(answer, sent=body["generation"])
+            if all(queue in state.queues for queue in answer["revoked"]):
+                return state.heartbeat_interval_s
+            # The answer revokes queues that this member never took up: nothing else releases
+            # those. A heartbeat counts as their release if it carries the generation that
+            # revoked them.
+            if answer["generation"] > body["generation"]:
+                return 0.0
+            return min(RECONFIRM_S, state.heartbeat_interval_s)
 
     def _mark_confirmed(self, releases: Iterable[tuple[int, int]]) -> None:
         """Note that brokers know of these releases, or may know of them."""
@@ -379,22 +390,6 @@ class Membership(Component):
         )
         return 0.0 if must_ask_others else state.heartbeat_interval_s
 
-    def _next_heartbeat_in_s(self, answer: dict[str, Any], *, sent: int) -> float:
-        """Return the seconds until the next heartbeat.
-
-        It is due at once if an answer revokes queues that this member never took up,
-        because nothing else releases those. A heartbeat counts as their release if it
-        carries the generation that revoked them.
-        """
-        state = self._state
-        if all(queue in state.queues for queue in answer["revoked"]):
-            return state.heartbeat_interval_s
-        return (
-            0.0
-            if answer["generation"] > sent
-            else min(RECONFIRM_S, state.heartbeat_interval_s)
-        )
-
     def _apply_assignment(self, answer: dict[str, Any]) -> bool:
         """Apply the assignment. Return False if the answer contradicts the state here."""
         state = self._state
@@ -428,9 +423,12 @@ class Membership(Component):
             return True
         if (queue, epoch) in state.released:
             return False
-        topic, origin = item["topic"], item.get("origin_topic")
         granted = OwnedQueue(
-            topic=topic, queue=queue, epoch=epoch, stopped=stopped, origin_topic=origin
+            topic=item["topic"],
+            queue=queue,
+            epoch=epoch,
+            stopped=stopped,
+            origin_topic=item.get("origin_topic"),
         )
         if owned is None:
             state.add(granted)
@@ -480,9 +478,9 @@ class Membership(Component):
             state.changed.notify_all()
         if isinstance(error, ConnectFailed | AnswerLost):
             state.on_silent_broker()
-        message = with_hint(error, self._transport)
         self._failures.failed(
-            message, level=logging.INFO if error.code == "draining" else logging.WARNING
+            with_hint(error, self._transport),
+            level=logging.INFO if error.code == "draining" else logging.WARNING,
         )
         # A busy broker may give a new member a later time. A registered member may not wait
         # that long.
@@ -504,9 +502,9 @@ class Membership(Component):
                 or not state.consumer_id
             ):
                 return
-            detail = f"the application did not poll for max_poll_interval_ms={limit_s * 1000:.0f}"
             state.poll_timeout = MaxPollIntervalExceeded(
-                f"{detail}; its queues went to other members"
+                f"the application did not poll for max_poll_interval_ms={limit_s * 1000:.0f}; "
+                "its queues went to other members"
             )
         log.error("group %s: %s", self._group, state.poll_timeout)
         self.leave()

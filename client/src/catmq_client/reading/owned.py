@@ -97,7 +97,6 @@ class OwnedQueue:
 
     @property
     def name(self) -> AssignedQueue:
-        """The queue as applications see it."""
         return AssignedQueue(self.topic, self.queue, self.epoch)
 
     def fencing_fields(self) -> dict[str, Any]:
@@ -105,14 +104,12 @@ class OwnedQueue:
         return {"epoch": self.epoch}
 
     def copy_unacquired(self) -> OwnedQueue:
-        """Return the same grant, not acquired yet."""
-        origin = self.subscription if self.subscription != self.topic else None
         return OwnedQueue(
             topic=self.topic,
             queue=self.queue,
             epoch=self.epoch,
             stopped=self.stopped,
-            origin_topic=origin,
+            origin_topic=self.subscription if self.subscription != self.topic else None,
         )
 
     @property
@@ -135,12 +132,8 @@ class OwnedQueue:
 
         At least WINDOW if the lowest of them holds up too many others.
         """
-        unfinished_count = self.in_hand
-        return (
-            unfinished_count
-            if len(self._handed_out) < self.WINDOW
-            else max(unfinished_count, self.WINDOW)
-        )
+        is_held_up = len(self._handed_out) >= self.WINDOW
+        return max(self.in_hand, self.WINDOW) if is_held_up else self.in_hand
 
     def committable(self) -> int:
         """Return the lowest unfinished offset, which may be committed."""
@@ -155,9 +148,12 @@ class OwnedQueue:
         self.position = self.committed = offset
 
     def can_hand_out(self) -> bool:
-        """Return True if a message may be handed out."""
-        may_begin = self.revoked_until is None and lease_clock() < self.begin_deadline
-        return bool(self.buffer) and not self.is_suspended() and may_begin
+        return (
+            bool(self.buffer)
+            and not self.is_suspended()
+            and self.revoked_until is None
+            and lease_clock() < self.begin_deadline
+        )
 
     def blocks_handlers(self) -> bool:
         """Return True if no handler may begin now on a message that is handed out."""
@@ -172,7 +168,6 @@ class OwnedQueue:
         self.running += 1
 
     def is_suspended(self) -> bool:
-        """Return True if the queue is paused, stopped or halted."""
         return self.paused or self.halted or self.stopped
 
     def back_off(self, *, min_s: float = 0.0, max_s: float) -> None:
@@ -217,9 +212,8 @@ class OwnedQueue:
 
         The committable offset stays at the lowest unfinished offset.
         """
-        if version != self.version or offset in self.reporting:
-            return
-        if not self._handed_out or offset < self._handed_out[0]:
+        is_void = version != self.version or offset in self.reporting
+        if is_void or not self._handed_out or offset < self._handed_out[0]:
             return
         self._finished.add(offset)
         while self._handed_out and self._handed_out[0] in self._finished:
@@ -229,12 +223,11 @@ class OwnedQueue:
         """Mark as finished all that is handed out, except failed messages not stored for a
         retry.
         """
-        failed_offsets = (
+        self._handed_out = deque(
             [offset for offset in self._handed_out if offset in self.reporting]
             if self.reporting
             else ()
         )
-        self._handed_out = deque(failed_offsets)
         self._finished.clear()
 
     def mark_failed(self, offset: int) -> None:

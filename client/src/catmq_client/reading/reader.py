@@ -38,6 +38,7 @@ class Reader(AbstractContextManager["Reader[M]"], Generic[M]):
 
     options: ConsumerOptions | ShareConsumerOptions
     _state: GroupState
+    _reporter_class: type[Reporter] = Reporter
 
     def __init__(
         self,
@@ -90,7 +91,7 @@ class Reader(AbstractContextManager["Reader[M]"], Generic[M]):
             transport=transport,
             consumer_id=lambda: self._state.consumer_id,
         )
-        self._reporter = Reporter(
+        self._reporter = self._reporter_class(
             transport=transport,
             state=self._state,
             handle_error=self._membership.handle_error,
@@ -99,18 +100,14 @@ class Reader(AbstractContextManager["Reader[M]"], Generic[M]):
         # Queues with messages that the application has taken and not come back from.
         self._taken_queues: list[OwnedQueue] = []
         self._traced_messages: list[tuple[OwnedQueue, Message]] = []
-        self._assemble()
+        self._thread_bodies = self._assemble()
 
     def _configure(self, options: Mapping[str, Any]) -> None:
         """Check the options, and create the state."""
         raise NotImplementedError
 
-    def _assemble(self) -> None:
-        """Create the components that send requests."""
-        raise NotImplementedError
-
-    def _thread_targets(self) -> Iterable[Callable[[], object]]:
-        """Return the bodies of the background threads, without that of the membership."""
+    def _assemble(self) -> Iterable[Callable[[], object]]:
+        """Create the components that send requests. Return the bodies of their threads."""
         raise NotImplementedError
 
     def _finish_work(self, within_s: float) -> None:
@@ -118,7 +115,7 @@ class Reader(AbstractContextManager["Reader[M]"], Generic[M]):
         raise NotImplementedError
 
     def _close_timeout_s(self) -> float:
-        """Return how long close() may take by default."""
+
         raise NotImplementedError
 
     def _finish_taken(self) -> None:
@@ -281,7 +278,7 @@ class Reader(AbstractContextManager["Reader[M]"], Generic[M]):
         self._state.away_since = None
         if not self._started:
             self._started = True
-            for thread_body in (self._membership.run, *self._thread_targets()):
+            for thread_body in (self._membership.run, *self._thread_bodies):
                 threading.Thread(
                     target=thread_body, name="catmq-consumer", daemon=True
                 ).start()

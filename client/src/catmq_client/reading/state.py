@@ -187,13 +187,9 @@ class GroupState:
         """
         if time.monotonic() - self.changed_at > within_s:
             return False
-        expected_queues = (
-            owned
-            for owned in self.queues.values()
-            if not owned.acquired and owned.revoked_until is None
-        )
         return self.newest_generation > self.generation or any(
-            not owned.failures for owned in expected_queues
+            not owned.acquired and owned.revoked_until is None and not owned.failures
+            for owned in self.queues.values()
         )
 
     def fail_with(self, error: CatmqError) -> None:
@@ -213,7 +209,6 @@ class GroupState:
             return not self.closed
 
     def has_lease(self) -> bool:
-        """Return True if the lease has not ended, so that a handler may begin."""
         return lease_clock() < self.lease_until
 
     def extend_lease(self, until: float) -> None:
@@ -238,24 +233,21 @@ class GroupState:
         """
         if self.options.on_coordinator_loss is not None:
             return
-        ordered_queues = [
-            owned for owned in self.queues.values() if self.settings_of(owned).ordered
-        ]
         newly_limited = [
-            owned for owned in ordered_queues if owned.begin_deadline == math.inf
+            owned
+            for owned in self.queues.values()
+            if self.settings_of(owned).ordered and owned.begin_deadline == math.inf
         ]
         for owned in newly_limited:
             owned.begin_deadline = self.recorded_lease_until
         if newly_limited:
-            topics = ", ".join(sorted({owned.subscription for owned in newly_limited}))
             log.warning(
                 "heartbeats are not recorded: the ordered subscriptions of %s stop when "
                 "the lease ends",
-                topics,
+                ", ".join(sorted({owned.subscription for owned in newly_limited})),
             )
 
     def add(self, owned: OwnedQueue) -> None:
-        """Own a queue, which is to be acquired."""
         self.queues[owned.queue] = owned
         self._rotation.append(owned)
         self.changed_at = time.monotonic()
@@ -283,7 +275,6 @@ class GroupState:
         self.changed.notify_all()
 
     def lose_all(self) -> None:
-        """Lose all queues: the membership has ended."""
         for owned in [*self.queues.values()]:
             owned.next_grant = None
             self.lose(owned)
@@ -353,7 +344,6 @@ class GroupState:
         return None
 
     def all_halted(self) -> bool:
-        """Return True if queues are owned, and all of them have halted."""
         with self.changed:
             return bool(self.queues) and all(owned.halted for owned in self.queues.values())
 
@@ -391,7 +381,6 @@ class GroupState:
         self.changed.notify_all()
 
     def settings_of(self, owned: OwnedQueue) -> Settings:
-        """Return the settings of the subscription that a queue belongs to."""
         return self.settings.get(owned.subscription, DEFAULTS)
 
     def apply_settings(self, settings: dict[str, Settings]) -> None:
@@ -400,9 +389,10 @@ class GroupState:
         Messages that came by another filter are fetched again.
         """
         former = self.settings
-        topics_held = {owned.subscription for owned in self.queues.values()}
         settings = {
-            topic: former[topic] for topic in topics_held if topic in former
+            owned.subscription: former[owned.subscription]
+            for owned in self.queues.values()
+            if owned.subscription in former
         } | settings
         if settings == former:
             return
@@ -440,7 +430,6 @@ class GroupState:
         return self.buffered + sum(owned.in_hand for owned in self.queues.values())
 
     def fill(self, owned: OwnedQueue, messages: list[Message], next_offset: int) -> None:
-        """Add pulled messages to the buffer of a queue."""
         owned.buffer.extend(messages)
         owned.position = next_offset
         self.buffered += len(messages)

@@ -60,10 +60,9 @@ class Settings:
 
     @classmethod
     def by_topic(cls, answer: Mapping[str, Any]) -> dict[str, Settings]:
-        """Return the settings of each topic in a heartbeat's answer."""
-        subscriptions = answer.get("subscriptions", {})
         return {
-            topic: cls.from_answer(settings) for topic, settings in subscriptions.items()
+            topic: cls.from_answer(settings)
+            for topic, settings in answer.get("subscriptions", {}).items()
         }
 
     def same_filter(self, other: Settings) -> bool:
@@ -76,11 +75,9 @@ class Settings:
         >>> Settings(headers={"region": ("eu", "us")}).takes(None, {"region": "us"})
         True
         """
-        message_headers = headers or {}
-        headers_match = all(
-            message_headers.get(name) in values for name, values in self.headers.items()
+        return (not self.tags or tag in self.tags) and all(
+            (headers or {}).get(name) in values for name, values in self.headers.items()
         )
-        return headers_match and (not self.tags or tag in self.tags)
 
     def pause_s(self, retry: int) -> float:
         """Return the pause before the retry with this number, counted from 1.

@@ -27,7 +27,7 @@ from catmq_client.callables import check_handled
 from catmq_client.errors import HandlerFailed, HandlerTimeout, OptionError
 from catmq_client.http.backoff import delay_s
 from catmq_client.message import Message
-from catmq_client.reading.dispatcher import Dispatcher, Job, Task
+from catmq_client.reading.dispatcher import Dispatcher, Job
 from catmq_client.reading.failure_reports import Reporter
 from catmq_client.reading.state import GroupState
 from catmq_client.reading.subscription_settings import Settings
@@ -100,11 +100,10 @@ class Workers:
 
     def _follow_settings(self) -> None:
         """Apply changed settings. Called under the state's lock."""
-        settings = self._state.settings
         self._dispatcher.close_breakers(
             topic
-            for topic, subscription in settings.items()
-            if subscription.breaker_failures is None
+            for topic, settings in self._state.settings.items()
+            if settings.breaker_failures is None
         )
         self._resize()
 
@@ -120,8 +119,9 @@ class Workers:
             self._start_thread()
 
     def _start_thread(self) -> None:
-        name = f"catmq-handler-{next(self._numbers)}"
-        thread = threading.Thread(target=self._work, name=name, daemon=True)
+        thread = threading.Thread(
+            target=self._work, name=f"catmq-handler-{next(self._numbers)}", daemon=True
+        )
         with self._lock:
             self._threads = [t for t in self._threads if t.is_alive() or t.ident is None]
             self._threads.append(thread)
@@ -153,7 +153,6 @@ class Workers:
                     return
 
     def _handle(self, job: Job) -> None:
-        """Handle a job, unless it expires meanwhile."""
         if not self._begin_job(job):
             self._dispatcher.give_back(job)
             return
@@ -190,8 +189,7 @@ class Workers:
                 return False
             for task in job.tasks:
                 task.owned.begin(task.message.offset)
-            settings = state.settings_of(job.tasks[0].owned)
-            limit_ms = settings.handler_timeout_ms
+            limit_ms = state.settings_of(job.tasks[0].owned).handler_timeout_ms
             dispatcher.begin(job, None if limit_ms is None else limit_ms / 1000)
             first = job.tasks[0].message
             state.handlers[job.thread] = AtWork(job.began, first.queue, first.offset)
@@ -208,7 +206,19 @@ class Workers:
                     failed=error is not None or task.message.failed,
                 )
         if error is None:
-            self._after_success(job, settings)
+            state = self._state
+            has_failed_messages = any(task.message.failed for task in job.tasks)
+            # Under the same lock: the committer releases a revoked queue as soon as no
+            # handler is at work, and must commit its last message before.
+            with state.changed:
+                for task in job.tasks:
+                    state.finish(task.owned, task.message.offset, task.version)
+                self._end_work(job)
+            if has_failed_messages:
+                self._report_failure_to_breaker(job, settings)
+            elif self._dispatcher.record_success(job):
+                log.warning("%s: the handler works again", job.tasks[0].owned.subscription)
+            self._dispatcher.done(job)
         elif len(job.tasks) > 1:
             log.warning(
                 "the handler failed with %d messages: retrying one by one",
@@ -220,22 +230,6 @@ class Workers:
         else:
             self._after_failure(job, settings, error)
 
-    def _after_success(self, job: Job, settings: Settings) -> None:
-        """Finish the messages of a job whose handler returned."""
-        state = self._state
-        has_failed_messages = any(task.message.failed for task in job.tasks)
-        # Under the same lock: the committer releases a revoked queue as soon as no handler
-        # is at work, and must commit its last message before.
-        with state.changed:
-            for task in job.tasks:
-                state.finish(task.owned, task.message.offset, task.version)
-            self._end_work(job)
-        if has_failed_messages:
-            self._report_failure_to_breaker(job, settings)
-        elif self._dispatcher.record_success(job):
-            log.warning("%s: the handler works again", job.tasks[0].owned.subscription)
-        self._dispatcher.done(job)
-
     def _after_failure(self, job: Job, settings: Settings, error: BaseException) -> None:
         """Retry the message in place, report it, or halt its queue."""
         task, slot = job.tasks[0], job.slot
@@ -246,10 +240,24 @@ class Workers:
         state = self._state
         with state.changed:
             state.failed += 1
-            pause_s = self._retry_in_place_s(task, settings, slot.tries)
+            # The pause before the next try in place; None if there is none.
+            pause_s: float | None = None
+            options = state.options
+            has_no_retry_topic = task.owned.subscription in state.no_retry_topics
+            min_tries = MIN_TRIES_IN_PLACE if has_no_retry_topic else 1
+            if settings.ordered and slot.tries <= settings.retries:
+                pause_s = min(ORDERED_PAUSE_S, settings.pause_s(slot.tries))
+            elif not settings.ordered and slot.tries < max(
+                options.handler_attempts, min_tries
+            ):
+                pause_s = delay_s(
+                    slot.tries - 1,
+                    base_s=options.retry_backoff_ms / 1000,
+                    max_s=options.retry_backoff_max_ms / 1000,
+                )
             if self._dispatcher.is_void(task):
                 pause_s = 0.0
-            elif pause_s is None and task.owned.subscription in state.no_retry_topics:
+            elif pause_s is None and has_no_retry_topic:
                 detail = (
                     f"{task.message!r}: the handler failed {slot.tries} times, its queue is "
                     f"stopped: {error!r}"
@@ -268,28 +276,12 @@ class Workers:
             task.message.tries = slot.tries if settings.ordered else 0
             self._dispatcher.give_back(job, pause_s=pause_s)
 
-    def _retry_in_place_s(self, task: Task, settings: Settings, tries: int) -> float | None:
-        """Return the pause before the next try in place, or None if there is none."""
-        if settings.ordered:
-            pause_s = min(ORDERED_PAUSE_S, settings.pause_s(tries))
-            return None if tries > settings.retries else pause_s
-        options = self._state.options
-        has_no_retry_topic = task.owned.subscription in self._state.no_retry_topics
-        if tries >= max(
-            options.handler_attempts, MIN_TRIES_IN_PLACE if has_no_retry_topic else 1
-        ):
-            return None
-        base_s, max_s = options.retry_backoff_ms / 1000, options.retry_backoff_max_ms / 1000
-        return delay_s(tries - 1, base_s=base_s, max_s=max_s)
-
     def _report_failure_to_breaker(self, job: Job, settings: Settings) -> None:
-        """Note a failure for the breaker, and log if it opens."""
         if self._dispatcher.record_failure(job, settings):
-            topic, pause_s = job.tasks[0].owned.subscription, settings.breaker_pause_s
             log.error(
                 "%s: the handler keeps failing: paused for %d s, then one message is tried",
-                topic,
-                pause_s,
+                job.tasks[0].owned.subscription,
+                settings.breaker_pause_s,
             )
 
     def _end_work(self, job: Job) -> None:

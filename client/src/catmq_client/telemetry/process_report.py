@@ -68,10 +68,8 @@ class ProcessReports:
 
     def was_refused(self, error: CatmqError) -> bool:
         """Return True if a heartbeat was refused for its report alone. Reports then pause."""
-        refused = isinstance(error, InvalidRequest) and bool(error.errors)
-        if not refused or not all(
-            wrong.field.split(".")[0] == FIELD for wrong in error.errors
-        ):
+        fields = {wrong.field.split(".")[0] for wrong in error.errors}
+        if not isinstance(error, InvalidRequest) or fields != {FIELD}:
             return False
         self._next_at = time.monotonic() + PAUSE_S
         return True
@@ -90,10 +88,9 @@ def report(state: Process, now: float) -> dict[str, Any]:
     }
     if at_work:
         oldest = min(at_work)
-        running_ms = max(0, round(1000 * (now - oldest.since)))
         fields["slowest"] = {
             "queue": oldest.queue,
             "offset": oldest.offset,
-            "running_ms": running_ms,
+            "running_ms": max(0, round(1000 * (now - oldest.since))),
         }
     return fields

@@ -70,13 +70,12 @@ class Traces:
         `began` is its monotonic start. A retry has the queue and offset of the message that
         failed first, so all attempts at a message are traced or none.
         """
-        origin = message.origin
-        queue, offset = (
-            (origin.queue, origin.offset) if origin else (message.queue, message.offset)
-        )
-        if not is_traced(queue, offset, percent):
+        first = message.origin or message
+        if not is_traced(first.queue, first.offset, percent):
             return
-        trace = _Trace(queue, offset, message.attempt, failed, began, time.monotonic())
+        trace = _Trace(
+            first.queue, first.offset, message.attempt, failed, began, time.monotonic()
+        )
         with self._changed:
             if self._closed or len(self._waiting) >= MAX_WAITING:
                 return
@@ -106,35 +105,31 @@ class Traces:
                 self._changed.wait_for(lambda: self._closed, SEND_EVERY_S)
                 traces, self._waiting = self._waiting, []
                 closed = self._closed
-            if traces:
-                self._send(traces)
-
-    def _send(self, traces: list[_Trace]) -> None:
-        consumer_id = self._consumer_id()
-        if consumer_id is None:
-            return
-        now = time.monotonic()
-        body: dict[str, Any] = {
-            "traces": [
-                {
-                    "queue": trace.queue,
-                    "offset": trace.offset,
-                    "attempt": trace.attempt,
-                    "outcome": "failed" if trace.failed else "handled",
-                    "ago_ms": round(1000 * (now - trace.began)),
-                    "took_ms": round(1000 * (trace.ended - trace.began)),
-                }
-                for trace in traces
-            ]
-        }
-        try:
-            self._transport.request(
-                "POST",
-                api_path("consumers", consumer_id, "traces"),
-                body=body,
-                timeout_s=TIMEOUT_S,
-            )
-        except CatmqError as error:
-            log.debug("%d traces are dropped: %s", len(traces), error)
-        except Exception:
-            log.exception("internal error while sending traces; continuing")
+            consumer_id = self._consumer_id()
+            if not traces or consumer_id is None:
+                continue
+            now = time.monotonic()
+            body: dict[str, Any] = {
+                "traces": [
+                    {
+                        "queue": trace.queue,
+                        "offset": trace.offset,
+                        "attempt": trace.attempt,
+                        "outcome": "failed" if trace.failed else "handled",
+                        "ago_ms": round(1000 * (now - trace.began)),
+                        "took_ms": round(1000 * (trace.ended - trace.began)),
+                    }
+                    for trace in traces
+                ]
+            }
+            try:
+                self._transport.request(
+                    "POST",
+                    api_path("consumers", consumer_id, "traces"),
+                    body=body,
+                    timeout_s=TIMEOUT_S,
+                )
+            except CatmqError as error:
+                log.debug("%d traces are dropped: %s", len(traces), error)
+            except Exception:
+                log.exception("internal error while sending traces; continuing")

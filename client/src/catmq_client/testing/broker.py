@@ -130,8 +130,10 @@ class FakeBroker:
     def committed(self, group: str) -> dict[int, int]:
         """Return the committed offset of each queue of a group."""
         with self._changed:
-            positions = self.find_group(group).positions
-            return {queue: position.committed for queue, position in positions.items()}
+            return {
+                queue: position.committed
+                for queue, position in self.find_group(group).positions.items()
+            }
 
     def runs(self, group: str) -> list[FakeRun]:
         """Return the runs of a share group: messages that are leased, or that wait to be
@@ -146,7 +148,6 @@ class FakeBroker:
             return [failed for failed in self.failures.waiting if failed.group == group]
 
     def dead(self, group: str) -> list[FailedMessage]:
-        """Return the dead letters of a group."""
         with self._changed:
             return [failed for failed in self.failures.dead if failed.group == group]
 
@@ -231,13 +232,15 @@ class FakeBroker:
     def find_group(self, name: str) -> FakeGroup:
         """Return a group, or raise NotFound, which names the command that creates it."""
         if name not in self.groups:
-            detail = f"there is no group {name}; make it with: catmq group create {name}"
-            raise NotFound(detail, code="group_not_found", status=404)
+            raise NotFound(
+                f"there is no group {name}; make it with: catmq group create {name}",
+                code="group_not_found",
+                status=404,
+            )
         return self.groups[name]
 
     def ensure_group(self, name: str, body: dict[str, Any]) -> FakeGroup:
         """Return a group. If it is new, it is created with the settings of a registration."""
-        timeout_ms = body.get("session_timeout_ms") or self.session_timeout_ms
         group_class = FakeShareGroup if body.get("mode") == "share" else FakeGroup
         if name not in self.groups:
             share_settings = {
@@ -250,7 +253,11 @@ class FakeBroker:
                     f"{', '.join(share_settings)}: only for mode share", status=422
                 )
             self.groups[name] = group_class(
-                name, clock=self.clock, session_timeout_ms=timeout_ms, **share_settings
+                name,
+                clock=self.clock,
+                session_timeout_ms=body.get("session_timeout_ms")
+                or self.session_timeout_ms,
+                **share_settings,
             )
         return self.find_group(name)
 
@@ -264,10 +271,14 @@ class FakeBroker:
     def _raise_fault(self, method: str, path: str, *, after: bool) -> None:
         # In the order of planting: a later error is raised when the earlier errors are used
         # up.
-        active_faults = (
-            f for f in self._faults if f.left > 0 and f.pattern.search(f"{method} {path}")
+        fault = next(
+            (
+                f
+                for f in self._faults
+                if f.left > 0 and f.pattern.search(f"{method} {path}")
+            ),
+            None,
         )
-        fault = next(active_faults, None)
         if fault is not None and fault.after == after:
             fault.left -= 1
             raise fault.error
@@ -279,7 +290,6 @@ class FakeBroker:
                 raise ConnectFailed(f"{name} is cut off")
 
     def _group_of(self, consumer_id: str) -> FakeGroup:
-        """Return the group of a consumer id, or raise NotFound."""
         for group in self.groups.values():
             if group.knows_consumer(consumer_id):
                 return group
@@ -319,9 +329,9 @@ class FakeBroker:
             self.ensure_group(group, body) if topics else self.find_group(group)
         )
         settings = {
-            name: body.get(name) for name in ("mode", "session_timeout_ms", "instance_id")
+            **{n: body.get(n) for n in ("mode", "session_timeout_ms", "instance_id")},
+            **{name: body[name] for name in SETTINGS if name in body},
         }
-        settings |= {name: body[name] for name in SETTINGS if name in body}
         consumer_id = consumer_group.join(
             body.get("instance_id") or body["name"], body["incarnation"], **settings
         )
@@ -336,16 +346,22 @@ class FakeBroker:
 
     def _acquire(self, consumer: str, body: dict[str, Any]) -> dict[str, Any]:
         group = self._owning_group(consumer)
-        acquired = [group.acquire(consumer, q["queue"], q["epoch"]) for q in body["queues"]]
-        return {"queues": acquired, "generation": group.generation}
+        return {
+            "queues": [
+                group.acquire(consumer, q["queue"], q["epoch"]) for q in body["queues"]
+            ],
+            "generation": group.generation,
+        }
 
     def _commit(self, consumer: str, body: dict[str, Any]) -> dict[str, Any]:
         group = self._owning_group(consumer)
-        results = [
-            group.commit(consumer, entry["queue"], entry["epoch"], entry["offset"])
-            for entry in body["offsets"]
-        ]
-        return {"results": results, "generation": group.generation}
+        return {
+            "results": [
+                group.commit(consumer, entry["queue"], entry["epoch"], entry["offset"])
+                for entry in body["offsets"]
+            ],
+            "generation": group.generation,
+        }
 
     def _pull(self, consumer: str, body: dict[str, Any]) -> dict[str, Any]:
         group = self._owning_group(consumer)
@@ -360,12 +376,11 @@ class FakeBroker:
                 queue["messages"] or queue["state"] not in _NO_NEWS_STATES
                 for queue in queues
             )
-            answer = {
+            return {
                 "generation": max(group.generation, body["generation"]),
                 "queues": queues,
                 "assignment_changed": has_changed,
-            }
-            return answer, has_news
+            }, has_news
 
         return self._long_poll(group, body["wait_ms"], read)
 
@@ -392,16 +407,20 @@ class FakeBroker:
         group = self._group_of(consumer)
         if group.owns_queues:
             return group
-        detail = (
+        raise Conflict(
             f"group {group.name} is a share group: its members lease messages, and own "
-            "no queues"
+            "no queues",
+            code="group_settings_differ",
+            status=409,
         )
-        raise Conflict(detail, code="group_settings_differ", status=409)
 
     def _share_group(self, group: FakeGroup) -> FakeShareGroup:
         if not isinstance(group, FakeShareGroup):
-            detail = f"group {group.name} is no share group: its mode is {group.mode}"
-            raise Conflict(detail, code="group_settings_differ", status=409)
+            raise Conflict(
+                f"group {group.name} is no share group: its mode is {group.mode}",
+                code="group_settings_differ",
+                status=409,
+            )
         return group
 
     def _share(self, consumer: str, body: dict[str, Any]) -> dict[str, Any]:
@@ -413,24 +432,22 @@ class FakeBroker:
             # The member may be cut off while its pull waits.
             self._raise_if_cut_off(f"/consumers/{consumer}", body)
             runs = group.take(consumer, body)
-            answer = {"generation": group.generation, "runs": runs, "done": done}
-            return {**answer, "queues": []}, bool(runs)
+            answer = {
+                "generation": group.generation,
+                "runs": runs,
+                "done": done,
+                "queues": [],
+            }
+            return answer, bool(runs)
 
         return self._long_poll(group, body.get("wait_ms", 0), lease)
 
     def _share_done(self, consumer: str, body: dict[str, Any]) -> dict[str, Any]:
         group = self._share_group(self._group_of(consumer))
-        done = [group.done(report) for report in body["done"]]
-        return {"generation": group.generation, "done": done}
-
-    def _share_runs(self, group: str) -> dict[str, Any]:
-        share_group = self._share_group(self.find_group(group))
-        runs = sorted(share_group.runs, key=lambda run: (run.queue.id, run.first, run.end))
-        return {"runs": [share_group.operator_view(run) for run in runs], "away": []}
-
-    def _free_runs(self, group: str, body: dict[str, Any]) -> dict[str, Any]:
-        share_group = self._share_group(self.find_group(group))
-        return {"released": share_group.free(body["queue"], body["first"])}
+        return {
+            "generation": group.generation,
+            "done": [group.done(report) for report in body["done"]],
+        }
 
     def interrupted(self) -> bool:
         """Return True if waiting pulls are to be answered; a hook for tests of the client."""
@@ -441,11 +458,14 @@ class FakeBroker:
         if any(settings.get("delay_s") for settings in group.delivery.values()):
             # no event marks the end of a delay, so the pull checks for it
             return DELAY_STEP_S
-        due_times = [failed.due_at_ms for failed in self.failures.waiting]
-        due_times += [delayed.due_at_ms for delayed in self.topics.delayed]
-        if isinstance(group, FakeShareGroup):
-            due_times += [run.lease_until_ms for run in group.runs]
-        return self.clock.seconds_to(due_times)
+        runs = group.runs if isinstance(group, FakeShareGroup) else ()
+        return self.clock.seconds_to(
+            [
+                *(failed.due_at_ms for failed in self.failures.waiting),
+                *(delayed.due_at_ms for delayed in self.topics.delayed),
+                *(run.lease_until_ms for run in runs),
+            ]
+        )
 
 
 # Handlers of requests, called with the variables of the path and the body. None is an empty
@@ -474,8 +494,14 @@ _ROUTES: dict[str, Callable[..., dict[str, Any] | None]] = {
     "POST consumers/([^/]+)/pull": FakeBroker._pull,
     "POST consumers/([^/]+)/share": FakeBroker._share,
     "POST consumers/([^/]+)/share/done": FakeBroker._share_done,
-    "GET groups/([^/]+)/share/runs": lambda fake, group, _: fake._share_runs(group),
-    "POST groups/([^/]+)/share/runs/release": FakeBroker._free_runs,
+    "GET groups/([^/]+)/share/runs": lambda fake, group, _: fake._share_group(
+        fake.find_group(group)
+    ).operator_view(),
+    "POST groups/([^/]+)/share/runs/release": lambda fake, group, body: {
+        "released": fake._share_group(fake.find_group(group)).free(
+            body["queue"], body["first"]
+        )
+    },
     "DELETE consumers/([^/]+)": lambda fake, consumer, _: fake._group_of(consumer).leave(
         consumer
     ),

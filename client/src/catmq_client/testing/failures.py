@@ -29,7 +29,6 @@ class FailedMessage:
 
     @property
     def topic(self) -> str:
-        """The topic that the message was sent to."""
         return str((self.message.origin or {})["topic"])
 
 
@@ -88,12 +87,9 @@ class FakeFailures:
     def move_due(self, group: FakeGroup) -> None:
         """Store copies of the messages whose retry is due in the group's retry topics."""
         now = self._topics.clock.now_ms()
-        due_messages = [
-            failed
-            for failed in self.waiting
-            if failed.group == group.name and failed.due_at_ms <= now
-        ]
-        for failed in sorted(due_messages, key=lambda failed: failed.due_at_ms):
+        for failed in sorted(self.waiting, key=lambda failed: failed.due_at_ms):
+            if failed.group != group.name or failed.due_at_ms > now:
+                continue
             self.waiting.remove(failed)
             name = f"{group.name}_{failed.topic}_fail"
             # As at a broker, the retry topic is created with the first retry.
@@ -101,19 +97,19 @@ class FakeFailures:
                 self._topics.create(name, queues=1, origin_topic=failed.topic)
             (queue,) = self._topics.find(name).queues
             group.subscribe([queue], start="earliest")
-            copy = replace(
-                failed.message,
-                topic=name,
-                queue=queue.id,
-                offset=queue.head,
-                stored_at_ms=now,
+            queue.messages.append(
+                replace(
+                    failed.message,
+                    topic=name,
+                    queue=queue.id,
+                    offset=queue.head,
+                    stored_at_ms=now,
+                )
             )
-            queue.messages.append(copy)
 
     def _store(
         self, group: FakeGroup, position: Position, entry: dict[str, Any]
     ) -> tuple[str, dict[str, int]]:
-        """Store a failure, as a retry or as a dead letter."""
         (message,) = position.queue.between(entry["offset"], 1)
         attempt, error = message.attempt + 1, (entry.get("error") or "")[:2_000]
         # A retry that fails again keeps the origin of the first failure.

@@ -100,11 +100,9 @@ class FakeGroup:
             self._ended_members[consumer_id] = reason
 
     def knows_consumer(self, consumer_id: str) -> bool:
-        """Return True if the consumer id is or was that of a member."""
         return consumer_id in self._members or consumer_id in self._ended_members
 
     def settings(self, topic: str) -> Settings:
-        """Return the delivery settings of a topic."""
         return Settings.from_answer(self.delivery.get(topic, {}))
 
     def configure(self, topic: str, settings: Mapping[str, Any]) -> None:
@@ -117,10 +115,13 @@ class FakeGroup:
     ) -> dict[str, Any]:
         """Return the assigned and revoked queues, and the settings of their subscriptions."""
         self._check(consumer_id)
-        positions = self.positions.values() if self.owns_queues else ()
         return {
             "generation": self.generation,
-            "assigned": [self.assigned(position) for position in positions],
+            "assigned": [
+                self.assigned(position)
+                for position in self.positions.values()
+                if self.owns_queues
+            ],
             "revoked": sorted({entry["queue"] for entry in owned} - set(self.positions)),
             "subscriptions": self.subscriptions(self.positions.values()),
         }
@@ -175,23 +176,26 @@ class FakeGroup:
                 break
             if settings.takes(message.tag, message.headers):
                 messages.append(message)
-        answer = pulled(queue.id, "ok", next_offset, head=queue.head)
-        return {**answer, "messages": [message.view() for message in messages]}
+        return {
+            **pulled(queue.id, "ok", next_offset, head=queue.head),
+            "messages": [message.view() for message in messages],
+        }
 
     def assigned(self, position: Position) -> dict[str, Any]:
-        """Return an assigned queue as a heartbeat answers it."""
         return {**position.queue.identity(), "epoch": position.epoch, "stopped": False}
 
     def subscriptions(self, positions: Iterable[Position]) -> dict[str, dict[str, Any]]:
         """Return the delivery settings by topic as a heartbeat answers them."""
-        topics = {position.queue.subscribed_topic for position in positions}
-        settings = {topic: asdict(self.settings(topic)).items() for topic in topics}
-        set_values = {
-            topic: {name: value for name, value in settings[topic] if value is not None}
-            for topic in topics
+        settings = {
+            topic: {
+                name: value
+                for name, value in asdict(self.settings(topic)).items()
+                if value is not None
+            }
+            for topic in {position.queue.subscribed_topic for position in positions}
         }
         # Through JSON, as over HTTP: tuples become lists.
-        subscriptions: dict[str, dict[str, Any]] = json.loads(json.dumps(set_values))
+        subscriptions: dict[str, dict[str, Any]] = json.loads(json.dumps(settings))
         return subscriptions
 
     def filter_of(self, queue: FakeQueue) -> Settings:
@@ -202,8 +206,11 @@ class FakeGroup:
     def _check_settings(self, settings: Mapping[str, Any]) -> None:
         """Raise if a consumer that wants these settings may not register."""
         if settings.get("mode") == "share":
-            detail = f"group {self.name} has mode {self.mode}"
-            raise Conflict(detail, code="group_settings_differ", status=409)
+            raise Conflict(
+                f"group {self.name} has mode {self.mode}",
+                code="group_settings_differ",
+                status=409,
+            )
         if settings.get("mode") not in (None, self.mode):
             raise unsupported(f"groups with mode {settings['mode']}")
 

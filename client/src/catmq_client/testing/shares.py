@@ -37,7 +37,6 @@ class FakeRun:
 
     @property
     def left(self) -> list[int]:
-        """The offsets that are not finished."""
         return [offset for offset in range(self.first, self.end) if offset not in self.done]
 
     @property
@@ -89,12 +88,11 @@ class FakeShareGroup(FakeGroup):
             # The answer to an earlier pull was lost: its runs are leased, but not held by
             # the member.
             held = {held_run["grant"] for held_run in body.get("holding", ())}
-            lost_runs = [
-                run
+            views = [
+                {**self._view(run), "recovered": True}
                 for run in self.runs
                 if run.owner == consumer_id and run.grant not in held
             ]
-            views = [{**self._view(run), "recovered": True} for run in lost_runs]
         for position in () if views else self._readable(body.get("topics") or ()):
             due_runs = [*self._due(position.queue, limit)]
             runs = due_runs or [*self._new(position.queue, limit)]
@@ -103,11 +101,10 @@ class FakeShareGroup(FakeGroup):
             counts_later = bool(due_runs) or self.share_settings["max_deliveries"] == 1
             is_counted = not (body.get("count_begun") and counts_later)
             until_ms = self.clock.now_ms() + self.share_settings["lease_ms"]
+            settings = self.filter_of(position.queue)
             for run in runs:
                 run.lease_to(consumer_id, until_ms=until_ms, is_counted=is_counted)
                 self._granted[run.grant] = run
-            settings = self.filter_of(position.queue)
-            for run in runs:
                 run.done |= {
                     message.offset
                     for message in position.queue.between(run.first, run.end - run.first)
@@ -138,15 +135,19 @@ class FakeShareGroup(FakeGroup):
         begun, delivery = report.get("begun"), report.get("delivery", 0) or run.deliveries
         is_other_delivery = not run.deliveries <= delivery <= run.deliveries + 1
         if is_other_delivery or (begun is not None and not report.get("delivery")):
-            detail = f"delivery: {delivery} is not the number that came with this run"
-            return {**run_fields, "state": "invalid", "detail": detail}
+            return {
+                **run_fields,
+                "state": "invalid",
+                "detail": f"delivery: {delivery} is not the number that came with this run",
+            }
         is_same_place = (run.queue.id, run.first) == (report["queue"], report["first"])
         if outside or is_empty or not is_same_place:
-            detail = (
-                f"offsets {run.first} to {run.end - 1} of queue {run.queue.id} are "
-                "leased under this grant"
-            )
-            return {**run_fields, "state": "invalid", "detail": detail}
+            return {
+                **run_fields,
+                "state": "invalid",
+                "detail": f"offsets {run.first} to {run.end - 1} of queue {run.queue.id} are "
+                "leased under this grant",
+            }
         run.done |= set(run.left) if report.get("all") else finished
         if begun is not None:
             run.deliveries, run.is_counted = delivery - (not begun), begun
@@ -168,26 +169,31 @@ class FakeShareGroup(FakeGroup):
 
     def free(self, queue: int, first: int) -> int:
         """End the leases of the runs that begin at an offset. Return their number."""
-        now_ms = self.clock.now_ms()
         runs = [run for run in self.runs if (run.queue.id, run.first) == (queue, first)]
         for run in runs:
-            run.lease_until_ms = min(run.lease_until_ms, now_ms)
+            run.lease_until_ms = min(run.lease_until_ms, self.clock.now_ms())
         return len(runs)
 
-    def operator_view(self, run: FakeRun) -> dict[str, Any]:
-        """Return a run as operators see it."""
-        name, _ = self._members.get(run.owner, (None, None))
+    def operator_view(self) -> dict[str, Any]:
+        """Return the runs as operators see them."""
+        runs = sorted(self.runs, key=lambda run: (run.queue.id, run.first, run.end))
         return {
-            "topic": run.queue.topic,
-            "queue": run.queue.id,
-            "number": run.queue.number,
-            "first": run.first,
-            "end": run.end,
-            "owner": name,
-            "deliveries": run.deliveries,
-            "messages": len(run.left),
-            "finished": run.end - run.first - len(run.left),
-            "lease_left_ms": run.lease_until_ms - self.clock.now_ms(),
+            "runs": [
+                {
+                    "topic": run.queue.topic,
+                    "queue": run.queue.id,
+                    "number": run.queue.number,
+                    "first": run.first,
+                    "end": run.end,
+                    "owner": self._members.get(run.owner, (None, None))[0],
+                    "deliveries": run.deliveries,
+                    "messages": len(run.left),
+                    "finished": run.end - run.first - len(run.left),
+                    "lease_left_ms": run.lease_until_ms - self.clock.now_ms(),
+                }
+                for run in runs
+            ],
+            "away": [],
         }
 
     def take_exhausted(self) -> Iterator[tuple[Position, int, int]]:
@@ -208,13 +214,14 @@ class FakeShareGroup(FakeGroup):
 
     def settle(self) -> None:
         """Remove finished runs. The committed offset is the lowest unfinished offset."""
-        for run in [run for run in self.runs if not run.left]:
-            self.runs.remove(run)
+        self.runs = [run for run in self.runs if run.left]
         for queue, position in self.positions.items():
-            # Offsets from here on have never been leased.
-            ends = [self._next_offsets.get(queue, position.committed)]
+            # Offsets from `_next_offsets` on have never been leased.
             position.committed = min(
-                [*ends, *(run.left[0] for run in self.runs if run.queue.id == queue)]
+                [
+                    self._next_offsets.get(queue, position.committed),
+                    *(run.left[0] for run in self.runs if run.queue.id == queue),
+                ]
             )
 
     def _readable(self, topics: Iterable[str]) -> list[Position]:
@@ -227,8 +234,11 @@ class FakeShareGroup(FakeGroup):
         }
         missing = [topic for topic in requested if topic not in subscribed]
         if missing:
-            detail = f"group {self.name} does not read {missing[0]}"
-            raise NotFound(detail, code="subscription_not_found", status=404)
+            raise NotFound(
+                f"group {self.name} does not read {missing[0]}",
+                code="subscription_not_found",
+                status=404,
+            )
         self._rotation += 1
         positions_in_order = list[Position]()
         for topic in requested or subscribed:
@@ -270,12 +280,15 @@ class FakeShareGroup(FakeGroup):
             queue.low, self._next_offsets.get(queue.id, self.positions[queue.id].committed)
         )
         visible_until_ms = self.clock.now_ms() - self.filter_of(queue).delay_s * 1000
-        delayed_offsets = (
-            message.offset
-            for message in queue.between(first, queue.head - first)
-            if message.stored_at_ms > visible_until_ms
+        end_of_visible = next(
+            (
+                message.offset
+                for message in queue.between(first, queue.head - first)
+                if message.stored_at_ms > visible_until_ms
+            ),
+            queue.head,
         )
-        backlog = next(delayed_offsets, queue.head) - first
+        backlog = end_of_visible - first
         # Rounded up, so that the last message is leased, too.
         fair_share = max(1, -(-backlog // max(1, len(self._members))))
         self._next_offsets[queue.id] = end = first + min(backlog, fair_share, limit)
@@ -285,7 +298,6 @@ class FakeShareGroup(FakeGroup):
             yield self.runs[-1]
 
     def _is_delivered_alone(self, delivery: int) -> bool:
-        """Return True if messages of this delivery are delivered alone."""
         return delivery >= min(
             SUSPECT_FROM, self.share_settings["max_deliveries"] or SUSPECT_FROM
         )
@@ -299,7 +311,6 @@ class FakeShareGroup(FakeGroup):
         return free
 
     def _view(self, run: FakeRun) -> dict[str, Any]:
-        """Return a run as a pull answers it."""
         left, queue = set(run.left), run.queue
         messages = queue.between(run.first, run.end - run.first)
         return {
@@ -315,7 +326,6 @@ class FakeShareGroup(FakeGroup):
         }
 
     def _run_of_grant(self, grant: str) -> FakeRun | None:
-        """Return the run that is leased under a grant, or None."""
         run = self._granted.get(grant)
         return run if run in self.runs and run is not None and run.grant == grant else None
 
@@ -332,10 +342,11 @@ class FakeShareGroup(FakeGroup):
         }
         if conflicts:
             values = ", ".join(f"{name} {value}" for name, value in conflicts.items())
-            errors = [FieldError(name, f"is {value}") for name, value in conflicts.items()]
             raise Conflict(
                 f"group {self.name} has {values}",
                 code="group_settings_differ",
-                errors=errors,
+                errors=[
+                    FieldError(name, f"is {value}") for name, value in conflicts.items()
+                ],
                 status=409,
             )

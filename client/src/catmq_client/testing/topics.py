@@ -38,8 +38,8 @@ class FakeClock:
 
     def seconds_to(self, times_ms: Iterable[int]) -> float:
         """Return the seconds until the earliest of some times, or a day if there are none."""
-        first = min(times_ms, default=None)
-        return 86_400.0 if first is None else max(0.0, (first - self.now_ms()) / 1000)
+        now_ms = self.now_ms()
+        return max(0.0, (min(times_ms, default=now_ms + 86_400_000) - now_ms) / 1000)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,19 +66,18 @@ class StoredMessage:
         return f"{self.queue}-{self.offset}"
 
     def view(self) -> dict[str, Any]:
-        """Return the message as a pull answers it."""
-        names = [
-            "offset",
-            "message_id",
-            "key",
-            "tag",
-            "headers",
-            "trace_id",
-            "stored_at_ms",
-            "attempt",
-        ]
-        view = {name: getattr(self, name) for name in names} | {"body_bytes": self.body}
-        return view if self.origin is None else {**view, "origin": self.origin}
+        return {
+            "offset": self.offset,
+            "message_id": self.message_id,
+            "key": self.key,
+            "tag": self.tag,
+            "headers": self.headers,
+            "trace_id": self.trace_id,
+            "stored_at_ms": self.stored_at_ms,
+            "attempt": self.attempt,
+            "body_bytes": self.body,
+            **({} if self.origin is None else {"origin": self.origin}),
+        }
 
 
 @dataclass(slots=True)
@@ -108,11 +107,13 @@ class FakeQueue:
 
     def identity(self) -> dict[str, Any]:
         """Return the fields by which answers name the queue."""
-        origin = {"origin_topic": self.origin_topic} if self.origin_topic else {}
-        return {"topic": self.topic, "queue": self.id, **origin}
+        return {
+            "topic": self.topic,
+            "queue": self.id,
+            **({"origin_topic": self.origin_topic} if self.origin_topic else {}),
+        }
 
     def between(self, offset: int, limit: int) -> list[StoredMessage]:
-        """Return at most `limit` messages from `offset` on."""
         return self.messages[offset - self.low : offset - self.low + limit]
 
 
@@ -129,14 +130,19 @@ class FakeTopic:
     version: int = 1
 
     def view(self) -> dict[str, Any]:
-        """Return the topic as GET /api/v1/topics/{topic} answers it."""
-        names = ("number", "node", "state", "low", "head")
         return {
             "name": self.name,
             "kind": "normal",
             "state": "ready",
             "queues": [
-                {"queue": queue.id, **{name: getattr(queue, name) for name in names}}
+                {
+                    "queue": queue.id,
+                    "number": queue.number,
+                    "node": queue.node,
+                    "state": queue.state,
+                    "low": queue.low,
+                    "head": queue.head,
+                }
                 for queue in self.queues
             ],
             "layout": {"version": self.version, "slots": self.slots},
@@ -186,10 +192,13 @@ class FakeTopics:
         return self.by_name[name]
 
     def find(self, name: str) -> FakeTopic:
-        """Return a topic, or raise NotFound."""
         if name not in self.by_name:
-            detail = f"there is no topic {name}; make it with: catmq topic create {name} --queues 4"
-            raise NotFound(detail, code="topic_not_found", status=404)
+            raise NotFound(
+                f"there is no topic {name}; make it with: "
+                f"catmq topic create {name} --queues 4",
+                code="topic_not_found",
+                status=404,
+            )
         return self.by_name[name]
 
     def publish(self, name: str, body: dict[str, Any]) -> list[dict[str, Any]]:
@@ -237,10 +246,11 @@ class FakeTopics:
             return topic.slots[slot_of(key)]
         queue_states = {queue.id: queue.state for queue in topic.queues}
         if queue_id is not None and queue_id not in queue_states:
-            detail = (
-                f"messages[{index}].queue: {queue_id} is not a queue of topic {topic.name}"
+            raise NotFound(
+                f"messages[{index}].queue: {queue_id} is not a queue of topic {topic.name}",
+                code="queue_not_found",
+                status=404,
             )
-            raise NotFound(detail, code="queue_not_found", status=404)
         if queue_id is not None and (
             message.get("queue_strict", True) or queue_states[queue_id] == "read_write"
         ):
@@ -275,13 +285,16 @@ class FakeTopics:
     def store(
         self, topic: FakeTopic, queue: FakeQueue, message: dict[str, Any]
     ) -> dict[str, Any]:
-        """Append a message to a queue. Return its receipt."""
-        fields: dict[str, Any] = {
-            name: message.get(name) for name in ("key", "tag", "headers", "trace_id")
-        }
-        now, body = self.clock.now_ms(), body_of(message)
         stored = StoredMessage(
-            topic.name, queue.id, queue.head, body, stored_at_ms=now, **fields
+            topic.name,
+            queue.id,
+            queue.head,
+            body_of(message),
+            key=message.get("key"),
+            tag=message.get("tag"),
+            headers=message.get("headers"),
+            trace_id=message.get("trace_id"),
+            stored_at_ms=self.clock.now_ms(),
         )
         queue.messages.append(stored)
         return {"queue": queue.id, "offset": stored.offset, "message_id": stored.message_id}
@@ -292,10 +305,8 @@ class FakeTopics:
         for delayed_message in sorted(self.delayed, key=lambda delayed: delayed.due_at_ms):
             if delayed_message.due_at_ms <= now:
                 self.delayed.remove(delayed_message)
-                headers = {
-                    **(delayed_message.message.get("headers") or {}),
-                    ID_HEADER: delayed_message.message_id,
-                }
+                headers = delayed_message.message.get("headers") or {}
+                headers = {**headers, ID_HEADER: delayed_message.message_id}
                 self.store(
                     delayed_message.topic,
                     delayed_message.queue,

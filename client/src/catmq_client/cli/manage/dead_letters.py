@@ -6,7 +6,7 @@ import argparse
 import sys
 from typing import Any
 
-from catmq_client.admin.dead_letters import Redrive
+from catmq_client.admin.shapes import Redrive
 from catmq_client.cli.arguments import whole_number
 from catmq_client.cli.connection import Brokers
 from catmq_client.cli.forms import is_table, paint

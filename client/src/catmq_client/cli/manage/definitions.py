@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from catmq_client.admin.definition_shapes import ImportStep
+from catmq_client.admin.shapes import ImportStep
 from catmq_client.cli.connection import Brokers
 from catmq_client.cli.output import Columns, field_columns, note, print_rows, show
 from catmq_client.cli.verbs import TABLE, Argument, Verb

@@ -7,10 +7,9 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any
 
-from catmq_client.admin.activity_shapes import SlowHandler
 from catmq_client.admin.api import Admin
 from catmq_client.admin.calls import PAGE
-from catmq_client.admin.shapes import Group, Rebalance, Subscription
+from catmq_client.admin.shapes import Group, Rebalance, SlowHandler, Subscription
 from catmq_client.cli.arguments import Target, argument_error, parse_target
 from catmq_client.cli.connection import Brokers, Command
 from catmq_client.cli.declared import options

@@ -122,7 +122,6 @@ class Claims:
         return str(relays.values_list("holder", flat=True).get(pk=1)) or self.acquire()
 
     def is_idle(self) -> bool:
-        """Return True if no row waits or is claimed."""
         return not self._rows.filter(state__in=(WAITING, CLAIMED)).exists()
 
     def release(self) -> None:
@@ -219,28 +218,25 @@ class Claims:
         returns the same.
         """
         rows = list(self._rows.filter(batch_id=claimed.batch_id).order_by("id"))
-        optional = ("key", "tag", "trace_id", "queue", "deliver_at_ms")
-        messages = [
+        return [row.pk for row in rows], [
             {
                 "body_bytes": bytes(row.body),
                 "headers": json.loads(row.headers),
                 **{
                     name: value
-                    for name in optional
+                    for name in ("key", "tag", "trace_id", "queue", "deliver_at_ms")
                     if (value := getattr(row, name)) is not None
                 },
             }
             for row in rows
         ]
-        return [row.pk for row in rows], messages
 
     def delete_stored(self, ids: Sequence[int], batch_id: uuid.UUID) -> int:
         """Delete rows that have a receipt. Return their number.
 
         Needs no lease: the broker has stored the messages, whichever relay asks.
         """
-        deleted, _ = self._rows.filter(pk__in=ids, batch_id=batch_id).delete()
-        return deleted
+        return self._rows.filter(pk__in=ids, batch_id=batch_id).delete()[0]
 
     def return_to_waiting(self, claimed: ClaimedBatch) -> None:
         """Dissolve a batch that is certainly not stored. Its rows may go to another queue,
@@ -248,8 +244,9 @@ class Claims:
         """
         with transaction.atomic(using=self.alias):
             self._renew()
-            batch = self._rows.filter(batch_id=claimed.batch_id)
-            batch.update(state=WAITING, batch_id=None, queue=None)
+            self._rows.filter(batch_id=claimed.batch_id).update(
+                state=WAITING, batch_id=None, queue=None
+            )
 
     def fail(self, claimed: ClaimedBatch, errors: Mapping[int, str]) -> None:
         """Mark rows that were refused for good; `errors` has the reason by row id. The other
@@ -269,8 +266,9 @@ class Claims:
                         state=FAILED, batch_id=None, queue=None, error=error[:MAX_ERROR]
                     )
             # Failed rows have left the batch. The remaining rows wait again.
-            batch = self._rows.filter(batch_id=claimed.batch_id)
-            batch.update(state=WAITING, batch_id=None, queue=None)
+            self._rows.filter(batch_id=claimed.batch_id).update(
+                state=WAITING, batch_id=None, queue=None
+            )
 
 
 def _passed_ms() -> int:

@@ -34,7 +34,6 @@ def is_id_of(text: str, topic: str, key: str | None, body: bytes) -> bool:
 
 
 def _with_checksum(value: int, topic: str, key: str | None, body: bytes) -> int:
-    """Replace the last 32 bits of `value` by the checksum."""
     high_bits = value >> _CHECK_BITS
     digest = hashlib.sha256(f"{high_bits} {topic} {key!r} ".encode() + body).digest()
     return high_bits << _CHECK_BITS | int.from_bytes(digest[: _CHECK_BITS // 8], "big")

@@ -125,11 +125,10 @@ def _record(alias: str, scope: str, message: Message) -> bool:
     """Insert the row of a message. Return False if the message was handled before."""
     # The hash has only characters that every collation distinguishes, so `billing` and
     # `Billing` are two scopes, and any text fits. The scope column is only for people.
-    readable_scope = (
-        scope.encode("ascii", "backslashreplace").decode().replace("\0", "?")[:MAX_SCOPE]
-    )
     row = InboxMessage(
-        scope=readable_scope,
+        scope=scope.encode("ascii", "backslashreplace")
+        .decode()
+        .replace("\0", "?")[:MAX_SCOPE],
         identity=_hash(scope, identity(message)),
         handled_at=UtcNow(),
     )
@@ -139,7 +138,14 @@ def _record(alias: str, scope: str, message: Message) -> bool:
             row.save(using=alias, force_insert=True)
     except IntegrityError:
         return False
-    return not _was_handled_by_old_release(alias, scope, message)
+    # Releases up to 0.1 stored scope and id without a hash. The id was the outbox header, or
+    # else queue and offset of this delivery.
+    message_id = message.headers.get(OUTBOX_ID_HEADER) or message.message_id
+    if len(message_id) > MAX_IDENTITY or "\0" in scope + message_id:
+        return True  # the column could not store such an id
+    rows = InboxMessage.objects.using(alias).filter(scope=scope, identity=message_id)
+    # Compared again in Python: a collation may take different texts for equal.
+    return (scope, message_id) not in rows.values_list("scope", "identity")
 
 
 def _hash(scope: str, message_id: str) -> str:
@@ -149,33 +155,16 @@ def _hash(scope: str, message_id: str) -> str:
     ).hexdigest()
 
 
-def _was_handled_by_old_release(alias: str, scope: str, message: Message) -> bool:
-    """Return True if a release up to 0.1 handled the message.
-
-    Those releases stored scope and id without a hash. The id was the outbox header, or else
-    queue and offset of this delivery.
-    """
-    message_id = message.headers.get(OUTBOX_ID_HEADER) or message.message_id
-    if len(message_id) > MAX_IDENTITY or "\0" in scope + message_id:
-        return False  # the column could not store such an id
-    rows = InboxMessage.objects.using(alias).filter(scope=scope, identity=message_id)
-    # Compared again in Python: a collation may take different texts for equal.
-    return (scope, message_id) in rows.values_list("scope", "identity")
-
-
 def prune(*, using: str | None = None, rows: int = PRUNE_ROWS) -> int:
     """Delete up to `rows` messages that are older than INBOX_DAYS. Return their number."""
     alias = using or router.db_for_write(InboxMessage)
-    max_age = timedelta(days=conf.current().inbox_days)
-    expired = (
-        InboxMessage.objects.using(alias)
-        .filter(handled_at__lt=UtcNow() - max_age)
-        .order_by("handled_at")
-    )
+    messages = InboxMessage.objects.using(alias)
+    expired = messages.filter(
+        handled_at__lt=UtcNow() - timedelta(days=conf.current().inbox_days)
+    ).order_by("handled_at")
     # Two statements: MySQL has no LIMIT in a subquery of IN.
     ids = list(expired.values_list("pk", flat=True)[:rows])
-    deleted, _ = InboxMessage.objects.using(alias).filter(pk__in=ids).delete()
-    return deleted
+    return messages.filter(pk__in=ids).delete()[0]
 
 
 # Numbers the messages of this process, from 0. `next` of a counter is atomic.

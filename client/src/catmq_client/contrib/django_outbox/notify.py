@@ -132,18 +132,15 @@ def listening(alias: str) -> Iterator[Listener | None]:
     or no socket can be opened.
     """
     host = transaction.get_connection(alias).settings_dict.get("HOST") or ""
+    udp = None
     try:
-        # A host that is a path is a Unix socket: the database runs on this host.
-        udp = (
-            _bind_socket("" if host.startswith("/") else str(host))
-            if conf.current().notify
-            else None
-        )
+        if conf.current().notify:
+            # A host that is a path is a Unix socket: the database runs on this host.
+            udp = _bind_socket("" if host.startswith("/") else str(host))
     except OSError as error:
         log.warning(
             "the relay cannot be notified, and looks into the outbox by itself: %s", error
         )
-        udp = None
     if udp is None:
         yield None
         return

@@ -88,8 +88,14 @@ def send(
     deadlock. Raises OutsideTransaction, OptionError.
     """
     alias = _require_transaction("send", topic, using)
-    data = encode_body(body, to_json_types(json))
-    message = NewMessage(data, key, tag, headers, trace_id, deliver_at=deliver_at)
+    message = NewMessage(
+        encode_body(body, to_json_types(json)),
+        key,
+        tag,
+        headers,
+        trace_id,
+        deliver_at=deliver_at,
+    )
     row = _build_row(topic, message, alias, conf.current())
     _lock_lanes([row], alias)
     notify.on_commit(alias)
@@ -167,10 +173,9 @@ def check_other_transactions(verb: str, alias: str) -> None:
 
 def _lock_lanes(rows: Iterable[OutboxMessage], alias: str) -> None:
     """Lock the lanes of the rows' keys until the end of the transaction."""
-    if conf.current().order != "commit":
-        return
     # SQLite has no row locks and needs none: a writing transaction locks the database.
-    if not transaction.get_connection(alias).features.has_select_for_update:
+    has_row_locks = transaction.get_connection(alias).features.has_select_for_update
+    if conf.current().order != "commit" or not has_row_locks:
         return
     # Ascending slots: two transactions that lock several lanes cannot deadlock.
     for slot in sorted({row.slot for row in rows if row.slot is not None}):

@@ -149,44 +149,8 @@ class Relay:
         result = PassResult()
         self._pass_began_at, self._looked_up = self._clock(), {}
         open_batches = self.claims.open_batches()
-        waiting = self.claims.sendable_rows(
-            busy=self._busy_slots(open_batches),
-            # The queue of an open batch without a queue is unknown: its topic waits.
-            closed={
-                batch.destination.topic
-                for batch in open_batches
-                if batch.destination.queue is None
-            }
-            | self._unreachable_topics(),
-        )
-        batches = self._form_batches(
-            waiting, {batch.destination for batch in open_batches}, result
-        )
-        if batches:
-            self._not_stored |= self.claims.claim(batches)
-        self._send(self.claims.open_batches() if batches else open_batches, result)
-        return result
-
-    def wait_s(self) -> float | None:
-        """Return the seconds until a failed destination may be tried again; None if none has
-        failed.
-        """
-        now = self._clock()
-        times = [
-            pacing.not_before
-            for pacing in (*self._pacing.values(), *self._closed_topics.values())
-        ]
-        delays = [not_before - now for not_before in times if not_before > now]
-        return min(delays) if delays else None
-
-    def _pacing_of(self, destination: Destination) -> _Pacing:
-        return self._pacing.setdefault(destination, _Pacing(Backoff()))
-
-    def _busy_slots(self, open_batches: Sequence[ClaimedBatch]) -> dict[str, set[int]]:
-        """Return, by topic, the slots that no further batch may contain now.
-
-        Their queue has an open batch, or refused a batch a moment ago.
-        """
+        # By topic, the slots that no further batch may contain now: their queue has an open
+        # batch, or refused a batch a moment ago.
         busy: dict[str, set[int]] = {}
         for batch in open_batches:
             # Both the slots of the batch's keys and the slots that its queue has now: the
@@ -200,7 +164,55 @@ class Relay:
                 busy.setdefault(destination.topic, set()).update(
                     self._slots_of(destination)
                 )
-        return busy
+        waiting = self.claims.sendable_rows(
+            busy=busy,
+            # The queue of an open batch without a queue is unknown: its topic waits.
+            closed={
+                batch.destination.topic
+                for batch in open_batches
+                if batch.destination.queue is None
+            }
+            | self._unreachable_topics(),
+        )
+        batches = self._form_batches(
+            waiting, {batch.destination for batch in open_batches}, result
+        )
+        if batches:
+            self._not_stored |= self.claims.claim(batches)
+            open_batches = self.claims.open_batches()
+        sendable = [
+            batch
+            for batch in open_batches
+            if self._pacing_of(batch.destination).not_before <= self._clock()
+        ]
+        result.delayed_batches += len(open_batches) - len(sendable)
+        # Batches are sent in parallel. Only this thread uses the database.
+        with ThreadPoolExecutor(
+            max_workers=IN_FLIGHT, thread_name_prefix="catmq-outbox"
+        ) as pool:
+            # In groups, which bounds the memory: the bodies of IN_FLIGHT batches.
+            for start in range(0, len(sendable), IN_FLIGHT):
+                loaded = [
+                    (batch, *self.claims.load_messages(batch))
+                    for batch in sendable[start : start + IN_FLIGHT]
+                ]
+                for attempt in pool.map(lambda batch: self._attempt(*batch), loaded):
+                    self._settle(attempt, result)
+        return result
+
+    def wait_s(self) -> float | None:
+        """Return the seconds until a failed destination may be tried again; None if none has
+        failed.
+        """
+        now = self._clock()
+        delays = [
+            pacing.not_before - now
+            for pacing in (*self._pacing.values(), *self._closed_topics.values())
+        ]
+        return min((delay for delay in delays if delay > 0), default=None)
+
+    def _pacing_of(self, destination: Destination) -> _Pacing:
+        return self._pacing.setdefault(destination, _Pacing(Backoff()))
 
     def _unreachable_topics(self) -> set[str]:
         """Return the topics whose layout could not be fetched a moment ago."""
@@ -218,8 +230,7 @@ class Relay:
             except CatmqError as error:
                 self._looked_up[topic] = error
             else:
-                layout = self._layouts.refresh(topic, after_refusal=False)
-                if layout is not None:
+                if layout := self._layouts.refresh(topic, after_refusal=False):
                     routes.replace(layout)
                 self._looked_up[topic] = routes
         looked_up = self._looked_up[topic]
@@ -286,36 +297,12 @@ class Relay:
             )
         return destination
 
-    def _send(self, batches: Sequence[ClaimedBatch], result: PassResult) -> None:
-        """Send batches in parallel. Only this thread uses the database."""
-        sendable = [
-            batch
-            for batch in batches
-            if self._pacing_of(batch.destination).not_before <= self._clock()
-        ]
-        result.delayed_batches += len(batches) - len(sendable)
-        with ThreadPoolExecutor(
-            max_workers=IN_FLIGHT, thread_name_prefix="catmq-outbox"
-        ) as pool:
-            # In groups, which bounds the memory: the bodies of IN_FLIGHT batches.
-            for start in range(0, len(sendable), IN_FLIGHT):
-                loaded = [
-                    (batch, *self.claims.load_messages(batch))
-                    for batch in sendable[start : start + IN_FLIGHT]
-                ]
-                for attempt in pool.map(lambda batch: self._attempt(*batch), loaded):
-                    self._settle(attempt, result)
-
     def _attempt(
         self, claimed: ClaimedBatch, ids: list[int], messages: list[dict[str, Any]]
     ) -> _Attempt:
-        if self._clock() - self._pass_began_at > START_WITHIN * self.claims.lease_s:
-            return _Attempt(
-                claimed,
-                ids,
-                error=NotTried("this pass took too long: the next one goes on"),
-            )
         try:
+            if self._clock() - self._pass_began_at > START_WITHIN * self.claims.lease_s:
+                raise NotTried("this pass took too long: the next one goes on")
             results = send(
                 self._transport,
                 topic=claimed.destination.topic,
@@ -331,8 +318,11 @@ class Relay:
         """Delete the rows that are stored, and handle the failure of the others."""
         claimed, pacing = attempt.claimed, self._pacing_of(attempt.claimed.destination)
         # An attempt with an error has no results: zip is empty then.
-        outcomes = zip(attempt.ids, attempt.results, strict=False)
-        stored = [row for row, outcome in outcomes if not isinstance(outcome, CatmqError)]
+        stored = [
+            row
+            for row, outcome in zip(attempt.ids, attempt.results, strict=False)
+            if not isinstance(outcome, CatmqError)
+        ]
         if stored:
             result.sent += self.claims.delete_stored(stored, claimed.batch_id)
         if len(stored) == len(attempt.ids):

@@ -42,8 +42,6 @@ class ReadOnly(admin.ModelAdmin):  # type: ignore[type-arg]  # not generic when 
 
 @admin.register(TaskRecord)
 class TaskRecordAdmin(ReadOnly):
-    """Tasks, the latest first."""
-
     list_display = (
         "id",
         "status",
@@ -124,8 +122,11 @@ class TaskRecordAdmin(ReadOnly):
         topic = upkeep.find_settings(record.backend_name).topic(
             record.queue_name, record.priority
         )
-        link = f"{portal.rstrip('/')}/messages/{topic}/{record.message_id}"
-        return format_html('<a href="{}">{}</a>', link, record.message_id)
+        return format_html(
+            '<a href="{}">{}</a>',
+            f"{portal.rstrip('/')}/messages/{topic}/{record.message_id}",
+            record.message_id,
+        )
 
     @admin.action(description="Retry: one more attempt", permissions=["act"])
     def retry(self, request: HttpRequest, selected: QuerySet[TaskRecord]) -> None:
@@ -142,7 +143,6 @@ class TaskRecordAdmin(ReadOnly):
         change: Change,
         outcome: str,
     ) -> None:
-        """Change the selected tasks and show how many were changed."""
         ids: dict[str, list[str]] = defaultdict(list)
         for task_id, backend in selected.values_list("pk", "backend_name"):
             ids[backend].append(task_id)
@@ -160,7 +160,5 @@ class TaskRecordAdmin(ReadOnly):
 
 @admin.register(TaskSchedule)
 class TaskScheduleAdmin(ReadOnly):
-    """Schedules and their next times."""
-
     list_display = ("name", "rule", "due_at")
     search_fields = ("name",)

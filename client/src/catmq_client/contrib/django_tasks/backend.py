@@ -89,7 +89,6 @@ class CatmqBackend(BaseTaskBackend):
         return record.result(record.task)
 
     def check(self, **kwargs: Any) -> list[CheckMessage]:
-        """Return the system check messages for this backend."""
         from catmq_client.contrib.django_tasks import checks
 
         return [*checks.check_backend(self.alias, [*self.queues], self.options)]

@@ -27,7 +27,6 @@ _HINTS = {
 def check_backend(
     alias: str, queues: Sequence[str], options: Mapping[str, Any]
 ) -> Iterator[CheckMessage]:
-    """Yield an error for each problem of a backend's settings."""
     missing_apps = [
         Error(
             f"TASKS[{alias!r}]: {app} is not in INSTALLED_APPS.",
@@ -41,47 +40,46 @@ def check_backend(
     try:
         current()
     except ImproperlyConfigured as error:
-        hint = "Workers and the relay take their brokers from CATMQ_OUTBOX."
-        yield Error(f"TASKS[{alias!r}]: {error}", hint=hint, id="catmq_tasks.E003")
+        yield Error(
+            f"TASKS[{alias!r}]: {error}",
+            hint="Workers and the relay take their brokers from CATMQ_OUTBOX.",
+            id="catmq_tasks.E003",
+        )
     problems = [*conf.find_problems(options)]
     for problem in problems:
-        text = f"TASKS[{alias!r}]['OPTIONS'][{problem.option!r}] {problem.text}"
-        hint = _HINTS.get(problem.check, "See the how-to 'Run Django tasks'.")
-        yield Error(text, hint=hint, id=f"catmq_tasks.{problem.check}")
+        yield Error(
+            f"TASKS[{alias!r}]['OPTIONS'][{problem.option!r}] {problem.text}",
+            hint=_HINTS.get(problem.check, "See the how-to 'Run Django tasks'."),
+            id=f"catmq_tasks.{problem.check}",
+        )
     # The other checks need valid settings, or the models of both apps.
     if not problems:
         settings = conf.read(alias, queues, options)
-        yield from _check_topics(settings)
+        if not settings.queues:
+            yield Error(
+                f"TASKS[{settings.alias!r}]['QUEUES'] is empty.",
+                hint="Name them: workers and topics go by queues.",
+                id="catmq_tasks.E009",
+            )
+        for topic in conf.find_invalid_topics(settings):
+            yield Error(
+                f"TASKS[{settings.alias!r}]: {topic!r} is no name of a topic.",
+                hint=f"For queues and TOPIC_PREFIX {NAME_RULE}; {conf.MAX_TOPIC_LENGTH} "
+                "characters together.",
+                id="catmq_tasks.E009",
+            )
         yield from _check_names(alias, queues)
     if not problems and not missing_apps:
-        yield from _check_schedules(settings)
+        from catmq_client.contrib.django_tasks.working import schedules
+
+        for text in schedules.find_problems(settings.schedules):
+            yield Error(
+                f"TASKS[{settings.alias!r}]: {text}",
+                hint="No worker would run it.",
+                id="catmq_tasks.E006",
+            )
     if not missing_apps:
         yield from _check_databases(alias)
-
-
-def _check_topics(settings: conf.TaskSettings) -> Iterator[CheckMessage]:
-    if not settings.queues:
-        hint = "Name them: workers and topics go by queues."
-        yield Error(
-            f"TASKS[{settings.alias!r}]['QUEUES'] is empty.",
-            hint=hint,
-            id="catmq_tasks.E009",
-        )
-    for topic in conf.find_invalid_topics(settings):
-        text = f"TASKS[{settings.alias!r}]: {topic!r} is no name of a topic."
-        hint = (
-            f"For queues and TOPIC_PREFIX {NAME_RULE}; {conf.MAX_TOPIC_LENGTH} characters "
-            "together."
-        )
-        yield Error(text, hint=hint, id="catmq_tasks.E009")
-
-
-def _check_schedules(settings: conf.TaskSettings) -> Iterator[CheckMessage]:
-    from catmq_client.contrib.django_tasks.working import schedules
-
-    for text in schedules.find_problems(settings.schedules):
-        hint = "No worker would run it."
-        yield Error(f"TASKS[{settings.alias!r}]: {text}", hint=hint, id="catmq_tasks.E006")
 
 
 def _check_names(alias: str, queues: Sequence[str]) -> Iterator[CheckMessage]:
@@ -90,26 +88,23 @@ def _check_names(alias: str, queues: Sequence[str]) -> Iterator[CheckMessage]:
     """
     for other in getattr(settings, "TASKS", {}):
         if other != alias and _fold(other) == _fold(alias):
-            problem = (
+            yield Error(
                 f"TASKS[{alias!r}] and TASKS[{other!r}] differ in capitals, accents "
-                "or blanks only."
+                "or blanks only.",
+                hint="Name them otherwise: MySQL and MariaDB would take their rows for the "
+                "same.",
+                id="catmq_tasks.E010",
             )
-            hint = (
-                "Name them otherwise: MySQL and MariaDB would take their rows for the same."
-            )
-            yield Error(problem, hint=hint, id="catmq_tasks.E010")
             break
     by_folded_name: dict[str, str] = {}
     for queue in sorted(queues):
         if (other := by_folded_name.setdefault(_fold(queue), queue)) != queue:
-            problem = (
+            yield Error(
                 f"The queues {other!r} and {queue!r} of TASKS[{alias!r}] differ in "
-                "capitals only."
+                "capitals only.",
+                hint="Name them otherwise: MySQL and MariaDB would count their tasks together.",
+                id="catmq_tasks.E011",
             )
-            hint = (
-                "Name them otherwise: MySQL and MariaDB would count their tasks together."
-            )
-            yield Error(problem, hint=hint, id="catmq_tasks.E011")
 
 
 def _fold(name: str) -> str:
@@ -130,9 +125,10 @@ def _check_databases(alias: str) -> Iterator[CheckMessage]:
     tasks_alias = router.db_for_write(TaskRecord)
     outbox_alias = router.db_for_write(OutboxMessage)
     if tasks_alias != outbox_alias:
-        text = (
+        yield Error(
             f"TASKS[{alias!r}]: tasks go to database {tasks_alias!r}, their messages to "
-            f"{outbox_alias!r}."
+            f"{outbox_alias!r}.",
+            hint="Let the routers send both apps, and the rows of the application, to one "
+            "database.",
+            id="catmq_tasks.E008",
         )
-        hint = "Let the routers send both apps, and the rows of the application, to one database."
-        yield Error(text, hint=hint, id="catmq_tasks.E008")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from django.core.exceptions import ImproperlyConfigured
@@ -81,20 +81,18 @@ class TaskSettings:
         >>> TaskSettings().topic("mails", 7), TaskSettings().topic("mails", 0)
         ('tasks.mails.high', 'tasks.mails')
         """
-        suffix = next(
-            lane.suffix
+        return next(
+            f"{self.topic_prefix}{queue}{lane.suffix}"
             for lane in self.lanes
             if lane.min_priority <= priority <= lane.max_priority
         )
-        return f"{self.topic_prefix}{queue}{suffix}"
 
     def topics(self, queues: Sequence[str] | None = None) -> list[str]:
         """Return the topics of `queues` (None: of all), those of the highest priority first."""
-        selected = self.queues if queues is None else queues
         return [
             f"{self.topic_prefix}{queue}{lane.suffix}"
             for lane in self.lanes
-            for queue in selected
+            for queue in (self.queues if queues is None else queues)
         ]
 
 
@@ -205,7 +203,6 @@ _IDS = {"priority_lanes": "E004", "max_attempts": "E005", "schedules": "E006"}
 
 
 def find_problems(options: Mapping[str, Any]) -> Iterator[Problem]:
-    """Yield the invalid options of a backend."""
     for name, value in options.items():
         field_name = name.lower() if name.isupper() else ""
         if field_name not in _CHECKS:
@@ -225,10 +222,7 @@ def read(alias: str, queues: Sequence[str], options: Mapping[str, Any]) -> TaskS
         raise ImproperlyConfigured(
             f"TASKS[{alias!r}]['OPTIONS'][{problem.option!r}] {problem.text}"
         )
-    names = {field.name for field in fields(TaskSettings)}
-    values = {
-        name.lower(): value for name, value in options.items() if name.lower() in names
-    }
+    values = {name.lower(): value for name, value in options.items()}
     return TaskSettings(alias=alias, queues=tuple(sorted(queues)), **values)
 
 

@@ -58,7 +58,7 @@ def transport() -> Transport:
 
 
 def producer() -> Producer:
-    """Return the process's producer."""
+
     return _by_process.setdefault(os.getpid(), _Connections()).producer()
 
 

@@ -110,9 +110,20 @@ def enqueue_many(
 def _enqueue_all(
     task: AnyTask, new_tasks: Sequence[NewTask], settings: TaskSettings
 ) -> list[AnyResult]:
-    (_send_directly if settings.send == "direct" else _save_and_send)(
-        task, new_tasks, settings
-    )
+    if settings.send == "direct":
+        _send_directly(task, new_tasks, settings)
+    else:
+        alias = database_alias(settings)
+        topic = settings.topic(task.queue_name, task.priority)
+        outbox.check_other_transactions(f"enqueue() of task {task.module_path}", alias)
+        # No savepoint: the values have been checked, so an error here is the database's and
+        # ends the caller's transaction, too.
+        with transaction.atomic(using=alias, savepoint=False):
+            if settings.results == "database":
+                _save(new_tasks, alias)
+            outbox.send_batch(
+                topic, (new_task.message for new_task in new_tasks), using=alias
+            )
     results = [new_task.record.result(task) for new_task in new_tasks]
     backend = type(task_backends[settings.alias])
     for result in results:
@@ -158,29 +169,23 @@ def _prepare(
     job = build_job(record, task, settings)
     message = build_message(job, due_ms=job.run_after_ms)
     if settings.results == "database":
-        _check_storable(record, encode_body(message.body), settings)
+        # An INSERT that fails would end the caller's transaction on PostgreSQL.
+        connection = transaction.get_connection(database_alias(settings))
+        if connection.vendor == "postgresql" and ESCAPED_NUL.search(
+            encode_body(message.body)
+        ):
+            raise ValueError(
+                f"the arguments of task {path} have a NUL character, which PostgreSQL does "
+                "not keep: leave it out"
+            )
+        if getattr(connection, "mysql_is_mariadb", False) and any(
+            is_nested_deeper(value, MARIADB_DEPTH) for value in (record.args, record.kwargs)
+        ):
+            raise ValueError(
+                f"the arguments of task {path} are nested deeper than {MARIADB_DEPTH} levels, "
+                "which MariaDB does not keep: store them, and give their id"
+            )
     return NewTask(record, message)
-
-
-def _check_storable(record: TaskRecord, body: bytes, settings: TaskSettings) -> None:
-    """Raise ValueError for arguments that the database cannot store.
-
-    An INSERT that fails would end the caller's transaction on PostgreSQL.
-    """
-    connection = transaction.get_connection(database_alias(settings))
-    subject = f"the arguments of task {record.path}"
-    if connection.vendor == "postgresql" and ESCAPED_NUL.search(body):
-        raise ValueError(
-            f"{subject} have a NUL character, which PostgreSQL does not keep: leave it out"
-        )
-    if getattr(connection, "mysql_is_mariadb", False) and any(
-        is_nested_deeper(value, MARIADB_DEPTH) for value in (record.args, record.kwargs)
-    ):
-        raise ValueError(
-            f"{subject} are nested deeper than {MARIADB_DEPTH} levels, which MariaDB does "
-            "not keep: "
-            "store them, and give their id"
-        )
 
 
 def build_job(
@@ -242,19 +247,6 @@ def _check_path(task: AnyTask) -> None:
 def _save(new_tasks: Sequence[NewTask], alias: str) -> None:
     for batch in split_into_batches(new_tasks, lambda new_task: new_task.size):
         TaskRecord.objects.using(alias).bulk_create([new_task.record for new_task in batch])
-
-
-def _save_and_send(
-    task: AnyTask, new_tasks: Sequence[NewTask], settings: TaskSettings
-) -> None:
-    alias, topic = database_alias(settings), settings.topic(task.queue_name, task.priority)
-    outbox.check_other_transactions(f"enqueue() of task {task.module_path}", alias)
-    # No savepoint: the values have been checked, so an error here is the database's and ends
-    # the caller's transaction, too.
-    with transaction.atomic(using=alias, savepoint=False):
-        if settings.results == "database":
-            _save(new_tasks, alias)
-        outbox.send_batch(topic, (new_task.message for new_task in new_tasks), using=alias)
 
 
 def _send_directly(

@@ -112,8 +112,10 @@ class Job:
                 "and give their id"
             )
         # dataclasses.asdict would copy all arguments.
-        values = {"v": VERSION, **{name: getattr(self, name) for name in _FIELDS}}
-        data = _encode_json(values, f"the arguments of task {self.path}")
+        data = _encode_json(
+            {"v": VERSION, **{name: getattr(self, name) for name in _FIELDS}},
+            f"the arguments of task {self.path}",
+        )
         if len(data) > MAX_BYTES:
             raise ValueError(
                 f"the arguments of task {self.path} are too large: its message has "
@@ -186,14 +188,12 @@ def is_nested_deeper(value: Any, depth: int) -> bool:
     containers = [value] if isinstance(value, list | dict | tuple) else []
     while containers and depth:
         depth -= 1
-        contents = [
-            container.values() if isinstance(container, dict) else container
-            for container in containers
-        ]
         containers = [
             element
-            for elements in contents
-            for element in elements
+            for container in containers
+            for element in (
+                container.values() if isinstance(container, dict) else container
+            )
             if isinstance(element, list | dict | tuple)
         ]
     return bool(containers)

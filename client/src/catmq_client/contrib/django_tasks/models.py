@@ -83,13 +83,12 @@ class TaskRecord(models.Model):
 
     def result(self, task: AnyTask) -> AnyResult:
         """Return the row as a TaskResult of Django's interface."""
-        is_discarded = self.status == self.Status.DISCARDED
         result = AnyResult(
             task=task,
             id=self.id,
-            status=(
-                TaskResultStatus.FAILED if is_discarded else TaskResultStatus[self.status]
-            ),
+            status=TaskResultStatus.FAILED
+            if self.status == self.Status.DISCARDED
+            else TaskResultStatus[self.status],
             enqueued_at=self.enqueued_at,
             started_at=self.started_at,
             last_attempted_at=self.last_attempted_at,

@@ -63,7 +63,6 @@ class CatmqTask(AnyTask):
         return results
 
     async def aenqueue_many(self, calls: Iterable[Any]) -> list[AnyResult]:
-        """Call enqueue_many in a thread."""
         return await sync_to_async(self.enqueue_many, thread_sensitive=True)(calls)
 
 

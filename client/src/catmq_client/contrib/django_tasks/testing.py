@@ -94,7 +94,11 @@ def run_tasks(
     )
     until_ms = now_ms() + int(after.total_seconds() * 1000)
     for _ in range(MAX_TASKS if max_tasks is None else max_tasks):
-        _call_on_commit(database_alias(settings))
+        # Call the on_commit callbacks of the test's transaction, which never commits.
+        connection: Any = transaction.get_connection(database_alias(settings))
+        while connection.in_atomic_block and connection.run_on_commit:
+            _, callback, _ = connection.run_on_commit.pop(0)
+            callback()
         delivery = _take_next(settings, selected, until_ms)
         if delivery is None:
             return results
@@ -126,14 +130,6 @@ def _take_next(
     next_row = min(due_rows, key=lambda row: (lanes[row.topic], row.pk))
     row_id = next_row.pk
     next_row.delete()
-    job = parse(bytes(next_row.body))
     # Without run_after_ms: with `after` the task runs before its time.
-    return _OutboxDelivery(replace(job, run_after_ms=None), f"outbox-{row_id}")
-
-
-def _call_on_commit(alias: str) -> None:
-    """Call the on_commit callbacks of the test's transaction, which never commits."""
-    connection: Any = transaction.get_connection(alias)
-    while connection.in_atomic_block and connection.run_on_commit:
-        _, callback, _ = connection.run_on_commit.pop(0)
-        callback()
+    job = replace(parse(bytes(next_row.body)), run_after_ms=None)
+    return _OutboxDelivery(job, f"outbox-{row_id}")

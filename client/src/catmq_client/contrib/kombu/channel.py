@@ -18,7 +18,7 @@ from kombu.utils.uuid import uuid
 
 from catmq_client.contrib.kombu import messages
 from catmq_client.contrib.kombu.cluster import Cluster
-from catmq_client.contrib.kombu.registry import Binding, Entry, Table
+from catmq_client.contrib.kombu.registry import Binding
 from catmq_client.errors import OptionError
 from catmq_client.sharing.messages import ShareMessage
 
@@ -126,8 +126,10 @@ class Channel(virtual.Channel):
     ) -> None:
         if if_unused and any(True for _ in self._bound_to(exchange)):
             return
-        entry = {"op": "delete_exchange", "exchange": exchange}
-        self._record_change(entry, lambda table, _: exchange in table.exchanges)
+        self.cluster.registry.record(
+            {"op": "delete_exchange", "exchange": exchange},
+            is_new=lambda table, _: exchange in table.exchanges,
+        )
 
     def prepare_queue_arguments(self, arguments: Any, **kwargs: Any) -> dict[str, Any]:
         # The method of the base class drops expires and max_priority.
@@ -177,8 +179,10 @@ class Channel(virtual.Channel):
         if self.cluster.transients.has(queue):
             return self.cluster.transients.delete(queue)
         count = self._purge(queue) if self._has_queue(queue) else 0
-        entry = {"op": "delete_queue", "queue": queue}
-        self._record_change(entry, lambda table, _: queue in table.queues)
+        self.cluster.registry.record(
+            {"op": "delete_queue", "queue": queue},
+            is_new=lambda table, _: queue in table.queues,
+        )
         return count
 
     def queue_bind(
@@ -194,8 +198,10 @@ class Channel(virtual.Channel):
         if self.cluster.transients.has(queue):
             self.cluster.transients.bind(binding, kind)
         else:
-            entry = {"op": "bind", **binding._asdict()}
-            self._record_change(entry, lambda table, _: binding not in table.bindings)
+            self.cluster.registry.record(
+                {"op": "bind", **binding._asdict()},
+                is_new=lambda table, _: binding not in table.bindings,
+            )
 
     def queue_unbind(
         self, queue: str, exchange: str | None = None, routing_key: str = "", **_: Any
@@ -204,8 +210,10 @@ class Channel(virtual.Channel):
         if self.cluster.transients.has(queue):
             self.cluster.transients.unbind(binding)
         else:
-            entry = {"op": "unbind", **binding._asdict()}
-            self._record_change(entry, lambda table, _: binding in table.bindings)
+            self.cluster.registry.record(
+                {"op": "unbind", **binding._asdict()},
+                is_new=lambda table, _: binding in table.bindings,
+            )
 
     def list_bindings(self) -> Iterator[tuple[str, str, str]]:
         """Return (queue, exchange, routing key) for each binding of a durable queue."""
@@ -221,9 +229,6 @@ class Channel(virtual.Channel):
     def _bound_to(self, exchange: str) -> Iterator[Binding]:
         bindings = self.cluster.registry.table(max_age_s=0.0).bindings
         return (binding for binding in bindings if binding.exchange == exchange)
-
-    def _record_change(self, entry: Entry, is_new: Callable[[Table, Entry], bool]) -> None:
-        self.cluster.registry.record(entry, is_new=is_new)
 
     def _has_queue(self, queue: str, **_: Any) -> bool:
         if self.cluster.transients.has(queue):
@@ -278,7 +283,9 @@ class Channel(virtual.Channel):
                 # An error in the message handler of Celery's worker ends the worker, and the
                 # next worker would get the same message and end, too. Errors of other
                 # applications are theirs to handle.
-                if not _is_celery_callback(callback):
+                consumer = getattr(callback, "__self__", None)
+                module = getattr(getattr(consumer, "on_message", None), "__module__", "")
+                if not str(module).startswith("celery.worker."):
                     raise
                 log.exception(
                     "Celery could not handle message %s of queue %s",
@@ -335,11 +342,10 @@ class Channel(virtual.Channel):
         message = self.Message(payload, channel=self)
         if not no_ack:
             self.qos.append(message, message.delivery_tag)
-        if lease is not None:
-            if no_ack:
-                lease.accept()
-            else:
+            if lease is not None:
                 self._leases[message.delivery_tag] = lease
+        elif lease is not None:
+            lease.accept()
         return message
 
     def basic_ack(self, delivery_tag: str, multiple: bool = False) -> None:
@@ -394,12 +400,9 @@ class Channel(virtual.Channel):
         return self.cluster.names.vhost
 
     def _not_found(self, kind: str, name: str) -> ChannelError:
-        text = f"NOT_FOUND - no {kind} {name!r} in vhost {self._vhost!r}"
-        return ChannelError(text, (50, 10), f"Channel.{kind}_declare", "404")
-
-
-def _is_celery_callback(callback: Any) -> bool:
-    """Return True if a consumer's callback is that of Celery's worker."""
-    consumer = getattr(callback, "__self__", None)
-    handler = getattr(consumer, "on_message", None)
-    return str(getattr(handler, "__module__", "")).startswith("celery.worker.")
+        return ChannelError(
+            f"NOT_FOUND - no {kind} {name!r} in vhost {self._vhost!r}",
+            (50, 10),
+            f"Channel.{kind}_declare",
+            "404",
+        )

@@ -96,8 +96,7 @@ class Cluster:
 
     def topic_for_step(self, queue: str, step: int) -> str:
         """Return a queue's topic for a step. The lowest step has the topic without a suffix."""
-        lowest = min(self.steps())
-        return self.names.topic(queue, step=0 if step == lowest else step)
+        return self.names.topic(queue, step=0 if step == min(self.steps()) else step)
 
     def topics_of_queue(self, queue: str) -> list[str]:
         """Return the topics of a queue, the most urgent first."""
@@ -124,13 +123,17 @@ class Cluster:
         """
         if self.group in self._ready:
             return
-        lease_ms, deliveries = self.options.lease_s * 1000, self.options.max_deliveries
-        settings = {"lease_ms": lease_ms, "max_deliveries": deliveries}
+        settings = {
+            "lease_ms": self.options.lease_s * 1000,
+            "max_deliveries": self.options.max_deliveries,
+        }
         try:
             group: Any = self.admin.group(self.group)
         except NotFound:
-            create = partial(self.admin.create_group, self.group, mode="share", **settings)
-            self._create(f"group {self.group}", create)
+            self._create(
+                f"group {self.group}",
+                partial(self.admin.create_group, self.group, mode="share", **settings),
+            )
             # The broker that answers may not have seen the new group yet.
             group = call_when_ready(partial(self.admin.group, self.group))
         if group["mode"] != "share":
@@ -206,14 +209,16 @@ class Cluster:
         # The topic may have been deleted and created again, with another queue.
         self._queue_ids.pop(topic, None)
         queue = self._queue_id(topic, LOG_DAYS)
-        entry = {"op": "log", "exchange": exchange}
-        self.registry.record(entry, is_new=lambda table, _: exchange not in table.logged)
+        self.registry.record(
+            {"op": "log", "exchange": exchange},
+            is_new=lambda table, _: exchange not in table.logged,
+        )
         return ExchangeLog(self, topic, queue)
 
     def declare_exchange(self, exchange: str, kind: str) -> None:
-        entry = {"op": "exchange", "exchange": exchange, "type": kind}
         self.registry.record(
-            entry, is_new=lambda table, _: table.exchanges.get(exchange) != kind
+            {"op": "exchange", "exchange": exchange, "type": kind},
+            is_new=lambda table, _: table.exchanges.get(exchange) != kind,
         )
 
     def publish(self, payload: messages.Payload, exchange: str, key: str) -> None:
@@ -264,16 +269,19 @@ class Cluster:
             and messages.parse_priority(payload)
         ):
             self._has_warned = True
-            warning = (
+            log.warning(
                 "queue %s: priorities are ignored; set priority_steps, such as [0, 3, 6, "
-                "9], in %s"
+                "9], in %s",
+                queue,
+                "broker_transport_options",
             )
-            log.warning(warning, queue, "broker_transport_options")
         now = datetime.now(UTC)
         delay = messages.delay_arguments(payload, now) if self.options.native_eta else {}
-        topic = self.topic_for_step(queue, self.step_of(payload))
         self._producer.send(
-            topic, messages.encode(payload), **messages.search_fields(payload), **delay
+            self.topic_for_step(queue, self.step_of(payload)),
+            messages.encode(payload),
+            **messages.search_fields(payload),
+            **delay,
         )
 
     def size(self, queue: str) -> int:

@@ -83,10 +83,12 @@ def encode(payload: Payload) -> bytes:
     written as JSON.
     """
     properties = payload.get("properties") or {}
-    amqp_properties = {
-        name: value for name, value in properties.items() if name in PROPERTIES
+    message = {
+        **payload,
+        "properties": {
+            name: value for name, value in properties.items() if name in PROPERTIES
+        },
     }
-    message = {**payload, "properties": amqp_properties}
     try:
         try:
             # Without escapes, so that people can read and search the text.
@@ -128,7 +130,14 @@ def decode(body: bytes) -> Payload:
     if "task" in payload["headers"]:
         _check_types(payload["headers"], _TASK_TYPES, "header ")
         limits = payload["headers"].get("timelimit")
-        if limits and (len(limits) != 2 or not all(map(_is_time_limit, limits))):
+        if limits and (
+            len(limits) != 2
+            or not all(
+                limit is None
+                or (isinstance(limit, int | float) and 0 <= limit <= MAX_TIME_LIMIT_S)
+                for limit in limits
+            )
+        ):
             raise WrongMessage("header timelimit is not a pair of numbers")
     return payload
 
@@ -174,12 +183,6 @@ def _check_properties(properties: Payload, body: str) -> None:
             raise WrongMessage(f"its body is no Base64: {error}") from error
     elif encoding not in (None, "", "utf-8"):
         raise WrongMessage(f"the encoding of its body is {encoding!r}")
-
-
-def _is_time_limit(limit: Any) -> bool:
-    return limit is None or (
-        isinstance(limit, int | float) and 0 <= limit <= MAX_TIME_LIMIT_S
-    )
 
 
 def search_fields(payload: Payload) -> dict[str, Any]:
@@ -236,7 +239,6 @@ def expires_at_ms(payload: Payload, stored_at_ms: int) -> int | None:
 
 
 def is_expired(payload: Payload, stored_at_ms: int, now: datetime) -> bool:
-    """Return True if a message has expired and must not be delivered."""
     expiry_ms = expires_at_ms(payload, stored_at_ms)
     return expiry_ms is not None and now.timestamp() * 1000 >= expiry_ms
 

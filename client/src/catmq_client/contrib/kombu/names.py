@@ -36,14 +36,12 @@ class TopicNames:
         self.bindings = self._check_length(f"{self.vhost}._bindings", "the URL's path")
 
     def topic(self, queue: str, *, step: int = 0) -> str:
-        """Return the topic for the messages of a queue that have a priority step."""
         middle = f"._p{step}." if step else "."
         return self._check_length(
             f"{self.vhost}{middle}{escape_name(queue)}", f"queue {queue!r}"
         )
 
     def log_topic(self, exchange: str) -> str:
-        """Return the topic that logs the messages sent to an exchange."""
         return self._check_length(
             f"{self.vhost}._log.{escape_name(exchange)}", f"exchange {exchange!r}"
         )

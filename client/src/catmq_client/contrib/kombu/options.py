@@ -116,21 +116,17 @@ def parse_options(values: Mapping[str, Any]) -> TransportOptions:
             parse: Callable[[str, Any], Any] = _PARSERS.get(name, _parse_integer)
             own_values[name] = parse(name, value)
         elif name not in KOMBU_OPTIONS:
+            similar = difflib.get_close_matches(name, sorted(names), n=1)
+            remedy = (
+                f"did you mean {similar[0]}?"
+                if similar
+                else "the options are " + ", ".join(sorted(names))
+            )
             raise OptionError(
-                f"broker_transport_options: {name} is not an option: {_remedy(name, names)}"
+                f"broker_transport_options: {name} is not an option: "
+                f"{_REPLACEMENTS.get(name, remedy)}"
             )
     return TransportOptions(**own_values)
-
-
-def _remedy(name: str, valid_names: set[str]) -> str:
-    if name in _REPLACEMENTS:
-        return _REPLACEMENTS[name]
-    similar = difflib.get_close_matches(name, sorted(valid_names), n=1)
-    return (
-        f"did you mean {similar[0]}?"
-        if similar
-        else "the options are " + ", ".join(sorted(valid_names))
-    )
 
 
 def _value_error(name: str, value: Any, remedy: str) -> OptionError:
@@ -141,9 +137,8 @@ def _parse_integer(name: str, value: Any) -> int | None:
     minimum, maximum = _RANGES[name]
     if value is None and name == "max_lease_s":
         return None
-    if isinstance(value, bool) or not isinstance(value, int | float) or value != int(value):
-        raise _value_error(name, value, f"write a whole number, {minimum} to {maximum}")
-    if not minimum <= value <= maximum:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or value != int(value) or not minimum <= value <= maximum:
         raise _value_error(name, value, f"write a whole number, {minimum} to {maximum}")
     return int(value)
 

@@ -16,7 +16,6 @@ from catmq_client.sharing.dropping import DroppingReporter
 from catmq_client.sharing.leases import LeaseBook
 from catmq_client.sharing.messages import ShareMessage
 from catmq_client.sharing.puller import Plan, Puller
-from catmq_client.sharing.renewer import Renewer
 from catmq_client.sharing.runs import HeldRun, run_key
 
 # get() waits this long for a broker that does not answer.
@@ -116,6 +115,9 @@ class QueueReader(ShareConsumer):
     """
 
     _state: DemandBook
+    _puller: DemandPuller
+    _puller_class = DemandPuller
+    _reporter_class = DroppingReporter
 
     def _configure(self, options: Mapping[str, Any]) -> None:
         # An interval of 1 ms: an acknowledgement is sent at once. Those that come while a
@@ -129,19 +131,6 @@ class QueueReader(ShareConsumer):
         self.options = check_options(ShareConsumerOptions, {**defaults, **options})
         self._state = DemandBook(self.options)
         self._is_woken = False
-
-    def _assemble(self) -> None:
-        transport, book = self._transport, self._state
-        handle_error = self._membership.handle_error
-        self._reporter = DroppingReporter(
-            transport=transport, state=book, handle_error=handle_error
-        )
-        self._puller: DemandPuller = DemandPuller(
-            transport=transport, book=book, handle_error=handle_error, topics=self.topics
-        )
-        self._renewer = Renewer(transport=transport, book=book, handle_error=handle_error)
-        book.on_silent_broker = self._puller.interrupt
-        book.on_failed = self._reporter.add
 
     def select_topics(self, topics: Sequence[str]) -> None:
         """Lease only from these topics from now on, in this order of preference. Messages of

@@ -21,8 +21,6 @@ Entry = dict[str, str]
 
 
 class Binding(NamedTuple):
-    """A binding of a queue to an exchange."""
-
     exchange: str
     key: str
     queue: str
@@ -114,13 +112,14 @@ class Table:
         if not exchange:
             return [key] if key in self.queues else []
         kind = self.exchanges.get(exchange, "direct")
-        matching = (
-            binding
-            for binding in self.bindings
-            if binding.exchange == exchange and is_match(kind, binding.key, key)
-        )
         # Each queue once, however many of its bindings match.
-        return [*dict.fromkeys(binding.queue for binding in matching)]
+        return [
+            *dict.fromkeys(
+                binding.queue
+                for binding in self.bindings
+                if binding.exchange == exchange and is_match(kind, binding.key, key)
+            )
+        ]
 
 
 def _to_binding(entry: Entry) -> Binding:

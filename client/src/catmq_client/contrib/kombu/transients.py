@@ -33,7 +33,6 @@ class Log(Protocol):
 
     def read(self) -> list[Message]:
         """Return new messages. May wait for them."""
-        ...
 
 
 class QueuedMessage(NamedTuple):
@@ -123,10 +122,9 @@ class TransientQueues:
         with self._lock:
             self._delete_expired()
             if name not in self._queues:
-                queue = TransientQueue(
+                self._queues[name] = TransientQueue(
                     name, EXPIRES_S if expires_s is None else expires_s, self._rank
                 )
-                self._queues[name] = queue
             self._queues[name].unused_since = time.monotonic()
 
     def bind(self, binding: Binding, kind: str) -> None:
@@ -134,9 +132,9 @@ class TransientQueues:
         on.
         """
         with self._lock:
-            self._kinds[binding.exchange] = kind
-            # The log is open before this returns: a message that is sent afterwards arrives.
             exchange = binding.exchange
+            self._kinds[exchange] = kind
+            # The log is open before this returns: a message that is sent afterwards arrives.
             if exchange not in self._readers:
                 # The reader thread ends when its token is no longer in _readers.
                 source, token = self._open_log(exchange), object()
@@ -155,7 +153,6 @@ class TransientQueues:
                 queue.bindings.discard(binding)
 
     def delete(self, name: str) -> int:
-        """Delete a queue. Return the number of its messages."""
         with self._lock:
             queue = self._queues.pop(name, None)
             return len(queue) if queue is not None else 0
@@ -174,7 +171,6 @@ class TransientQueues:
             return self._queues[name].purge() if name in self._queues else 0
 
     def get(self, name: str) -> QueuedMessage | None:
-        """Remove and return the next message of a queue; None if there is none now."""
         with self._lock:
             queue = self._queues.get(name)
             return None if queue is None else queue.get()
@@ -232,7 +228,12 @@ class TransientQueues:
         """Read the log once. End the reader if the exchange has had no binding for LINGER_S."""
         new_messages = source.read()
         if new_messages and self._readers.get(exchange) is token:
-            self._distribute(exchange, new_messages)
+            with self._lock:
+                is_routed = [self._put(exchange, message) for message in new_messages]
+                listeners = [*self._listeners.values()] if any(is_routed) else []
+            # Outside the lock: a listener takes locks of its own.
+            for callback in listeners:
+                callback()
         with self._lock:
             self._delete_expired()
             now = time.monotonic()
@@ -252,17 +253,7 @@ class TransientQueues:
         for name in [queue.name for queue in self._queues.values() if queue.is_expired()]:
             self.delete(name)
 
-    def _distribute(self, exchange: str, new_messages: list[Message]) -> None:
-        """Put messages into the bound queues and call the listeners."""
-        with self._lock:
-            is_routed = [self._put(exchange, message) for message in new_messages]
-            listeners = [*self._listeners.values()] if any(is_routed) else []
-        # Outside the lock: a listener takes locks of its own.
-        for callback in listeners:
-            callback()
-
     def _put(self, exchange: str, message: Message) -> bool:
-        """Put a message into each queue that it matches. Return True if there is one."""
         try:
             payload: dict[str, Any] = messages.decode(message.body)
         except ValueError as error:

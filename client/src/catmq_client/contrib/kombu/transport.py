@@ -135,13 +135,19 @@ class Transport(virtual.Transport):
         """Connect. Raises an error if the first broker does not answer, so that kombu tries the
         next one.
         """
-        first, verify = self._addresses[0], self._key.options.verify
+        first = self._addresses[0]
         probe = HttpTransport(
-            [first.url], api_key=first.api_key, verify=verify, discover=False
+            [first.url],
+            api_key=first.api_key,
+            verify=self._key.options.verify,
+            discover=False,
         )
         try:
-            timeout_s = self.client.connect_timeout or CONNECT_WITHIN_S
-            probe.request("GET", api_path("brokers"), timeout_s=timeout_s)
+            probe.request(
+                "GET",
+                api_path("brokers"),
+                timeout_s=self.client.connect_timeout or CONNECT_WITHIN_S,
+            )
         finally:
             probe.close()
         self.cluster.add_connection(self)
@@ -183,7 +189,6 @@ class Transport(virtual.Transport):
             self.wake()
 
     def _on_readable(self) -> None:
-        """Deliver all messages that have arrived."""
         with contextlib.suppress(BlockingIOError):
             while self._pipe is not None and os.read(self._pipe[0], 4096):
                 pass
@@ -212,13 +217,24 @@ class Transport(virtual.Transport):
             wait_s = STEP_S if deadline is None else deadline - time.monotonic()
             if wait_s <= 0:
                 raise TimeoutError
-            self._wait(min(wait_s, STEP_S))
+            wait_s = min(wait_s, STEP_S)
+            queues, room = self._demand()
+            if not queues or not room:
+                self._arrived.wait(wait_s)
+                continue
+            reader = self._get_reader()
+            self._select_queues(queues)
+            # A message that arrives from here on wakes reader.take().
+            if not self._arrived.is_set():
+                try:
+                    leases = reader.take(room, wait_s)
+                except NotFound:
+                    self.cluster.forget_topics()
+                    raise
+                self._add_leased(leases)
 
     def _deliver_next(self) -> bool:
         """Deliver a message that has arrived. Return False if there is none."""
-        return self._deliver_transient() or self._deliver_leased()
-
-    def _deliver_transient(self) -> bool:
         # Cleared before the look-up: a message that arrives meanwhile sets it again.
         self._arrived.clear()
         for channel in [*self.channels]:
@@ -227,19 +243,6 @@ class Transport(virtual.Transport):
                 if payload is not None:
                     self._deliver(payload, queue)
                     return True
-        return False
-
-    def _take_transient(self, queue: str) -> messages.Payload | None:
-        """Remove the next message from a transient queue and return its payload."""
-        queued = self.cluster.transients.get(queue)
-        if queued is None:
-            return None
-        tag = self._new_tag(queued.message.message_id)
-        return messages.set_delivery_info(
-            queued.message, queued.payload, tag=tag, redelivered=False
-        )
-
-    def _deliver_leased(self) -> bool:
         while self._leased:
             queue, lease = self._leased.popleft()
             channel = next((c for c in self.channels if queue in c.consumed_queues()), None)
@@ -253,6 +256,17 @@ class Transport(virtual.Transport):
             self._deliver(payload, queue)
             return True
         return False
+
+    def _take_transient(self, queue: str) -> messages.Payload | None:
+        queued = self.cluster.transients.get(queue)
+        if queued is None:
+            return None
+        return messages.set_delivery_info(
+            queued.message,
+            queued.payload,
+            tag=self._new_tag(queued.message.message_id),
+            redelivered=False,
+        )
 
     def _prepare_payload(self, queue: str, lease: ShareMessage) -> messages.Payload | None:
         """Return the payload to deliver. None if the message is invalid, expired, or has to be
@@ -276,9 +290,11 @@ class Transport(virtual.Transport):
             else:
                 lease.accept()
             return None
-        tag = self._new_tag(lease.message_id)
         return messages.set_delivery_info(
-            lease, payload, tag=tag, redelivered=lease.deliveries > 1
+            lease,
+            payload,
+            tag=self._new_tag(lease.message_id),
+            redelivered=lease.deliveries > 1,
         )
 
     @staticmethod
@@ -321,7 +337,6 @@ class Transport(virtual.Transport):
             self._reader.flush()
 
     def purge(self, queue: str) -> int:
-        """Skip the messages of a queue. Return their number."""
         # Those that are leased and not delivered are released first, so that they are counted
         # and skipped, too.
         self._release(lambda leased: leased.queue == queue)
@@ -364,24 +379,6 @@ class Transport(virtual.Transport):
             raise Empty
         return lease
 
-    def _wait(self, timeout_s: float) -> None:
-        """Wait for a message of any consumed queue."""
-        queues, room = self._demand()
-        if not queues or not room:
-            self._arrived.wait(timeout_s)
-            return
-        reader = self._get_reader()
-        self._select_queues(queues)
-        # A message that arrives from here on wakes reader.take().
-        if self._arrived.is_set():
-            return
-        try:
-            leases = reader.take(room, timeout_s)
-        except NotFound:
-            self.cluster.forget_topics()
-            raise
-        self._add_leased(leases)
-
     def _add_leased(self, leases: list[ShareMessage]) -> None:
         for lease in leases:
             queue = self._queue_by_topic.get(lease.run.subscription)
@@ -395,7 +392,8 @@ class Transport(virtual.Transport):
 
         A message may go to any of the channels, so the one with the least room counts.
         """
-        transients, queues, room = self.cluster.transients, [], DEFAULT_PREFETCH
+        transients, queues = self.cluster.transients, list[str]()
+        room: int | None = None  # no limit so far
         for channel in self.channels:
             channel_room = channel.prefetch_room()
             durable = [
@@ -404,10 +402,8 @@ class Transport(virtual.Transport):
             if durable and channel_room != 0:
                 queues += durable
                 if channel_room is not None:
-                    # The default does not limit a channel that has a larger limit.
-                    is_default = room == DEFAULT_PREFETCH
-                    room = channel_room if is_default else min(room, channel_room)
-        return queues, room
+                    room = channel_room if room is None else min(room, channel_room)
+        return queues, DEFAULT_PREFETCH if room is None else room
 
     def _select_queues(self, queues: list[str]) -> None:
         """Lease from these queues from now on: urgent messages first. The queues take turns

@@ -104,8 +104,18 @@ class Cron:
         forward. Any other rule matches once on each of its days: at the first of two equal
         times, or an hour later if its time is skipped.
         """
-        if self.keeps_pace:
-            return self._next_at_pace(now, zone)
+        # Between two changes of its clocks a zone has a constant offset. `inside` is a time in
+        # such a span.
+        start = inside = now.astimezone(UTC)
+        while self.keeps_pace:
+            offset = _offset(inside, zone)
+            wall = self.next_wall_time((start + offset).replace(tzinfo=None))
+            time = wall.replace(tzinfo=UTC) - offset
+            change = _next_change(inside, time, zone)
+            if change is None:
+                return time
+            # The minute of the change itself may match.
+            start, inside = change - MINUTE, change
         wall = now.astimezone(zone).replace(tzinfo=None)
         while True:
             wall = self.next_wall_time(wall)
@@ -113,24 +123,6 @@ class Cron:
             time = wall.replace(tzinfo=zone, fold=0).astimezone(UTC)
             if time > now:
                 return time
-
-    def _next_at_pace(self, now: datetime, zone: tzinfo) -> datetime:
-        # Between two changes of its clocks a zone has a constant offset. `inside` is a time in
-        # such a span.
-        start = inside = now.astimezone(UTC)
-        while True:
-            offset = _offset(inside, zone)
-            time = (
-                self.next_wall_time((start + offset).replace(tzinfo=None)).replace(
-                    tzinfo=UTC
-                )
-                - offset
-            )
-            change = _next_change(inside, time, zone)
-            if change is None:
-                return time
-            # The minute of the change itself may match.
-            start, inside = change - MINUTE, change
 
     @classmethod
     def parse(cls, text: str) -> Cron:
@@ -141,8 +133,10 @@ class Cron:
         """
         parts = text.split()
         if len(parts) != len(FIELDS):
-            names = ", ".join(field.name for field in FIELDS)
-            raise WrongCron(f"{text!r} has {len(parts)} fields, not five: {names}")
+            raise WrongCron(
+                f"{text!r} has {len(parts)} fields, not five: "
+                f"{', '.join(field.name for field in FIELDS)}"
+            )
         minutes, hours, days, months, weekdays = map(_parse_field, parts, FIELDS)
         cron = cls(
             minutes=minutes,

@@ -167,11 +167,8 @@ class Execution:
             token = job.delivery_token(
                 attempt=delivery.attempt, deliveries=delivery.deliveries
             )
-            if (
-                token != 1
-                or job.is_early()
-                or job.path.rpartition(".")[0] not in sys.modules
-            ):
+            is_imported = job.path.rpartition(".")[0] in sys.modules
+            if token != 1 or job.is_early() or not is_imported:
                 return None
             return (
                 job,
@@ -260,11 +257,10 @@ class Execution:
         # not exist, every delivery would fail, and max_deliveries of the group is 0: without
         # this check the message would come for ever.
         if self._settings.queues and job.queue not in self._settings.queues:
-            queues = ", ".join(self._settings.queues)
             raise WrongMessage(
                 f"task {job.id} is of queue {job.queue[:100]}; the QUEUES of "
                 f"TASKS[{self._settings.alias!r}] "
-                f"are {queues}"
+                f"are {', '.join(self._settings.queues)}"
             )
         return job
 
@@ -341,13 +337,10 @@ class Execution:
         return True
 
     def _postpone(self, job: Job, token: int, delivery: Delivery, pause_s: float) -> bool:
-        if (
-            self._persist(lambda: self._records.postpone(job, token, delay_s=pause_s))
-            is None
-        ):
-            return False
-        delivery.accept()
-        return True
+        result = self._persist(lambda: self._records.postpone(job, token, delay_s=pause_s))
+        if result is not None:
+            delivery.accept()
+        return result is not None
 
     def _run(self, attempt: Attempt) -> bool:
         """Call the task and write its outcome. Return True if the message needs no release."""
@@ -355,7 +348,18 @@ class Execution:
         _send_signal(task_started, self._settings, attempt.result)
         error, value = None, None
         try:
-            value = _call(attempt)
+            task, result = attempt.task, attempt.result
+            context = (TaskContext(task_result=result),) if task.takes_context else ()
+            value = to_storable_json(
+                task.call(*context, *result.args, **result.kwargs),
+                f"the result of task {task.module_path}",
+            )
+            size = len(repr(value))
+            if size > MAX_BYTES:
+                raise ResultRefused(
+                    f"task {task.module_path} returned about {size} bytes: at most "
+                    f"{MAX_BYTES} are kept"
+                )
         except self._reraised:
             raise
         except BaseException as raised:  # noqa: BLE001 - SystemExit in a task fails the task, not the worker
@@ -376,8 +380,10 @@ class Execution:
         if has_claim:
             self._report_end(attempt.claim, attempt.task)
         else:
-            text = "task %s was done, but is somebody else's by now: its result is dropped"
-            log.warning(text, attempt.claim.job.id)
+            log.warning(
+                "task %s was done, but is somebody else's by now: its result is dropped",
+                attempt.claim.job.id,
+            )
         attempt.delivery.accept()
 
     def _fail(self, attempt: Attempt, error: BaseException) -> bool:
@@ -388,9 +394,8 @@ class Execution:
             if has_claim:
                 return self._after_failure(claim, attempt.task, attempt.delivery, error)
         else:
-            text = "task %s %s: attempt %d failed; the next one in %.1f s"
             log.warning(
-                text,
+                "task %s %s: attempt %d failed; the next one in %.1f s",
                 job.id,
                 job.path,
                 len(claim.record.worker_ids),
@@ -475,24 +480,6 @@ class Execution:
                 )
                 time.sleep(backoff.next_s())
                 self._renew_connections()
-
-
-def _call(attempt: Attempt) -> Any:
-    """Call the task. Return its result as JSON types. Raises ResultRefused, and any error of
-    the task.
-    """
-    task, result = attempt.task, attempt.result
-    context = (TaskContext(task_result=result),) if task.takes_context else ()
-    value = to_storable_json(
-        task.call(*context, *result.args, **result.kwargs),
-        f"the result of task {task.module_path}",
-    )
-    size = len(repr(value))
-    if size > MAX_BYTES:
-        raise ResultRefused(
-            f"task {task.module_path} returned about {size} bytes: at most {MAX_BYTES} are kept"
-        )
-    return value
 
 
 def _send_signal(signal: Any, settings: TaskSettings, result: AnyResult) -> None:

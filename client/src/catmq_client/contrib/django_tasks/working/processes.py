@@ -63,29 +63,29 @@ class Supervisor:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._count_signal)
         while not self._signals and (self._start_at or self._children):
-            self._start_children()
+            now = time.monotonic()
+            for child in [n for n, start_at in self._start_at.items() if start_at <= now]:
+                del self._start_at[child]
+                # Otherwise the child would write the buffered text a second time.
+                sys.stdout.flush()
+                pid = os.fork()
+                if pid == 0:
+                    self._run_child(child)
+                self._children[pid] = (child, now)
             self._reap()
             time.sleep(0.2)
-        self._end_children()
+        self._signal_all(signal.SIGTERM)
+        kill_at = time.monotonic() + self._drain_s + GRACE_S
+        while self._children:
+            if self._signals > 1 or time.monotonic() > kill_at:
+                self._signal_all(signal.SIGKILL)
+            self._reap()
+            time.sleep(0.1)
 
     def _count_signal(self, number: int, frame: FrameType | None) -> None:
         self._signals += 1
 
-    def _start_children(self) -> None:
-        now = time.monotonic()
-        for number in [
-            number for number, start_at in self._start_at.items() if start_at <= now
-        ]:
-            del self._start_at[number]
-            # Otherwise the child would write the buffered text a second time.
-            sys.stdout.flush()
-            pid = os.fork()
-            if pid == 0:
-                self._run_child(number)
-            self._children[pid] = (number, now)
-
     def _run_child(self, number: int) -> None:
-        """Run `work` in the child and end the process."""
         code = 1
         try:
             for signal_number in (signal.SIGTERM, signal.SIGINT):
@@ -105,26 +105,20 @@ class Supervisor:
             if pid == 0:
                 return
             number, started_at = self._children.pop(pid, (None, 0.0))
-            if number is None:  # not a worker; the application may have started it
-                continue
-            if self._once and status == 0:
+            # None: not a worker; the application may have started it.
+            if number is None or (self._once and status == 0):
                 continue
             now = time.monotonic()
             self._start_at[number] = now + (
                 PAUSE_S if now - started_at < SHORT_LIFE_S else 0.0
             )
             if not self._signals:
-                text = "worker process %d (pid %d) ended with %d and is replaced"
-                log.error(text, number, pid, os.waitstatus_to_exitcode(status))
-
-    def _end_children(self) -> None:
-        self._signal_all(signal.SIGTERM)
-        kill_at = time.monotonic() + self._drain_s + GRACE_S
-        while self._children:
-            if self._signals > 1 or time.monotonic() > kill_at:
-                self._signal_all(signal.SIGKILL)
-            self._reap()
-            time.sleep(0.1)
+                log.error(
+                    "worker process %d (pid %d) ended with %d and is replaced",
+                    number,
+                    pid,
+                    os.waitstatus_to_exitcode(status),
+                )
 
     def _signal_all(self, number: signal.Signals) -> None:
         for pid in self._children:

@@ -72,8 +72,8 @@ class Claimant(NamedTuple):
 
 def make_records(task_settings: TaskSettings) -> DatabaseRecords | NoRecords:
     """Return the storage that RESULTS selects. Both classes have the same methods."""
-    has_rows = task_settings.results == "database"
-    return DatabaseRecords(task_settings) if has_rows else NoRecords(task_settings)
+    storage = DatabaseRecords if task_settings.results == "database" else NoRecords
+    return storage(task_settings)
 
 
 class DatabaseRecords:
@@ -150,10 +150,10 @@ class DatabaseRecords:
                 else _running_values(claimant, record.started_at, record.worker_ids)
             )
             if record.status == Status.RUNNING:
-                lost = WorkerLost(
-                    f"worker {record.worker_ids[-1]} ended, or lost its lease"
+                changes["errors"] = append_error(
+                    record.errors,
+                    WorkerLost(f"worker {record.worker_ids[-1]} ended, or lost its lease"),
                 )
-                changes["errors"] = append_error(record.errors, lost)
             if self._rows.filter(
                 pk=job.id, status=record.status, token=record.token
             ).update(**changes):
@@ -238,10 +238,9 @@ class DatabaseRecords:
 
     def _end(self, claim: Claim, changes: dict[str, Any]) -> bool:
         # The fence: the row has this token only until a later delivery claims the task.
-        own_row = self._rows.filter(
+        if not self._rows.filter(
             pk=claim.job.id, status=Status.RUNNING, token=claim.token
-        )
-        if not own_row.update(**changes):
+        ).update(**changes):
             return False
         set_values(claim.record, changes)
         return True
@@ -261,13 +260,10 @@ class NoRecords:
             error = WorkerLost(
                 f"its workers ended, or lost their leases, {earlier_attempts} times"
             )
-            set_values(
-                record,
-                _ended_values(Status.FAILED) | {"errors": append_error([], error)},
-            )
-            return Claim(Verdict.USED_UP, job, claimant.token, record)
-        set_values(record, _running_values(claimant, None, record.worker_ids))
-        return Claim(Verdict.RUN, job, claimant.token, record)
+            changes = _ended_values(Status.FAILED) | {"errors": append_error([], error)}
+            return Claim(Verdict.USED_UP, job, claimant.token, set_values(record, changes))
+        changes = _running_values(claimant, None, record.worker_ids)
+        return Claim(Verdict.RUN, job, claimant.token, set_values(record, changes))
 
     def claim_all(self, items: Sequence[tuple[Job, Claimant]]) -> list[Claim]:
         return [self.claim(job, claimant) for job, claimant in items]
@@ -329,14 +325,13 @@ def append_error(
     errors: list[dict[str, str]], error: BaseException
 ) -> list[dict[str, str]]:
     """Return the errors with `error` appended. Beyond MAX_ERRORS the oldest are dropped."""
-    kind = type(error)
     text = getattr(error, "stack_text", None) or "".join(format_exception(error))
     if len(text) > MAX_TRACEBACK:
         # The middle is dropped: the begin has the caller, the end has the error.
         half = MAX_TRACEBACK // 2
         text = f"{text[:half]}\n[…]\n{text[-half:]}"
     entry = {
-        "exception_class_path": f"{kind.__module__}.{kind.__qualname__}",
+        "exception_class_path": f"{type(error).__module__}.{type(error).__qualname__}",
         "traceback": text.encode(errors="replace").decode().replace("\0", "?"),
     }
     return [*errors, entry][-MAX_ERRORS:]

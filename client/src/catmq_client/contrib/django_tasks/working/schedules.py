@@ -159,9 +159,11 @@ class Schedules:
             self._settings,
             task_id=task_id,
         )
-        late_s = (datetime.now(UTC) - due_at).total_seconds()
         log.info(
-            "schedule %s: task %s enqueued, %.1f s after its time", key, task_id, late_s
+            "schedule %s: task %s enqueued, %.1f s after its time",
+            key,
+            task_id,
+            (datetime.now(UTC) - due_at).total_seconds(),
         )
 
 

@@ -216,11 +216,11 @@ class Threads:
                 # Logged here: the thread that receives messages may be stuck itself.
                 if self.is_stuck() and now >= self._warn_at:
                     self._warn_at = now + WARN_EVERY_S
-                    text = (
+                    log.error(
                         "the application's database has not answered for %.0f s; a health "
-                        "file is left to age"
+                        "file is left to age",
+                        self._execution.waiting_s(),
                     )
-                    log.error(text, self._execution.waiting_s())
                 with self._changed:
                     late = [
                         (thread_id, attempt)

@@ -80,12 +80,9 @@ def warn_of_old_tasks(settings: TaskSettings) -> None:
         return
     for queue, since in sorted(waiting_since(settings).items()):
         if since < timezone.now() - OLD:
-            text = (
-                "queue %s has a task that is due and was enqueued at %s: its message "
-                "may be deleted by now"
-            )
             log.warning(
-                f"{text}; catmq_tasks resend sends such tasks again",
+                "queue %s has a task that is due and was enqueued at %s: its message "
+                "may be deleted by now; catmq_tasks resend sends such tasks again",
                 queue,
                 f"{since:%Y-%m-%d %H:%M}",
             )
@@ -116,15 +113,14 @@ def _send_again(
         max_attempts = (
             len(record.worker_ids) + more_attempts if more_attempts else record.max_attempts
         )
-        changes = {
-            "status": Status.READY,
-            "token": token,
-            "max_attempts": max_attempts,
-            "finished_at": None,
-        }
-        # False if a worker or another operator changed the row since it was read.
-        unchanged = rows.filter(status=record.status, token=record.token)
-        if not unchanged.update(run_after=timezone.now(), **changes):
+        # 0 rows if a worker or another operator changed the row since it was read.
+        if not rows.filter(status=record.status, token=record.token).update(
+            run_after=timezone.now(),
+            status=Status.READY,
+            token=token,
+            max_attempts=max_attempts,
+            finished_at=None,
+        ):
             return False
         record.max_attempts, record.run_after = max_attempts, None
         task: AnyTask | None = None
@@ -171,10 +167,11 @@ def prune(settings: TaskSettings, *, limit: int = PRUNE_ROWS) -> int:
 
 def count_tasks(settings: TaskSettings) -> dict[tuple[str, str], int]:
     """Return the number of tasks by (queue, status)."""
-    rows = (
+    counts = (
         TaskRecord.objects.using(database_alias(settings))
         .filter(backend_name=settings.alias)
         .order_by()
+        .values_list("queue_name", "status")
+        .annotate(Count("pk"))
     )
-    counts = rows.values_list("queue_name", "status").annotate(Count("pk"))
     return {(queue, status): number for queue, status, number in counts}

@@ -79,12 +79,7 @@ class TaskConsumer(ShareConsumer):
     messages are dropped. A ShareConsumer would end.
     """
 
-    def _assemble(self) -> None:
-        handle_error = self._membership.handle_error
-        self._reporter = DroppingReporter(
-            transport=self._transport, state=self._state, handle_error=handle_error
-        )
-        super()._assemble()
+    _reporter_class = DroppingReporter
 
 
 class Worker:
@@ -133,35 +128,28 @@ class Worker:
         if self._options.relay:
             helpers.append(self._start_helper(self._relay, "catmq-task-relay"))
         try:
-            self._receive(threads)
+            while (
+                not self._stopped.is_set()
+                and not threads.is_worn_out
+                and not self._is_done(threads)
+            ):
+                self._write_health(threads)
+                room = threads.wait_for_idle(STEP_S)
+                if self._options.max_tasks is not None:
+                    room = min(room, self._options.max_tasks - self._received)
+                if room and (messages := self._consumer.poll(room, timeout_s=STEP_S)):
+                    self._received += len(messages)
+                    self._received_at = time.monotonic()
+                    threads.put(messages)
         finally:
             self._shut_down(threads, helpers)
         if self._helper_error is not None:
             raise self._helper_error
         if threads.is_worn_out:
-            cause = (
-                f"{threads.lost} of {threads.count} threads are stuck in tasks that "
-                "exceeded their time limit"
+            raise WorkerFailed(
+                f"worker {self.worker_id}: {threads.lost} of {threads.count} threads are stuck "
+                "in tasks that exceeded their time limit: start it again"
             )
-            raise WorkerFailed(f"worker {self.worker_id}: {cause}: start it again")
-
-    def _receive(self, threads: Threads) -> None:
-        """Hand messages to the threads until the worker stops or is done."""
-        while (
-            not self._stopped.is_set()
-            and not threads.is_worn_out
-            and not self._is_done(threads)
-        ):
-            self._write_health(threads)
-            room = threads.wait_for_idle(STEP_S)
-            if self._options.max_tasks is not None:
-                room = min(room, self._options.max_tasks - self._received)
-            if not room:
-                continue
-            if messages := self._consumer.poll(room, timeout_s=STEP_S):
-                self._received += len(messages)
-                self._received_at = time.monotonic()
-                threads.put(messages)
 
     def _is_done(self, threads: Threads) -> bool:
         """Return True if --max-tasks or --batch ends the worker."""
@@ -180,8 +168,7 @@ class Worker:
 
     def _shut_down(self, threads: Threads, helpers: list[threading.Thread]) -> None:
         self._stopped.set()
-        unsettled = threads.drain(self._options.drain_s)
-        for delivery in unsettled:
+        for delivery in threads.drain(self._options.drain_s):
             log.warning(
                 "message %s was not done in time: it is delivered again",
                 delivery.message_id,
@@ -230,18 +217,16 @@ class Worker:
         alias = database_alias(self._settings)
         with listening(alias) as listener:
             address = "" if listener is None else listener.address
-            relay = Relay(
-                self._transport, Claims(new_relay_name(), using=alias, address=address)
-            )
-            loop = RelayLoop(
-                relay,
+            RelayLoop(
+                Relay(
+                    self._transport, Claims(new_relay_name(), using=alias, address=address)
+                ),
                 say=lambda text: log.info("relay: %s", text),
                 stop=self._relay_stopped,
                 poll_s=self._options.relay_poll_ms / 1000,
                 report_s=REPORT_EVERY_S,
                 listener=listener,
-            )
-            loop.run()
+            ).run()
 
     def _maintain(self) -> None:
         """Enqueue scheduled tasks and delete old rows, however busy the worker is."""

@@ -95,9 +95,9 @@ class Command(BaseCommand):
                     if message.key is None
                     else f"key {message.key}, {message.held} held behind it"
                 )
-                created = f"{message.created_at:%Y-%m-%d %H:%M:%S}"
                 self.stdout.write(
-                    f"{message.id}  {created}  {message.topic}  ({key})  {message.error}"
+                    f"{message.id}  {message.created_at:%Y-%m-%d %H:%M:%S}  {message.topic}  "
+                    f"({key})  {message.error}"
                 )
             if not messages:
                 self.stdout.write("none")
@@ -129,6 +129,15 @@ class Command(BaseCommand):
         try:
             # With --once there is nothing to wait for, so no notifications are needed.
             with nullcontext() if options["once"] else notify.listening(alias) as listener:
+                stop = threading.Event()
+                # A thread sets it. The signal handler may interrupt `stop.wait()`, which
+                # holds the event's lock; `stop.set()` in the handler itself would wait for
+                # that lock forever.
+                for number in (signal.SIGTERM, signal.SIGINT):
+                    signal.signal(
+                        number,
+                        lambda *_: threading.Thread(target=stop.set, daemon=True).start(),
+                    )
                 relay_claims = Claims(
                     new_relay_name(),
                     using=alias,
@@ -138,7 +147,7 @@ class Command(BaseCommand):
                 loop = RelayLoop(
                     Relay(transport, relay_claims),
                     say=self._say,
-                    stop=_stop_on_signals(),
+                    stop=stop,
                     poll_s=options["poll_ms"] / 1000,
                     report_s=options["report_s"],
                     listener=listener,
@@ -161,15 +170,3 @@ class Command(BaseCommand):
     def _say(self, text: str) -> None:
         self.stdout.write(text)
         self.stdout.flush()
-
-
-def _stop_on_signals() -> threading.Event:
-    """Return an event that SIGTERM and Ctrl-C set."""
-    stop = threading.Event()
-    # A thread sets it. The signal handler may interrupt `stop.wait()`, which holds the
-    # event's lock; `stop.set()` in the handler itself would wait for that lock forever.
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(
-            number, lambda *_: threading.Thread(target=stop.set, daemon=True).start()
-        )
-    return stop

@@ -44,12 +44,9 @@ class Command(BaseCommand):
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
-        setup = verbs.add_parser(
+        verbs.add_parser(
             "setup", help="make topics, share group and subscriptions that are missing"
-        )
-        setup.add_argument(
-            "--dry-run", action="store_true", help="only say what is missing"
-        )
+        ).add_argument("--dry-run", action="store_true", help="only say what is missing")
         verbs.add_parser(
             "status", help="count tasks by queue and status, and messages of the outbox"
         )
@@ -57,14 +54,14 @@ class Command(BaseCommand):
             ("retry", "one more attempt, now"),
             ("discard", "let them never run"),
         ):
-            verb = verbs.add_parser(name, help=f"of failed tasks: {effect}")
-            verb.add_argument("ids", nargs="+", metavar="ID")
-        resend = verbs.add_parser(
+            verbs.add_parser(name, help=f"of failed tasks: {effect}").add_argument(
+                "ids", nargs="+", metavar="ID"
+            )
+        verbs.add_parser(
             "resend",
             help="send tasks again that are due and were not run: without a worker for longer than "
             "retention_days of the topic, brokers delete their messages",
-        )
-        resend.add_argument(
+        ).add_argument(
             "--older-than",
             type=days,
             default=timedelta(days=1),

@@ -127,9 +127,11 @@ class Command(BaseCommand):
                 return 1
             return 0
 
-        once = worker_options.batch or worker_options.max_tasks is not None
         processes.Supervisor(
-            options["processes"], work, drain_s=worker_options.drain_s, once=once
+            options["processes"],
+            work,
+            drain_s=worker_options.drain_s,
+            once=worker_options.batch or worker_options.max_tasks is not None,
         ).run()
 
     def _set_up(self, settings: TaskSettings) -> None:
@@ -147,8 +149,10 @@ class Command(BaseCommand):
         processes.stop_on_signals(worker.stop)
         if in_child:
             processes.stop_with_parent(worker.stop)
-        queues = ", ".join(options.queues or settings.queues)
-        self._say(f"worker {worker.worker_id}: {options.threads} threads, queues {queues}")
+        self._say(
+            f"worker {worker.worker_id}: {options.threads} threads, "
+            f"queues {', '.join(options.queues or settings.queues)}"
+        )
         worker.run()
 
     def _say(self, text: str) -> None:
@@ -181,7 +185,6 @@ def _parse_options(options: dict[str, Any], settings: TaskSettings) -> WorkerOpt
 def _select_queues(
     options: dict[str, Any], settings: TaskSettings
 ) -> tuple[str, ...] | None:
-    """Return the queues that --queues and --exclude select."""
     by_option = {
         name: [queue for queue in (options[name] or "").split(",") if queue]
         for name in ("queues", "exclude")
@@ -192,9 +195,9 @@ def _select_queues(
     for name, queues in by_option.items():
         for queue in queues:
             if queue not in settings.queues:
-                valid_queues = ", ".join(settings.queues)
                 raise CommandError(
-                    f"--{name}: {queue} is no queue of the backend: {valid_queues}",
+                    f"--{name}: {queue} is no queue of the backend: "
+                    f"{', '.join(settings.queues)}",
                     returncode=2,
                 )
     selected = [
