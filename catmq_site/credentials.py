@@ -30,7 +30,7 @@ def ensure(*, url: str, actor: Actor) -> bool:
     work. If an administrator exists that is not in the file, none is created and no key
     either. Return True if the file has a key.
     """
-    stored = _read()
+    stored = read_credentials()
     administrators = get_user_model().objects.filter(is_superuser=True, is_active=True)
     # Hash passwords before the transaction begins: that takes seconds on a busy machine,
     # and MariaDB ends a transaction that idles for 5 s.
@@ -48,29 +48,23 @@ def ensure(*, url: str, actor: Actor) -> bool:
         )
         new_credentials = {"CATMQ_URL": url, **credentials}
         if new_credentials != stored:
-            _write_file(new_credentials)
+            draft_path = FILE.with_suffix(".new")
+            draft_path.unlink(missing_ok=True)
+            # Opened with its mode, so that nobody can read it before a chmod.
+            handle = os.open(draft_path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            with os.fdopen(handle, "w") as file:
+                file.writelines(
+                    f"{name}={value}\n" for name, value in new_credentials.items()
+                )
+            draft_path.replace(FILE)
     return "CATMQ_API_KEY" in new_credentials
 
 
 def read_credentials() -> dict[str, str]:
-    return _read()
-
-
-def _read() -> dict[str, str]:
     if not FILE.exists():
         return {}
     lines = [line.partition("=") for line in FILE.read_text().splitlines() if "=" in line]
     return {name: value for name, _, value in lines}
-
-
-def _write_file(values: Mapping[str, str]) -> None:
-    draft_path = FILE.with_suffix(".new")
-    draft_path.unlink(missing_ok=True)
-    with os.fdopen(
-        os.open(draft_path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w"
-    ) as file:
-        file.writelines(f"{name}={value}\n" for name, value in values.items())
-    draft_path.replace(FILE)
 
 
 def _check_credentials(stored: Mapping[str, str]) -> dict[str, str]:

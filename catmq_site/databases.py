@@ -36,7 +36,12 @@ UNATTENDED_LIMIT_S = 60  # of one statement, in processes where no client waits
 def databases(config: Config) -> dict[str, dict[str, Any]]:
     database = config.database
     if database is None:
-        return _sqlite_databases(config.data_dir)
+        metadata_file = config.data_dir / "metadata.sqlite3"
+        return {
+            "default": _sqlite_database(metadata_file, mode="IMMEDIATE"),
+            "snapshot": _sqlite_database(metadata_file, mode="DEFERRED"),
+            "jobs": _sqlite_database(config.data_dir / "jobs.sqlite3", mode="IMMEDIATE"),
+        }
     limit_s = (
         ceil(config.metadata_timeout_ms / 1000)
         if config.process == "broker"
@@ -46,14 +51,6 @@ def databases(config: Config) -> dict[str, dict[str, Any]]:
         "default": _mysql_database(database, isolation="read committed", limit_s=limit_s),
         "snapshot": _mysql_database(database, isolation="repeatable read", limit_s=limit_s),
         "jobs": _mysql_database(database, isolation="read committed", limit_s=limit_s),
-    }
-
-
-def _sqlite_databases(directory: Path) -> dict[str, dict[str, Any]]:
-    return {
-        "default": _sqlite_database(directory / "metadata.sqlite3", mode="IMMEDIATE"),
-        "snapshot": _sqlite_database(directory / "metadata.sqlite3", mode="DEFERRED"),
-        "jobs": _sqlite_database(directory / "jobs.sqlite3", mode="IMMEDIATE"),
     }
 
 

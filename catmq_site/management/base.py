@@ -69,7 +69,12 @@ class CatmqCommand(BaseCommand):
             raise CommandError(str(cancelled), returncode=REFUSED) from None
         except DatabaseError as error:
             reason = error.args[-1] if error.args else error
-            text = f"The metadata database cannot be used: {reason}. {_advice(error)}"
+            where = config.database
+            remedy = where and tls.find_remedy(
+                error, host=where.host, ca=where.encryption.ca
+            )
+            remedy = remedy or "Is it up? Did `manage.py prepare` run?"
+            text = f"The metadata database cannot be used: {reason}. {remedy}"
             raise CommandError(text, returncode=RETRY_LATER) from None
 
     def confirm(self, question: str, name: str, *, yes: bool) -> None:
@@ -113,12 +118,6 @@ class CatmqCommand(BaseCommand):
 def format_error(error: CatmqError) -> str:
     fields = [f"{field_error.field}: {field_error.message}" for field_error in error.errors]
     return "; ".join([error.detail, *(text for text in fields if text not in error.detail)])
-
-
-def _advice(error: DatabaseError) -> str:
-    where = config.database
-    advice = where and tls.find_remedy(error, host=where.host, ca=where.encryption.ca)
-    return advice or "Is it up? Did `manage.py prepare` run?"
 
 
 def align_columns(table: Sequence[Sequence[str]]) -> list[str]:

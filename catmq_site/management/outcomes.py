@@ -17,8 +17,7 @@ def describe_outcome(outcome: Outcome) -> list[str]:
     if outcome.gaps:
         lines.append(
             f"{outcome.gaps} of {outcome.queues} queues have a gap before their next message; "
-            "consumers are "
-            "told when they come to it, and go on behind it."
+            "consumers are told when they come to it, and go on behind it."
         )
         lines.append(
             f"At least {outcome.messages} messages are lost, by what brokers had seen."

@@ -33,7 +33,13 @@ class IdleConnections:
                 if not stack:
                     return None
                 raw, since = stack.pop()
-            if time.monotonic() - since < TRUST_IDLE_S or _is_alive(raw):
+            if time.monotonic() - since < TRUST_IDLE_S:
+                return raw
+            try:
+                raw.ping()
+            except Exception:  # noqa: BLE001, S110  any failure of any driver: not usable
+                pass
+            else:
                 return raw
             raw.close()
             self.drop(kind)  # the server or the network failed: the others are lost, too
@@ -59,14 +65,6 @@ class IdleConnections:
         self._parent_connections.append(self._stacks)
         self._lock = threading.Lock()
         self._stacks = {}
-
-
-def _is_alive(raw: Any) -> bool:
-    try:
-        raw.ping()
-    except Exception:  # noqa: BLE001  any failure of any driver means the same: not usable
-        return False
-    return True
 
 
 idle = IdleConnections()

@@ -85,28 +85,20 @@ class Mapping:
         self.definitions = Definitions()
         self._topics: dict[int, str] = {}
         self._groups: dict[int, str] = {}
+        # By topic type and group id.
         self._subscriptions = grouped(
-            (row["consumer_group_id"], row)
+            ((number(row, "topic_type", NORMAL), row["consumer_group_id"]), row)
             for row in tables.subscriptions
-            if number(row, "topic_type", NORMAL) == NORMAL
-        )
-
-        self._retry_subscriptions = grouped(
-            (row["consumer_group_id"], row)
-            for row in tables.subscriptions
-            if number(row, "topic_type", NORMAL) == RETRY
         )
 
     def run(self) -> Definitions:
-        document = self.definitions.document = {
+        # In this order: a subscription needs the topics and groups that were not left out.
+        self.definitions.document = {
             "version": VERSION,
-            "topics": [],
-            "groups": [],
-            "subscriptions": [],
+            "topics": list(self._map_topics()),
+            "groups": list(self._map_groups()),
+            "subscriptions": list(self._map_subscriptions()),
         }
-        document["topics"] = list(self._map_topics())
-        document["groups"] = list(self._map_groups())
-        document["subscriptions"] = list(self._map_subscriptions())
         self.definitions.positions = list(self._map_positions())
         return self.definitions
 
@@ -117,16 +109,50 @@ class Mapping:
         self.definitions.remarks.append(Remark(kind, name, sentence))
 
     def _map_topics(self) -> Iterable[dict[str, Any]]:
-        queues = grouped((row["topic_id"], row) for row in self._tables.queues)
+        queues_of_topic = grouped((row["topic_id"], row) for row in self._tables.queues)
         for row in self._tables.topics:
-            name = text(row, "name")
+            name, queues = text(row, "name"), queues_of_topic.get(row["id"], [])
             if number(row, "topic_type", NORMAL) == RETRY:
                 self._leave_out(
                     "topic", name, "is a retry topic: each subscription gets its own here"
                 )
-            elif self._check_name("topic", name):
-                self._topics[row["id"]] = name
-                yield self._map_topic(row, name, queues.get(row["id"], []))
+                continue
+            if not self._check_name("topic", name):
+                continue
+            self._topics[row["id"]] = name
+            if token := text(row, "token"):
+                self.definitions.tokens[name] = token
+            if number(row, "consumer_flag", 1) == 0:
+                groups = text(row, "consumer_group_names") or "none"
+                self._add_remark(
+                    "topic",
+                    name,
+                    f"only these groups may subscribe there: {groups}; here rights say so",
+                )
+            if number(row, "normal_flag", 1) == 0:
+                self._add_remark(
+                    "topic",
+                    name,
+                    "has nodes of its own there; here its queues are spread over all nodes",
+                )
+            days = self._number_within(
+                ("topic", name), row, "save_day_num", TOPIC["retention_days"].kind
+            )
+            # Only queues that are writable there, from 1 to the limit here.
+            writable = sum(number(q, "read_only", WRITABLE) == WRITABLE for q in queues)
+            queue_count = min(max(writable, 1), config.max_topic_queues)
+            if queue_count != len(queues):
+                sentence = (
+                    f"has {len(queues)} queues there, {writable} of them open for sends, "
+                    f"and gets {queue_count}"
+                )
+                self._add_remark("topic", name, sentence)
+            yield {
+                "name": name,
+                "queues": queue_count,
+                **({"retention_days": days} if days is not None else {}),
+                **self._map_owners("topic", name, row, "emails"),
+            }
 
     def _check_name(self, kind: str, name: str) -> bool:
         try:
@@ -136,50 +162,10 @@ class Mapping:
             return False
         return True
 
-    def _map_topic(self, row: Row, name: str, queues: list[Row]) -> dict[str, Any]:
-        if token := text(row, "token"):
-            self.definitions.tokens[name] = token
-        if number(row, "consumer_flag", 1) == 0:
-            groups = text(row, "consumer_group_names") or "none"
-            self._add_remark(
-                "topic",
-                name,
-                f"only these groups may subscribe there: {groups}; here rights say so",
-            )
-        if number(row, "normal_flag", 1) == 0:
-            self._add_remark(
-                "topic",
-                name,
-                "has nodes of its own there; here its queues are spread over all nodes",
-            )
-        days = self._number_within(
-            ("topic", name), row, "save_day_num", TOPIC["retention_days"].kind
-        )
-        return {
-            "name": name,
-            "queues": self._count_queues(name, queues),
-            **({"retention_days": days} if days is not None else {}),
-            **self._map_owners("topic", name, row, "emails"),
-        }
-
-    def _count_queues(self, name: str, queues: list[Row]) -> int:
-        """Return the number of queues: those that are writable there, from 1 to the limit
-        here.
-        """
-        writable = sum(number(row, "read_only", WRITABLE) == WRITABLE for row in queues)
-        queue_count = min(max(writable, 1), config.max_topic_queues)
-        if queue_count != len(queues):
-            sentence = (
-                f"has {len(queues)} queues there, {writable} of them open for sends, "
-                f"and gets {queue_count}"
-            )
-            self._add_remark("topic", name, sentence)
-        return queue_count
-
     def _map_owners(self, kind: str, name: str, row: Row, emails: str) -> dict[str, Any]:
         """Return owners, department, alarm addresses and description."""
         owners = owner_names(text(row, "owner_ids") or text(row, "owner_names"))
-        if unknown_owners := [address for address in owners if address not in self._users]:
+        if unknown_owners := [owner for owner in owners if owner not in self._users]:
             self._add_remark(
                 kind, name, f"owners without an account here: {', '.join(unknown_owners)}"
             )
@@ -212,7 +198,7 @@ class Mapping:
         if row.get(column) is None or not isinstance(kind, Whole):
             return None
         wanted = int(row[column]) * factor
-        value = min(max(wanted, kind.least), kind.most)
+        value = min(max(wanted, kind.minimum), kind.maximum)
         if value != wanted:
             sentence = (
                 f"{column} is {row[column]} there; the nearest that is allowed is taken"
@@ -267,7 +253,7 @@ class Mapping:
             )
         lags = [
             lag
-            for subscription in self._subscriptions.get(row["id"], [])
+            for subscription in self._subscriptions.get((NORMAL, row["id"]), [])
             if (lag := number(subscription, "max_lag", 0)) > 0
         ]
         if number(row, "alarm_flag", 1) == 0:
@@ -296,13 +282,8 @@ class Mapping:
             else:
                 valid.append(network)
         if invalid:
-            consequence = (
-                ""
-                if valid
-                else ": all addresses may read"
-                if column == "ip_white_list"
-                else ""
-            )
+            opens_group = not valid and column == "ip_white_list"
+            consequence = ": all addresses may read" if opens_group else ""
             self._add_remark(
                 "group",
                 name,
@@ -311,44 +292,42 @@ class Mapping:
         return ", ".join(valid)
 
     def _map_subscriptions(self) -> Iterable[dict[str, Any]]:
+        columns = [column for column, _factor in SUBSCRIPTION_COLUMNS.values()]
         for group_id, name in self._groups.items():
-            for row in self._retry_subscriptions.get(group_id, []):
-                self._note_retry_settings(name, row)
-            for row in self._subscriptions.get(group_id, []):
+            # A retry topic has no settings of its own here: a remark names those there.
+            for row in self._subscriptions.get((RETRY, group_id), []):
+                numbers = {column: number(row, column, 0) for column in columns}
+                settings = [
+                    f"{column} {value}" for column, value in numbers.items() if value > 0
+                ]
+                tags = text(row, "tag")
+                if settings or tags:
+                    all_settings = ", ".join(settings) + (f", tag {tags}" if tags else "")
+                    self._add_remark(
+                        "subscription",
+                        f"{name}/{text(row, 'topic_name')}",
+                        "settings of retries are not taken over, those of the topic hold: "
+                        f"{all_settings}",
+                    )
+            for row in self._subscriptions.get((NORMAL, group_id), []):
                 topic = self._topics.get(row["topic_id"])
                 pair = f"{name}/{topic or text(row, 'topic_name')}"
                 if topic is None:
                     self._leave_out(
                         "subscription", pair, "its topic is left out, or is no more"
                     )
-                elif self._check_filter(pair, text(row, "tag")):
+                    continue
+                tags = text(row, "tag")
+                try:
+                    check_tag_filter(tags.strip(","))
+                except ValueError as error:
+                    sentence = (
+                        f"its tag filter {tags!r} cannot be meant ({error}): subscribe by "
+                        "hand"
+                    )
+                    self._leave_out("subscription", pair, sentence)
+                else:
                     yield self._map_subscription(row, pair, group=name, topic=topic)
-
-    def _note_retry_settings(self, group: str, row: Row) -> None:
-        """Add a remark about settings of a group's retry topic, which has no settings of
-        its own here.
-        """
-        numbers = [
-            (column, number(row, column, 0))
-            for column, _factor in SUBSCRIPTION_COLUMNS.values()
-        ]
-        settings = ", ".join(f"{column} {value}" for column, value in numbers if value > 0)
-        tags = text(row, "tag")
-        settings += f", tag {tags}" if tags else ""
-        if settings:
-            remark = f"settings of retries are not taken over, those of the topic hold: {settings}"
-            self._add_remark("subscription", f"{group}/{text(row, 'topic_name')}", remark)
-
-    def _check_filter(self, pair: str, tags: str) -> bool:
-        try:
-            check_tag_filter(tags.strip(","))
-        except ValueError as error:
-            sentence = (
-                f"its tag filter {tags!r} cannot be meant ({error}): subscribe by hand"
-            )
-            self._leave_out("subscription", pair, sentence)
-            return False
-        return True
 
     def _map_subscription(
         self, row: Row, pair: str, *, group: str, topic: str
@@ -363,11 +342,9 @@ class Mapping:
         for setting, (column, factor) in SUBSCRIPTION_COLUMNS.items():
             is_off = column in COLUMNS_OFF_AT_ZERO and number(row, column, 0) <= 0
             subject, kind = ("subscription", pair), DELIVERY[setting].kind
-            value = (
-                None
-                if is_off
-                else self._number_within(subject, row, column, kind, factor=factor)
-            )
+            if is_off:
+                continue
+            value = self._number_within(subject, row, column, kind, factor=factor)
             if value is not None:
                 subscription[setting] = value
         if "delay_s" in subscription:

@@ -101,7 +101,7 @@ def _read_rows(
         raise Invalid.field(
             "--from", f"database {database.name} has no table {table}: {REMEDY}"
         )
-    cursor.execute(f"SHOW COLUMNS FROM `{table}`")  # a name of NEEDED
+    cursor.execute(f"SHOW COLUMNS FROM `{table}`")  # a key of REQUIRED_COLUMNS
     columns = {str(row["Field"]) for row in cursor.fetchall()}
     if missing := [name for name in required if name not in columns]:
         text = (
@@ -109,9 +109,9 @@ def _read_rows(
             f"{', '.join(missing)}: {REMEDY}"
         )
         raise Invalid.field("--from", text)
-    # Deleted rows stay in the tables there.
-    active = " WHERE is_active = 0" if "is_active" in columns else ""  # 1 is deleted there
-    cursor.execute(f"SELECT * FROM `{table}`{active} ORDER BY 1")  # noqa: S608  a name of NEEDED
+    # Deleted rows stay in the tables there, with is_active = 1.
+    active = " WHERE is_active = 0" if "is_active" in columns else ""
+    cursor.execute(f"SELECT * FROM `{table}`{active} ORDER BY 1")  # noqa: S608  a key of REQUIRED_COLUMNS
     return [dict(row) for row in cursor.fetchall()]
 
 

@@ -101,8 +101,8 @@ class EvictionLog:
             self._logged_at = now
             self._log.warning(
                 "Connections ended in the last %d s or more, the last of %s: %d whose "
-                "request did not arrive "
-                "within %d s, %d because too many waited, %d whose client did not take its answers",
+                "request did not arrive within %d s, %d because too many waited, %d "
+                "whose client did not take its answers",
                 LOG_EVERY_S, address, self._counts["late"], self._request_s,
                 self._counts["crowded"],
                 self._counts["unread"],

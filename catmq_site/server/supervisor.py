@@ -380,12 +380,11 @@ def parse_arguments() -> argparse.Namespace:
         description="Starts a CatMQ server: broker, portal and jobs. Stop it with Ctrl-C "
         "or SIGTERM.",
         epilog="Prints `CatMQ is ready: URL` on stdout when it answers. "
-        "DIR/credentials.env holds URL, API "
-        "key and administrator. CATMQ_DATABASE_URL=mysql://user:password@host:port/name "
-        "puts the metadata "
-        "on MySQL or MariaDB; register nodes with `manage.py register_node` then. Other settings: "
-        "docs/reference/settings.md. script/server --with-spark installs what Spark jobs "
-        "need, too.",
+        "DIR/credentials.env holds URL, API key and administrator. "
+        "CATMQ_DATABASE_URL=mysql://user:password@host:port/name puts the metadata on "
+        "MySQL or MariaDB; register nodes with `manage.py register_node` then. Other "
+        "settings: docs/reference/settings.md. script/server --with-spark installs what "
+        "Spark jobs need, too.",
     )
     parser.add_argument(
         "--host", default="127.0.0.1", help="address to listen on (default %(default)s)"

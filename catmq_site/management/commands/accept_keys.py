@@ -13,17 +13,14 @@ from metadata.errors import Code, Conflict
 class Command(CatmqCommand):
     checks_keys = False
     help = (
-        "Registers the signing key and the encryption keys of this process as those of the "
-        "installation. "
-        "The keys are in the data directory or in CATMQ_SECRET_KEY and "
-        "CATMQ_ENCRYPTION_KEYS. Brokers and "
-        "commands with other keys are refused from then on. Node passwords that can be "
-        "decrypted are "
-        "encrypted with the first encryption key; set the others again. To rotate an "
-        "encryption key, put "
-        "the new key first everywhere, run this command, and then remove the old key. If "
-        "the keys were "
-        "lost, stop all brokers first. Consumers then register again, and users log in again."
+        "Registers the signing key and the encryption keys of this process as those of "
+        "the installation. The keys are in the data directory or in CATMQ_SECRET_KEY and "
+        "CATMQ_ENCRYPTION_KEYS. Brokers and commands with other keys are refused from "
+        "then on. Node passwords that can be decrypted are encrypted with the first "
+        "encryption key; set the others again. To rotate an encryption key, put the new "
+        "key first everywhere, run this command, and then remove the old key. If the "
+        "keys were lost, stop all brokers first. Consumers then register again, and "
+        "users log in again."
     )
 
     def add_arguments(self, parser: ArgumentParser) -> None:
@@ -40,6 +37,7 @@ class Command(CatmqCommand):
             for broker in discovery.list_brokers(actor=self.actor)
             if broker.alive
         ]
+        # Live brokers would fail to decrypt what this process encrypts from now on.
         if mismatch and live_brokers:
             text = (
                 f"Live brokers work with the other keys: {', '.join(live_brokers)}. Stop "

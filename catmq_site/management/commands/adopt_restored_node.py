@@ -12,11 +12,10 @@ from messagestore.nodes import promotion, promotion_plans
 
 class Command(CatmqCommand):
     help = (
-        "Puts a node into service with the database that is at its address now: a restored "
-        "backup, a "
-        "replica that took over the address, or an empty database. Messages that may be "
-        "lost are declared "
-        "as gaps, so no consumer skips them silently."
+        "Puts a node into service with the database that is at its address now: a "
+        "restored backup, a replica that took over the address, or an empty database. "
+        "Messages that may be lost are declared as gaps, so no consumer skips them "
+        "silently."
     )
 
     def add_arguments(self, parser: ArgumentParser) -> None:
@@ -37,6 +36,7 @@ class Command(CatmqCommand):
             plan = promotion_plans.adopt(name=options["node"], actor=self.actor)
             self.stdout.write("\n".join(describe_plan(plan)))
             return
+        # Irreversible: lost messages are declared as gaps.
         self.confirm(
             "Adopt the database now at the address of node",
             options["node"],

@@ -13,10 +13,9 @@ from catmq_site.management.base import CatmqCommand
 class Command(CatmqCommand):
     help = (
         "Archives complete days of a topic as Parquet files, except those that are "
-        "archived already. A day "
-        "is published only when the row counts and checksums of its files equal those of "
-        "the source. "
-        "manage.py purge then deletes archived messages from the nodes."
+        "archived already. A day is published only when the row counts and checksums of "
+        "its files equal those of the source. manage.py purge then deletes archived "
+        "messages from the nodes."
     )
 
     def add_arguments(self, parser: ArgumentParser) -> None:

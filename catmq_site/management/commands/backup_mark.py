@@ -14,17 +14,15 @@ from django.core.management.base import CommandError
 
 from catmq_site.management.base import RETRY_LATER, CatmqCommand
 from messagestore.nodes import backup_marks
-from messagestore.nodes.backup_marks import Mark
 from metadata.errors import Invalid
 
 
 class Command(CatmqCommand):
     help = (
         "Writes how far metadata and every node are: positions in their binary logs, log "
-        "end offsets, "
-        "committed offsets and counters, as JSON without secrets. Run it just before a backup; "
-        "restore_check compares with it after a restore. Exit codes: 0 done; 3 a node "
-        "could not be reached."
+        "end offsets, committed offsets and counters, as JSON without secrets. Run it "
+        "just before a backup; restore_check compares with it after a restore. Exit "
+        "codes: 0 done; 3 a node could not be reached."
     )
 
     def add_arguments(self, parser: ArgumentParser) -> None:
@@ -43,11 +41,21 @@ class Command(CatmqCommand):
     def run(self, **options: Any) -> None:
         mark = backup_marks.take_mark(actor=self.actor)
         unreachable = "; ".join(f"{node.name}: {node.why}" for node in mark.missing)
+        # A mark without a node cannot show what that node lost.
         if unreachable and not options["allow_missing"]:
             raise CommandError(
                 f"Nothing was written. Not reached: {unreachable}", returncode=RETRY_LATER
             )
-        self._write_mark(mark, options["file"])
+        file, text = options["file"], backup_marks.encode(mark)
+        if file == "-":
+            self.stdout.write(text.decode(), ending="")
+        else:
+            try:
+                write_file(Path(file), text)
+            except OSError as error:
+                raise Invalid.field("file", f"cannot be written: {error}") from None
+            queues = sum(len(node.queues) for node in mark.nodes)
+            self.stdout.write(f"{file}: {len(mark.nodes)} nodes, {queues} queues.")
         for node in mark.nodes:
             if node.binlog is not None and node.binlog.why:
                 self.stderr.write(f"Node {node.name}: file and position of the binary log "
@@ -55,18 +63,6 @@ class Command(CatmqCommand):
                                   f"{node.binlog.why}")  # fmt: skip
         if unreachable:
             self.stderr.write(f"Not reached, and not in the mark: {unreachable}")
-
-    def _write_mark(self, mark: Mark, file: str) -> None:
-        text = backup_marks.encode(mark)
-        if file == "-":
-            self.stdout.write(text.decode(), ending="")
-            return
-        try:
-            write_file(Path(file), text)
-        except OSError as error:
-            raise Invalid.field("file", f"cannot be written: {error}") from None
-        queues = sum(len(node.queues) for node in mark.nodes)
-        self.stdout.write(f"{file}: {len(mark.nodes)} nodes, {queues} queues.")
 
 
 def write_file(path: Path, text: bytes) -> None:

@@ -31,12 +31,10 @@ HEADINGS = (
 class Command(CatmqCommand):
     help = (
         "Deletes the messages that are past the retention of their topics, by age and by "
-        "size. The job "
-        "expire_messages does the same every ten minutes. --dry-run changes nothing. It "
-        "shows for each "
-        "queue what would be deleted, and which of these messages a group has not read. "
-        "Exit codes: 0 "
-        "done, 1 refused, 3 a queue could not be cleaned."
+        "size. The job expire_messages does the same every ten minutes. --dry-run "
+        "changes nothing. It shows for each queue what would be deleted, and which of "
+        "these messages a group has not read. Exit codes: 0 done, 1 refused, 3 a queue "
+        "could not be cleaned."
     )
 
     def add_arguments(self, parser: ArgumentParser) -> None:
@@ -81,6 +79,7 @@ class Command(CatmqCommand):
         if topic is None or archive is None:
             field = "topic" if topic is None else "archive"
             raise Invalid.field(field, f"--engine spark needs --{field}")
+        # The archive must exist before its messages are deleted.
         if not dry_run:
             settings = {"topic": topic, "archive": str(archive.resolve())}
             spark.run_job("archive", settings=settings, on_progress=self.stderr.write)

@@ -16,10 +16,10 @@ from messagestore.verify import Finding
 
 class Command(CatmqCommand):
     help = (
-        "Compares metadata with the nodes: tables, log end offsets, committed offsets and "
-        "members. Without "
-        "--repair nothing is changed. Nothing that may contain messages is deleted. Exit codes: 0 "
-        "consistent, or repaired; 1 something is wrong; 3 a node could not be checked."
+        "Compares metadata with the nodes: tables, log end offsets, committed offsets "
+        "and members. Without --repair nothing is changed. Nothing that may contain "
+        "messages is deleted. Exit codes: 0 consistent, or repaired; 1 something is "
+        "wrong; 3 a node could not be checked."
     )
 
     def add_arguments(self, parser: ArgumentParser) -> None:

@@ -13,9 +13,8 @@ from metadata.users import api_keys
 class Command(CatmqCommand):
     help = (
         "Creates an API key and prints it on stdout. Only a digest is stored, so the key "
-        "cannot be shown "
-        "again. Example: create_api_key shop --right 'produce=orders*' --right "
-        "'consume=orders*,billing'"
+        "cannot be shown again. Example: create_api_key shop --right 'produce=orders*' "
+        "--right 'consume=orders*,billing'"
     )
 
     def add_arguments(self, parser: ArgumentParser) -> None:
@@ -33,6 +32,7 @@ class Command(CatmqCommand):
         _, plaintext = api_keys.create(
             name=options["name"], rights=parse_rights(options["right"]), actor=self.actor
         )
+        # Alone on stdout, so that a script can capture it.
         self.stdout.write(plaintext)
 
 

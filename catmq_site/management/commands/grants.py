@@ -16,12 +16,17 @@ class Command(BaseCommand):
     requires_system_checks: list[str] = []  # noqa: RUF012  Django's own declaration
     help = (
         "Prints the GRANT statements with exactly the rights that an account needs on "
-        "MariaDB and MySQL. "
-        "Connects to nothing. Statements that are marked as optional may be omitted."
+        "MariaDB and MySQL. Connects to nothing. Statements that are marked as optional "
+        "may be omitted."
     )
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        parser.add_argument("account", choices=ACCOUNTS, help="; ".join(_account_helps()))
+        # argparse takes a % in a help text for a format.
+        helps = [
+            f"{name}: {purpose.replace('%', '%%')}"
+            for name, (purpose, _) in ACCOUNTS.items()
+        ]
+        parser.add_argument("account", choices=ACCOUNTS, help="; ".join(helps))
         parser.add_argument(
             "--database", default="catmq", help="name of the database (default %(default)s)"
         )
@@ -40,12 +45,6 @@ class Command(BaseCommand):
         }
         _, grants = ACCOUNTS[options["account"]]
         self.stdout.write("\n".join(format_statements(grants, account)))
-
-
-def _account_helps() -> list[str]:
-    return [
-        f"{name}: {purpose.replace('%', '%%')}" for name, (purpose, _) in ACCOUNTS.items()
-    ]
 
 
 def format_statements(grants: tuple[Grant, ...], account: dict[str, str]) -> list[str]:

@@ -23,21 +23,18 @@ from metadata.users import accounts
 URL_VARIABLE = "CATMQ_PMQ_URL"
 OFFSETS_NOTE = (
     "Offsets are not taken over: they count messages of the tables there, and the topics "
-    "here begin empty. "
-    "Each group begins at the first message that is sent here. Let a group read its topics "
-    "there to the end "
-    "before the last of its consumers moves."
+    "here begin empty. Each group begins at the first message that is sent here. Let a "
+    "group read its topics there to the end before the last of its consumers moves."
 )
 OUTCOME_OF_COLUMN = {"CREATE": "create", "SAME": "same", "DIFFERENT": "keep"}
 
 
 class Command(CatmqCommand):
     help = (
-        "Reads topics, queues, groups, subscriptions, offsets and owners from the metadata "
-        "database of PMQ "
-        "or of the Java CatMQ, and makes what is missing here. Without --apply it only "
-        "reports. It may be "
-        "repeated: what exists stays as it is. Nothing is written to the other database."
+        "Reads topics, queues, groups, subscriptions, offsets and owners from the "
+        "metadata database of PMQ or of the Java CatMQ, and makes what is missing here. "
+        "Without --apply it only reports. It may be repeated: what exists stays as it "
+        "is. Nothing is written to the other database."
     )
 
     def add_arguments(self, parser: ArgumentParser) -> None:
@@ -58,6 +55,7 @@ class Command(CatmqCommand):
         )
 
     def run(self, **options: Any) -> None:
+        # The variable keeps the password out of the process list.
         url = options["url"] or os.environ.get(URL_VARIABLE, "")
         if not url:
             raise Invalid.field("--from", f"give it, or set {URL_VARIABLE}")
@@ -69,6 +67,7 @@ class Command(CatmqCommand):
                 json.dumps(definitions.document, ensure_ascii=False, indent=2) + "\n"
             )
         apply = options["apply"]
+        # Without conflicts the import cannot be refused halfway.
         plan = self._import(definitions, dry_run=False) if apply else plan_of_rest
         tokens = self._import_tokens(definitions, apply=apply)
         self.stdout.write(
@@ -209,7 +208,7 @@ def count_steps(plan: Plan, kind: str, outcome: str) -> int:
 
 
 def describe_entry(step: Step) -> str:
-    fields = step.entry.words
+    fields = step.entry.fields
     return (
         f"{fields['queues']} queues" if "queues" in fields else str(fields.get("mode", ""))
     )

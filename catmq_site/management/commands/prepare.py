@@ -24,10 +24,9 @@ EMBEDDED_NODES = {"main": "normal", "failure": "failure"}
 class Command(CatmqCommand):
     help = (
         "Migrates the metadata database and creates what is missing: on the embedded "
-        "engine the nodes main "
-        "and failure; the fingerprints of the keys; an administrator and an API key, written to "
-        "credentials.env in CATMQ_DATA_DIR; and the schedules of django-q. Repeating it is "
-        "harmless."
+        "engine the nodes main and failure; the fingerprints of the keys; an "
+        "administrator and an API key, written to credentials.env in CATMQ_DATA_DIR; and "
+        "the schedules of django-q. Repeating it is harmless."
     )
 
     checks_keys = (
@@ -47,17 +46,14 @@ class Command(CatmqCommand):
             call_command(
                 "migrate", "django_q", database="jobs", interactive=False, verbosity=0
             )
-            self._register_embedded()
+            for name, kind in EMBEDDED_NODES.items():
+                if snapshot.current().node(name) is None:
+                    registry.register(
+                        name=name,
+                        kind=kind,
+                        engine="sqlite",
+                        database=f"node-{name}.sqlite3",
+                        actor=self.actor,
+                    )
         credentials.ensure(url=options["url"], actor=self.actor)
         schedules.sync()
-
-    def _register_embedded(self) -> None:
-        for name, kind in EMBEDDED_NODES.items():
-            if snapshot.current().node(name) is None:
-                registry.register(
-                    name=name,
-                    kind=kind,
-                    engine="sqlite",
-                    database=f"node-{name}.sqlite3",
-                    actor=self.actor,
-                )

@@ -15,10 +15,8 @@ from metadata.rules.tls import MODES
 class Command(CatmqCommand):
     help = (
         "Promotes the replica of a node. Fences the old primary, declares messages that "
-        "may be lost as "
-        "gaps, and informs brokers and consumers. Nothing needs a restart. If the command "
-        "fails, the node "
-        "stays offline; repeat the command."
+        "may be lost as gaps, and informs brokers and consumers. Nothing needs a "
+        "restart. If the command fails, the node stays offline; repeat the command."
     )
 
     def add_arguments(self, parser: ArgumentParser) -> None:
@@ -67,6 +65,7 @@ class Command(CatmqCommand):
             )
             self.stdout.write("\n".join(describe_plan(plan)))
             return
+        # Irreversible: the old primary is fenced, and lost messages are declared as gaps.
         self.confirm("Promote a replica of node", options["node"], yes=options["yes"])
         outcome = promotion.promote(
             name=options["node"],

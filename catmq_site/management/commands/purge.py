@@ -14,11 +14,9 @@ from messagestore import retention
 class Command(CatmqCommand):
     help = (
         "Deletes the archived messages of a topic from the nodes by dropping whole "
-        "partitions. Every file "
-        "of the archive is checked first. If one is damaged or of another installation, nothing is "
-        "deleted. Messages that an active group has not read are kept. Exit codes: 0 done, "
-        "1 refused, 3 a "
-        "queue could not be purged."
+        "partitions. Every file of the archive is checked first. If one is damaged or of "
+        "another installation, nothing is deleted. Messages that an active group has not "
+        "read are kept. Exit codes: 0 done, 1 refused, 3 a queue could not be purged."
     )
 
     def add_arguments(self, parser: ArgumentParser) -> None:
@@ -45,6 +43,8 @@ class Command(CatmqCommand):
             topic=options["topic"],
             archive=options["archive"],
             dry_run=options["dry_run"],
+            # A pull that started before the purge may still read a partition that is
+            # dropped.
             rest_s=0.0 if options["no_rest"] else retention.REST_S,
             actor=self.actor,
         )

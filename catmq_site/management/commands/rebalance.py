@@ -16,8 +16,7 @@ from metadata.membership.rebalance import Move, RebalanceResult
 class Command(CatmqCommand):
     help = (
         "Rebalances the queues of groups and prints the moves. Brokers do this "
-        "automatically when members "
-        "join or leave. A balanced assignment is not changed."
+        "automatically when members join or leave. A balanced assignment is not changed."
     )
 
     def add_arguments(self, parser: ArgumentParser) -> None:
@@ -29,6 +28,7 @@ class Command(CatmqCommand):
 
     def run(self, **options: Any) -> None:
         dry_run = options["dry_run"]
+        # All names are resolved first, so a wrong one changes nothing.
         for group in find_groups(options["groups"], everything=options["all"]):
             moves = rebalance.rebalance_by_hand(
                 group=group.name, dry_run=dry_run, actor=self.actor

@@ -17,10 +17,8 @@ from metadata.errors import Invalid
 class Command(CatmqCommand):
     help = (
         "Registers a database as a node. The database must exist, and its account must "
-        "have all rights on "
-        "it. To keep the password out of the process list, omit URL and set the "
-        "environment variable "
-        "CATMQ_NODE_<NAME>_URL."
+        "have all rights on it. To keep the password out of the process list, omit URL "
+        "and set the environment variable CATMQ_NODE_<NAME>_URL."
     )
 
     def add_arguments(self, parser: ArgumentParser) -> None:
@@ -65,19 +63,16 @@ class Command(CatmqCommand):
         }
         node_settings |= parse_node_url(options["name"], options["url"])
         if options["dry_run"]:
-            self._run_preflight(node_settings)
+            result = preflight.examine(actor=self.actor, **node_settings)
+            self.stdout.write("\n".join(describe_findings(result)))
+            if not result.passed:
+                raise Invalid(
+                    f"{options['name']} cannot be registered. Nothing was changed."
+                )
             return
         node = registry.register(actor=self.actor, **node_settings)
         encrypted = f", with tls {node.tls}" if node.engine == "mysql" else ""
         self.stdout.write(f"Node {node.name} is registered{encrypted}.")
-
-    def _run_preflight(self, node_settings: dict[str, Any]) -> None:
-        result = preflight.examine(actor=self.actor, **node_settings)
-        self.stdout.write("\n".join(describe_findings(result)))
-        if not result.passed:
-            raise Invalid(
-                f"{node_settings['name']} cannot be registered. Nothing was changed."
-            )
 
 
 def parse_node_url(name: str, url: str | None) -> dict[str, Any]:

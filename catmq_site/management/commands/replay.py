@@ -13,8 +13,8 @@ from catmq_site.management.base import CatmqCommand
 class Command(CatmqCommand):
     help = (
         "Checks every file of an archive and sends its messages to a topic, in the order "
-        "of each queue. If "
-        "a run is repeated within a day with the same --run-id, nothing is stored twice."
+        "of each queue. If a run is repeated within a day with the same --run-id, "
+        "nothing is stored twice."
     )
 
     def add_arguments(self, parser: ArgumentParser) -> None:

@@ -16,11 +16,10 @@ from metadata.jobs import report_files
 
 class Command(CatmqCommand):
     help = (
-        "Creates a report, prints it and stores it. --engine direct reads log end offsets, "
-        "partitions and "
-        "a few rows, which takes moments. --engine spark scans all messages and adds exact "
-        "bytes, keys, "
-        "skew, and how long each message waited for its commit."
+        "Creates a report, prints it and stores it. --engine direct reads log end "
+        "offsets, partitions and a few rows, which takes moments. --engine spark scans "
+        "all messages and adds exact bytes, keys, skew, and how long each message waited "
+        "for its commit."
     )
 
     def add_arguments(self, parser: ArgumentParser) -> None:
@@ -39,6 +38,7 @@ class Command(CatmqCommand):
 
     def run(self, **options: Any) -> None:
         output = options["output"]
+        # Checked first: a report may take minutes.
         if output is not None:
             reporting.check_output_path(output)
         report_options = {key: options[key] for key in ("name", "topic", "days", "engine")}

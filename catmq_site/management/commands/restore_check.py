@@ -15,7 +15,7 @@ from django.core.management.base import CommandError
 from catmq_site.management.base import REFUSED, RETRY_LATER, CatmqCommand, align_columns
 from messagestore.nodes import backup_marks, restore_checks
 from messagestore.nodes.replica_inspection import delayed_loss
-from messagestore.nodes.restore_checks import MetadataCheck, NodeCheck, RestoreCheck
+from messagestore.nodes.restore_checks import NodeCheck, RestoreCheck
 from metadata.errors import Invalid
 
 HEADINGS = ("NODE", "STATE", "LOST", "QUEUES", "REASON")
@@ -30,12 +30,9 @@ METADATA_TEXTS = {
 class Command(CatmqCommand):
     help = (
         "Compares metadata and every node with a file of backup_mark, after a restore: "
-        "which nodes are "
-        "behind, how many messages are lost in each queue, which groups will be told, and "
-        "what to do next. "
-        "Changes nothing. Exit codes: 0 nothing to do; 1 something must be done; 3 a node "
-        "could not be "
-        "reached."
+        "which nodes are behind, how many messages are lost in each queue, which groups "
+        "will be told, and what to do next. Changes nothing. Exit codes: 0 nothing to "
+        "do; 1 something must be done; 3 a node could not be reached."
     )
 
     def add_arguments(self, parser: ArgumentParser) -> None:
@@ -66,6 +63,7 @@ class Command(CatmqCommand):
             )
         else:
             self.stdout.write("\n".join(format_result(result, str(options["file"]))))
+        # Exit codes tell scripts whether to go on; the lines above tell people.
         if not result.passed:
             raise CommandError("Something must be done.", returncode=REFUSED)
         if not result.complete:
@@ -82,21 +80,14 @@ def format_result(result: RestoreCheck, file: str) -> list[str]:
     for node in result.nodes:
         lines += _describe_losses(node)
     actions = [node.advice for node in result.nodes if node.advice]
-    return [
-        *lines,
-        *[f"Do: {action}" for action in [*_describe_ids(result.metadata, file), *actions]],
-    ]
-
-
-def _describe_ids(metadata: MetadataCheck, file: str) -> list[str]:
-    if not metadata.ids:
-        return []
-    return [
-        f"Before a broker starts, run manage.py restore_check {file} --raise-ids: nodes "
-        "hold queues or "
-        "groups of higher ids than metadata has given, and new ones would get their "
-        "messages and positions."
-    ]
+    if result.metadata.ids:
+        actions.insert(
+            0,
+            f"Before a broker starts, run manage.py restore_check {file} --raise-ids: nodes "
+            "hold queues or groups of higher ids than metadata has given, and new ones "
+            "would get their messages and positions.",
+        )
+    return [*lines, *(f"Do: {action}" for action in actions)]
 
 
 def _describe_losses(node: NodeCheck) -> list[str]:

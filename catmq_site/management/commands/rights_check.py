@@ -8,7 +8,6 @@ from typing import Any
 
 from catmq_site.management.base import CatmqCommand
 from metadata.users import subscribe_rights
-from metadata.users.subscribe_rights import ManagesOnly
 
 MAX_NAMES = 20
 
@@ -17,32 +16,26 @@ class Command(CatmqCommand):
     checks_keys = False
     help = (
         "Lists API keys and users with `manage` and without `consume` on topics. Until "
-        "release 0.1.0, such a "
-        "key could subscribe its groups to these topics. Now that needs `consume` on the "
-        "topic. Existing "
-        "subscriptions stay, and their members read on. Changes nothing, and runs before "
-        "an upgrade as well."
+        "release 0.1.0, such a key could subscribe its groups to these topics. Now that "
+        "needs `consume` on the topic. Existing subscriptions stay, and their members "
+        "read on. Changes nothing, and runs before an upgrade as well."
     )
 
     def run(self, **options: Any) -> None:
         entries = subscribe_rights.find_manage_only()
         for entry in entries:
-            self.stdout.write("\n".join(_format_entry(entry)))
+            patterns = ", ".join(entry.patterns)
+            self.stdout.write(
+                f"{entry.kind} {entry.name}: manage without consume"
+                f"{patterns and f' on {patterns}'}"
+            )
+            if entry.topics:
+                self.stdout.write(f"  cannot subscribe to: {_list_names(entry.topics)}")
+            if entry.subscriptions:
+                pairs = tuple(f"{group}/{topic}" for group, topic in entry.subscriptions)
+                self.stdout.write(f"  could not make again: {_list_names(pairs)}")
         if not entries:
             self.stdout.write("Every key and user that manages topics may consume them.")
-
-
-def _format_entry(entry: ManagesOnly) -> list[str]:
-    patterns = ", ".join(entry.patterns)
-    lines = [
-        f"{entry.kind} {entry.name}: manage without consume{patterns and f' on {patterns}'}"
-    ]
-    if entry.topics:
-        lines.append(f"  cannot subscribe to: {_list_names(entry.topics)}")
-    if entry.subscriptions:
-        pairs = tuple(f"{group}/{topic}" for group, topic in entry.subscriptions)
-        lines.append(f"  could not make again: {_list_names(pairs)}")
-    return lines
 
 
 def _list_names(names: tuple[str, ...]) -> str:

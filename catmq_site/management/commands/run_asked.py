@@ -14,8 +14,7 @@ from catmq_site.management.base import CatmqCommand
 class Command(CatmqCommand):
     help = (
         "Runs a run of the data pipeline that was requested in the portal. A worker of "
-        "django-q calls this "
-        "command. Call it by hand where no worker runs."
+        "django-q calls this command. Call it by hand where no worker runs."
     )
 
     def add_arguments(self, parser: ArgumentParser) -> None:

@@ -12,8 +12,8 @@ from catmq_site.management.base import CatmqCommand
 
 class Command(CatmqCommand):
     help = (
-        "Runs a scheduled job now, in this process, and records the run. The schedule "
-        "is not changed."
+        "Runs a scheduled job now, in this process, and records the run. The schedule is "
+        "not changed."
     )
 
     def add_arguments(self, parser: ArgumentParser) -> None:
@@ -22,5 +22,6 @@ class Command(CatmqCommand):
         )
 
     def run(self, **options: Any) -> None:
+        # Here even if the job normally runs in a process of its own: the caller waits.
         count = tasks.run_here(options["name"])
         self.stdout.write(f"{options['name']}: done {count:,}.")

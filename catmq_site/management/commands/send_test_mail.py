@@ -14,10 +14,9 @@ from metadata.rules.mail import is_address, is_allowed_recipient
 
 class Command(CatmqCommand):
     help = (
-        "Sends one mail to each address, or to all of CATMQ_ALARM_EMAILS, through the server of "
-        "CATMQ_SMTP_URL. Exit codes: 0 the server accepted all mails, 1 refused, 3 the "
-        "server cannot be "
-        "used now."
+        "Sends one mail to each address, or to all of CATMQ_ALARM_EMAILS, through the "
+        "server of CATMQ_SMTP_URL. Exit codes: 0 the server accepted all mails, 1 "
+        "refused, 3 the server cannot be used now."
     )
 
     def add_arguments(self, parser: ArgumentParser) -> None:
@@ -31,6 +30,7 @@ class Command(CatmqCommand):
         addresses = options["address"] or config.alarm_emails
         if not addresses:
             raise Invalid("Give an address, or set CATMQ_ALARM_EMAILS.")
+        # Check all addresses before the first mail is sent.
         for address in addresses:
             if not is_address(address):
                 raise Invalid(f"{address!r} is not an e-mail address.")

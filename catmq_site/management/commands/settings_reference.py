@@ -65,10 +65,10 @@ class Command(BaseCommand):
 
     requires_system_checks: list[str] = []  # noqa: RUF012  Django's own declaration
     help = (
-        "Prints the page of the server's settings. With --write, writes that page, the page of the "
-        "settings of topics, groups, subscriptions and keys, that of the rights of "
-        "accounts, the tables "
-        "of metadata, and the settings file of the client."
+        "Prints the page of the server's settings. With --write, writes that page, the "
+        "page of the settings of topics, groups, subscriptions and keys, that of the "
+        "rights of accounts, the tables of metadata, and the settings file of the "
+        "client."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:

@@ -11,8 +11,7 @@ from catmq_site.management.base import CatmqCommand
 class Command(CatmqCommand):
     help = (
         "Synchronizes the schedules of django-q with catmq_site/jobs/schedules.py. Adds "
-        "new schedules and "
-        "removes others."
+        "new schedules and removes others."
     )
 
     def run(self, **options: Any) -> None:

@@ -5,7 +5,7 @@ release.
 from __future__ import annotations
 
 from argparse import ArgumentParser
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from django.core.management.base import CommandError
@@ -20,13 +20,11 @@ HEADINGS = ("NODE", "TABLE", "VERSION", "CHANGE")
 
 class Command(CatmqCommand):
     help = (
-        "Upgrades the tables of nodes to the schema version of this release, one table at "
-        "a time, while "
-        "brokers use them. No table is copied. First install this release on all brokers: "
-        "they use nodes "
-        "before and after the upgrade. If the command was killed or fails, repeat it: it "
-        "goes on where it "
-        "ended. Exit codes: 0 done, 1 refused, 3 a node could not be upgraded."
+        "Upgrades the tables of nodes to the schema version of this release, one table "
+        "at a time, while brokers use them. No table is copied. First install this "
+        "release on all brokers: they use nodes before and after the upgrade. If the "
+        "command was killed or fails, repeat it: it goes on where it ended. Exit codes: "
+        "0 done, 1 refused, 3 a node could not be upgraded."
     )
 
     def add_arguments(self, parser: ArgumentParser) -> None:
@@ -72,26 +70,19 @@ def format_changes(upgrades: Sequence[NodeUpgrade], *, dry_run: bool) -> list[st
         for node in upgrades
         for change in node.changes
     ]
-    return [
-        *(align_columns([HEADINGS, *table]) if table else ()),
-        *_summaries(upgrades, dry_run),
-    ]
-
-
-def _summaries(upgrades: Sequence[NodeUpgrade], dry_run: bool) -> Iterator[str]:
+    lines = align_columns([HEADINGS, *table]) if table else []
     for node in upgrades:
-        changes = (
-            f"tables to change: {len(node.changes)}"
-            if dry_run
-            else f"tables changed: {len(node.changes)}"
-        )
+        changes = f"tables {'to change' if dry_run else 'changed'}: {len(node.changes)}"
         if node.problem:
-            yield f"Node {node.node} was not upgraded; {changes}."
+            lines.append(f"Node {node.node} was not upgraded; {changes}.")
         elif node.changes or node.before != node.after:
             verb = "would have" if dry_run else "has"
-            yield (
+            lines.append(
                 f"Node {node.node} {verb} schema version {node.after}, before "
                 f"{node.before}; {changes}."
             )
         else:
-            yield f"Node {node.node} has schema version {node.after}; nothing to upgrade."
+            lines.append(
+                f"Node {node.node} has schema version {node.after}; nothing to upgrade."
+            )
+    return lines

@@ -27,13 +27,11 @@ FINDING_FIELDS = ("kind", "where", "what", "first", "end", "means", "advice")
 
 class Command(CatmqCommand):
     help = (
-        "Verifies that no message of the topics is missing, stored twice or out of order, "
-        "and that log end "
-        "offsets, committed offsets and metadata are consistent. Only reads, also while "
-        "topics are in use. "
-        "Exit codes: 0 no problems; 1 something is wrong; 3 something could not be "
-        "checked. Ctrl-C prints "
-        "the progress."
+        "Verifies that no message of the topics is missing, stored twice or out of "
+        "order, and that log end offsets, committed offsets and metadata are consistent. "
+        "Only reads, also while topics are in use. Exit codes: 0 no problems; 1 "
+        "something is wrong; 3 something could not be checked. Ctrl-C prints the "
+        "progress."
     )
 
     def add_arguments(self, parser: ArgumentParser) -> None:
@@ -81,6 +79,7 @@ class Command(CatmqCommand):
             progress=self.progress_writer(),
             actor=self.actor,
         )
+        # With JSON on stdout, nothing else may be printed there.
         to_stdout = options["json"] == Path("-")
         if not to_stdout:
             self.stdout.write("\n".join(format_report(report)))
