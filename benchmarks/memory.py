@@ -11,7 +11,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from spark_tasks.nodes.columns import SCHEMA, batch_of, chosen, selected
+from spark_tasks.nodes.columns import SCHEMA, build_batch, find_columns, select_expressions
 
 BATCH = 4_000  # rows, about as many of 200 bytes as the data source `catmq` gives at once
 PARTITION = 250_000  # rows
@@ -67,10 +67,11 @@ class MemoryReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows."""
-        columns = chosen(self._names)
+        columns = find_columns(self._names)
         values = [
-            pa.array([VALUES[name]] * BATCH, pa.binary()) for name in selected(columns)
+            pa.array([VALUES[name]] * BATCH, pa.binary())
+            for name in select_expressions(columns)
         ]
-        batch = batch_of(columns, values, queue=1, rows=BATCH)
+        batch = build_batch(columns, values, queue=1, rows=BATCH)
         for first in range(0, partition.value, BATCH):
             yield batch.slice(0, min(BATCH, partition.value - first))

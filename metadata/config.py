@@ -266,12 +266,7 @@ def load(environ: Mapping[str, str]) -> Config:
 
     Raises ConfigError, which names the variable.
     """
-    kinds = {setting.name: str(setting.type) for setting in fields(Config)}
-    texts = _read(environ, names={variable_name(name): name for name in kinds})
-    values = {
-        name: _parse(variable_name(name), kinds[name], text) for name, text in texts.items()
-    }
-    config = Config(**values)  # type: ignore[arg-type]  # _parse returns each field's type
+    config = Config(**_read(environ))  # type: ignore[arg-type]  # parsed by each field's type
     _check(config)
     _check_daily(config)
     _check_mail(config)
@@ -291,12 +286,11 @@ def variable_name(name: str) -> str:
     return PREFIX + name.upper()
 
 
-def _read(environ: Mapping[str, str], *, names: Mapping[str, str]) -> dict[str, str]:
-    """Return the text of each setting in the environment, by field name. An empty variable
-    counts as not set.
-
-    `names` are the field names by variable.
+def _read(environ: Mapping[str, str]) -> dict[str, object]:
+    """Return the parsed value of each setting in the environment, by field name. An empty
+    variable counts as not set.
     """
+    settings = {variable_name(setting.name): setting for setting in fields(Config)}
     texts: dict[str, str] = {}
     for variable, text in environ.items():
         if (
@@ -305,8 +299,9 @@ def _read(environ: Mapping[str, str], *, names: Mapping[str, str]) -> dict[str, 
             or variable.startswith(FOREIGN_PREFIXES)
         ):
             continue
-        if variable not in names:
-            similar = difflib.get_close_matches(variable, names, n=1)
+        # A misspelled variable would silently leave its setting at the default.
+        if variable not in settings:
+            similar = difflib.get_close_matches(variable, settings, n=1)
             hint = (
                 f"Did you mean {similar[0]}?"
                 if similar
@@ -314,8 +309,15 @@ def _read(environ: Mapping[str, str], *, names: Mapping[str, str]) -> dict[str, 
             )
             raise ConfigError(f"{variable} is not a setting. {hint}")
         if text:
-            texts[names[variable]] = text
-    return texts
+            texts[variable] = text
+    values: dict[str, object] = {}
+    for variable, text in texts.items():
+        parse, expected = PARSERS[str(settings[variable].type)]
+        try:
+            values[settings[variable].name] = parse(text)
+        except (ValueError, KeyError):
+            raise ConfigError(f"{variable} must be {expected}, not {text!r}.") from None
+    return values
 
 
 def _split(text: str) -> tuple[str, ...]:
@@ -330,15 +332,6 @@ PARSERS: Mapping[str, tuple[Callable[[str], object], str]] = {
     "tuple[str, ...]": (_split, "texts separated by commas"),
     "int": (int, "a whole number"),
 }
-
-
-def _parse(variable: str, kind: str, text: str) -> object:
-    """Return the value of `text` for a field whose type is written `kind`."""
-    parse, expected = PARSERS[kind]
-    try:
-        return parse(text)
-    except (ValueError, KeyError):
-        raise ConfigError(f"{variable} must be {expected}, not {text!r}.") from None
 
 
 def _check(config: Config) -> None:
@@ -447,10 +440,9 @@ def _check_keys(config: Config) -> None:
         )
     if any(map(_is_weak, config.secret_key_fallbacks)):
         raise ConfigError(
-            "CATMQ_SECRET_KEY_FALLBACKS: each key must be random, with at least 32 "
-            "characters, because "
-            "sessions that are signed with it are accepted. Leave a weak one out; users "
-            "log in again."
+            "CATMQ_SECRET_KEY_FALLBACKS: each key must be random, with at least 32 characters, "
+            "because sessions that are signed with it are accepted. Leave a weak one out; "
+            "users log in again."
         )
     try:
         for encryption_key in config.encryption_keys:
@@ -476,8 +468,7 @@ def _check_broker(config: Config) -> None:
     if not BROKER_NAME.fullmatch(config.broker_name):
         raise ConfigError(
             "CATMQ_BROKER_NAME must have 1 to 200 characters from A-Z a-z 0-9 . _ : - and "
-            "begin with a "
-            f"letter or digit, not {config.broker_name!r}."
+            f"begin with a letter or digit, not {config.broker_name!r}."
         )
 
 
@@ -485,7 +476,11 @@ def _with_address(config: Config) -> Config:
     """Fill in the settings that are derived from `bind` and the host name, if they are not
     set: name and URL of the broker, served host names, sender of mails.
     """
-    host, port = _split_bind(config.bind)
+    host, colon, port = config.bind.rpartition(":")
+    if not colon:
+        host, port = config.bind, "8000"  # gunicorn's default
+    elif ":" in host and not host.startswith("["):
+        host = f"[{host}]"  # an IPv6 address
     machine = (
         re.sub(r"[^A-Za-z0-9._-]", "-", socket.gethostname()).strip("._-") or "localhost"
     )
@@ -500,14 +495,6 @@ def _with_address(config: Config) -> Config:
         mail_from=config.mail_from or f"catmq@{machine}",
         allowed_hosts=config.allowed_hosts or tuple(dict.fromkeys(hosts)),
     )
-
-
-def _split_bind(bind: str) -> tuple[str, str]:
-    """Return host and port of `bind`, an IPv6 address in brackets."""
-    host, colon, port = bind.rpartition(":")
-    if not colon:
-        return bind, "8000"  # gunicorn's default
-    return (f"[{host}]" if ":" in host and not host.startswith("[") else host), port
 
 
 def _with_secrets(config: Config) -> Config:

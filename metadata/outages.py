@@ -1,7 +1,7 @@
 """Outages in the log: a line when a failure begins and a line when it ends.
 
 A database that is away fails every call and every loop, several times a second. The log
-shall say when that began, why, and how long it lasted. A thousand equal lines would hide
+shall show when and why that began, and how long it lasted. A thousand equal lines would hide
 everything else.
 """
 
@@ -17,7 +17,7 @@ QUIET_S = 5.0
 
 
 class Outage:
-    """Logs the outages of one subject. Safe for threads."""
+    """Logs the outages of a subject. Safe for threads."""
 
     def __init__(self, log: logging.Logger, subject: str) -> None:
         """`subject` begins the log lines, as in "the metadata database"."""

@@ -49,7 +49,7 @@ def protect(directory: Path) -> bool:
 
 def protect_or_exit(directory: Path) -> None:
     """Protect the directory when a process starts. Reports a change on stderr, and exits
-    with one line if it is impossible.
+    with a line of text if it is impossible.
     """
     try:
         if protect(directory):

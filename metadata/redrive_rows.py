@@ -143,12 +143,11 @@ def stop_redrive(*, group: str, redrive: int, actor: Actor) -> RedriveView:
     row = lock_group(group).redrives.filter(pk=redrive).first()
     if row is None:
         raise _missing(group, redrive)
+    # Guarded by the state: the redrive may have ended a moment ago.
     running_row = Redrive.objects.filter(pk=redrive, state=Redrive.State.RUNNING)
     if running_row.update(state=Redrive.State.STOPPED, finished_at=database_now()):
-        before, after = (
-            {"state": "running"},
-            {"id": redrive, "state": "stopped", "redriven": row.redriven},
-        )
+        before = {"state": "running"}
+        after = {"id": redrive, "state": "stopped", "redriven": row.redriven}
         audit.record(
             actor=actor, verb="stop", kind="dead", name=group, before=before, after=after
         )
@@ -210,6 +209,7 @@ def begin_deleting(redrive: int, *, node: int, rows: Sequence[int]) -> None:
     If the broker ends between the two, the next broker knows which rows to count.
     """
     row = Redrive.objects.select_for_update().filter(pk=redrive).first()
+    # Added to the rows of an earlier step that may not have been counted yet.
     if row is not None:
         row.deleting[str(node)] = sorted({*row.deleting.get(str(node), ()), *rows})
         row.save(update_fields=("deleting",))
@@ -253,6 +253,7 @@ def advance(
     """
     row = Redrive.objects.select_for_update().filter(pk=redrive).first()
     if row is not None:
+        # Position and counts in a single UPDATE, so that a crash cannot separate them.
         row.places[str(node)], row.detail = list(place), detail[:1000]
         row.redriven += min(redriven, _clear_deleting(row, node, rows))
         row.skipped += skipped
@@ -262,6 +263,7 @@ def advance(
 @transactional
 def finish_redrive(redrive: int, *, state: str, detail: str = "") -> None:
     """End a running redrive in the state `done` or `failed`. No effect if it was stopped."""
+    # A redrive that a user has stopped keeps its state, and its audit entry.
     rows = Redrive.objects.filter(pk=redrive, state=Redrive.State.RUNNING)
     if rows.update(state=state, finished_at=database_now(), detail=detail[:1000]):
         row = Redrive.objects.select_related("group").get(pk=redrive)

@@ -1,14 +1,14 @@
-"""Errors of jobs and the data source that a person must act on; the text says what to do."""
+"""Errors of jobs and the data source that a person must act on. Each text names the remedy."""
 
 from __future__ import annotations
 
 
 class JobError(Exception):
-    """Base of all: the job did nothing more, and what it published before stays whole."""
+    """Base of all: the job stopped. Results that it published before stay valid."""
 
 
 class OptionError(JobError, ValueError):
-    """An option is missing, unknown or impossible."""
+    """An option is missing, unknown or out of range."""
 
 
 class NodeError(JobError):
@@ -16,14 +16,12 @@ class NodeError(JobError):
 
 
 class RangeError(JobError):
-    """Messages that were asked for are no longer there, or not there yet."""
+    """Requested messages are deleted already, or not stored yet."""
 
 
 class HoleError(JobError):
-    """Offsets are missing that nobody declared missing. Nothing that was read may be
-    trusted.
-    """
+    """Offsets are missing without a declared gap. Rows that were read must not be trusted."""
 
 
 class ArchiveError(JobError):
-    """An archive is damaged, locked, or not of this topic."""
+    """An archive is damaged, locked, or belongs to another topic."""

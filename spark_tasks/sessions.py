@@ -1,5 +1,5 @@
-"""A Spark session with the format `catmq`; on a cluster, with the code that its executors
-need.
+"""Start a Spark session with the format `catmq`. On a cluster, executors get the code as a
+zip file.
 """
 
 from __future__ import annotations
@@ -32,21 +32,36 @@ def start(
     memory: str = "1g",
     conf: Mapping[str, str] | None = None,
 ) -> SparkSession:
-    """A session on `master`, this machine or a cluster. Raises JobError without Java."""
+    """Return a session on `master`, this machine or a cluster. Raises JobError without
+    Java.
+    """
     check_java()
-    # Python of the workers: else they take whatever `python3` the PATH has.
+    # Without this, workers run the first `python3` of the PATH.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     roots = [
         str(Path(package.__path__[0]).parent) for package in (spark_tasks, catmq_client)
     ]
-    given = [one for one in os.environ.get("PYTHONPATH", "").split(os.pathsep) if one]
-    os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys([*roots, *given]))
+    earlier_roots = [
+        root for root in os.environ.get("PYTHONPATH", "").split(os.pathsep) if root
+    ]
+    os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys([*roots, *earlier_roots]))
     builder = SparkSession.builder.master(master).appName(name)
-    for key, value in {**_defaults(memory), **(conf or {})}.items():
+    defaults = {
+        "spark.driver.memory": memory,
+        "spark.executor.memory": memory,
+        "spark.sql.session.timeZone": "UTC",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.shuffle.partitions": "8",
+        # Rows with bodies are large, so few at a time go from Python to Java.
+        "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
+        "spark.sql.parquet.compression.codec": "zstd",
+    }
+    for key, value in {**defaults, **(conf or {})}.items():
         builder = builder.config(key, value)
     spark = builder.getOrCreate()
     if not master.startswith("local"):
-        spark.sparkContext.addPyFile(str(_packed()))
+        spark.sparkContext.addPyFile(str(_zip_code()))
     spark.sparkContext.setLogLevel("WARN")
     register(spark)
     return spark
@@ -58,26 +73,14 @@ def check_java() -> None:
         raise JobError(NO_JAVA)
 
 
-def _defaults(memory: str) -> dict[str, str]:
-    return {
-        "spark.driver.memory": memory,
-        "spark.executor.memory": memory,
-        "spark.sql.session.timeZone": "UTC",
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
-        "spark.sql.shuffle.partitions": "8",
-        # A column of bodies: few rows at a time between Python and Java.
-        "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
-        "spark.sql.parquet.compression.codec": "zstd",
-    }
-
-
-def _packed() -> Path:
-    """The code that executors need, as one zip; other packages they have themselves."""
+def _zip_code() -> Path:
+    """Return a zip file of the code that executors need; other packages are installed
+    there.
+    """
     path = Path(tempfile.mkdtemp(prefix="catmq-spark-"), "catmq_code.zip")
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as out:
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         for package in (spark_tasks, catmq_client):
             root = Path(package.__path__[0])
             for file in sorted(root.rglob("*.py")):
-                out.write(file, str(Path(package.__name__, file.relative_to(root))))
+                archive.write(file, str(Path(package.__name__, file.relative_to(root))))
     return path

@@ -198,7 +198,7 @@ class Mapping:
         if row.get(column) is None or not isinstance(kind, Whole):
             return None
         scaled = int(row[column]) * factor
-        value = min(max(scaled, kind.least), kind.most)
+        value = min(max(scaled, kind.minimum), kind.maximum)
         if value != scaled:
             sentence = (
                 f"{column} is {row[column]} there; the nearest that is allowed is taken"

@@ -29,7 +29,7 @@ def set_state(*, name: str, state: str, actor: Actor) -> BrokerView:
     """
     access.require_everything(actor, name, what="broker")
     values = check_settings(SETTINGS, {"state": state})
-    # All rows are locked, so that two calls cannot each drain one of the last two brokers.
+    # All rows are locked, or two calls could each drain a broker and leave none enabled.
     rows = list(Broker.objects.select_for_update().annotate(now=UtcNow()).order_by("pk"))
     row = next((broker for broker in rows if broker.name == name), None)
     if row is None:

@@ -3,17 +3,17 @@ other keys.
 
 The keys are in a data directory or in the environment, the metadata is in a database. A
 second data directory has keys of its own: all other brokers refuse the consumer ids that
-its broker signs, cannot decrypt the passwords that it encrypts, and it cannot decrypt
-theirs. So metadata keeps a fingerprint of the signing key and of each key that encrypted a
-password, and a process with other keys is refused before it does anything.
+its broker signs, cannot decrypt the passwords that it encrypts, and it cannot decrypt the
+passwords of the others. So metadata keeps a fingerprint of the signing key and of each key
+that encrypted a password, and a process with other keys is refused before it does anything.
 
 Keys can be rotated while brokers run:
 
 * A process has several encryption keys. It encrypts with the first and decrypts with all.
   It may work here if it has every recorded key, or if its first key is recorded and it can
   decrypt every password.
-* Each process also accepts signatures of its former signing keys. It may work here if one
-  of the keys that it accepts is recorded.
+* Each process also accepts signatures of its former signing keys. It may work here if any
+  key that it accepts is recorded.
 """
 
 from __future__ import annotations
@@ -34,13 +34,10 @@ from metadata.models import ChangeCounter, DbNode, KeyFingerprint
 SIGNING, ENCRYPTION = KeyFingerprint.Purpose.SIGNING, KeyFingerprint.Purpose.ENCRYPTION
 ENCRYPTED_FIELDS = ("password_encrypted", "reader_password_encrypted")
 REMEDY = (
-    "Copy secret.key and encryption.key from the data directory of a broker that works "
-    "into {home}, or set "
-    "CATMQ_SECRET_KEY and CATMQ_ENCRYPTION_KEYS as it has them. If {home} is the wrong "
-    "directory, name the "
-    "right one: --data DIR for script/server, CATMQ_DATA_DIR for manage.py. If those keys "
-    "are lost: "
-    "manage.py accept_keys"
+    "Copy secret.key and encryption.key from the data directory of a broker that works into "
+    "{home}, or set CATMQ_SECRET_KEY and CATMQ_ENCRYPTION_KEYS as it has them. If {home} is "
+    "the wrong directory, name the right one: --data DIR for script/server, CATMQ_DATA_DIR "
+    "for manage.py. If those keys are lost: manage.py accept_keys"
 )
 
 
@@ -71,7 +68,7 @@ def record_keys() -> None:
     own = _own_fingerprints()
     if set(own) <= _recorded():
         return
-    # The lock: of two new installations on one empty database, only the first is recorded,
+    # The lock: of two new installations on an empty database, only the first is recorded,
     # and the second is refused.
     ChangeCounter.objects.select_for_update().get()
     mismatch = _find_mismatch()
@@ -93,11 +90,16 @@ def accept_keys(*, actor: Actor) -> list[str]:
     """
     access.require(actor, "admin", "*", what="installation")
     ChangeCounter.objects.select_for_update().get()
-    lost = [
-        row.name
-        for row in DbNode.objects.select_for_update().order_by("name")
-        if not _reencrypt(row)
-    ]
+    lost = []
+    for row in DbNode.objects.select_for_update().order_by("name"):
+        try:
+            for field in ENCRYPTED_FIELDS:
+                setattr(row, field, encrypt(decrypt(getattr(row, field))))
+        except Undecryptable:
+            # Neither field is saved then.
+            lost.append(row.name)
+        else:
+            row.save(update_fields=ENCRYPTED_FIELDS)
     before = {"fingerprints": sorted(value for _, value in _recorded())}
     KeyFingerprint.objects.all().delete()
     now = database_now()
@@ -115,19 +117,6 @@ def accept_keys(*, actor: Actor) -> list[str]:
         after=after,
     )
     return lost
-
-
-def _reencrypt(row: DbNode) -> bool:
-    """Encrypt all passwords of a node with the first key. Return False, and change nothing,
-    if one cannot be decrypted.
-    """
-    try:
-        for field in ENCRYPTED_FIELDS:
-            setattr(row, field, encrypt(decrypt(getattr(row, field))))
-    except Undecryptable:
-        return False
-    row.save(update_fields=ENCRYPTED_FIELDS)
-    return True
 
 
 def _find_mismatch() -> str:
@@ -155,8 +144,7 @@ def _find_mismatch() -> str:
     home = config.data_dir
     return (
         f"This metadata database belongs to an installation that {' and '.join(differences)} "
-        "than the one "
-        f"here ({home}). {REMEDY.format(home=home)}"
+        f"than the one here ({home}). {REMEDY.format(home=home)}"
     )
 
 

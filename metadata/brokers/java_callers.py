@@ -11,7 +11,6 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Literal
 
 from django.db.models import F
@@ -27,8 +26,8 @@ from metadata.topics.producers import HOUR_S, last_hour
 FLUSH_S = 20.0
 KEPT_DAYS = 7
 MAX_ROWS = 1_000
-# Callers that a process counts between two flushes. Further ones are not counted, so that
-# invented addresses cannot fill the memory.
+# Callers that a process counts between two flushes. Further callers are not counted, so
+# that invented addresses cannot fill the memory.
 MAX_COUNTED = 1_000
 MAX_CHARS = 100
 Outcome = Literal["answered", "refused", "limited"]
@@ -56,7 +55,6 @@ _counts: dict[Caller, Counter[str]] = {}
 
 
 def count_request(*, address: str, sdk: str, outcome: Outcome) -> None:
-    """Count a request of a Java client."""
     caller = (address[:MAX_CHARS], sdk[:MAX_CHARS].strip())
     with _guard:
         if caller in _counts or len(_counts) < MAX_COUNTED:
@@ -84,22 +82,23 @@ def list_callers(*, actor: Actor) -> list[CallerView]:
     access.require(actor, "admin", "*", what="list of Java clients")
     with reachable():
         now = database_now()
-        return [_view(row, now) for row in JavaCaller.objects.order_by("-last_seen", "pk")]
-
-
-def _view(row: JavaCaller, now: datetime) -> CallerView:
-    counts = {
-        name: last_hour(
-            getattr(row, name),
-            getattr(row, f"{name}_before"),
-            hour=row.hour,
-            now_s=now.timestamp(),
-        )
-        for name in OUTCOMES
-    }
-    return CallerView(
-        address=row.address, sdk=row.sdk, last_seen_at_ms=ms(row.last_seen), **counts
-    )
+        return [
+            CallerView(
+                address=row.address,
+                sdk=row.sdk,
+                last_seen_at_ms=ms(row.last_seen),
+                **{
+                    name: last_hour(
+                        getattr(row, name),
+                        getattr(row, f"{name}_before"),
+                        hour=row.hour,
+                        now_s=now.timestamp(),
+                    )
+                    for name in OUTCOMES
+                },
+            )
+            for row in JavaCaller.objects.order_by("-last_seen", "pk")
+        ]
 
 
 @transactional

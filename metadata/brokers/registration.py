@@ -1,10 +1,10 @@
 """Registration of this process's broker: a row that a loop of each of its workers keeps
 fresh.
 
-A broker is one gunicorn master with its URL. Its heartbeats are not metadata changes: they
+A broker is a gunicorn master with its URL. Its heartbeats are not metadata changes: they
 raise no counter and reload no snapshot.
 
-Operators know a broker by its name. The incarnation identifies one life of the broker with
+Operators know a broker by its name. The incarnation identifies a life of the broker with
 that name, from start to end. So a late record_stop() cannot stop the next life, and two
 brokers cannot share a row unnoticed.
 """
@@ -21,14 +21,14 @@ from metadata.db.transactions import reachable, transactional
 from metadata.models import Broker
 from metadata.rules.membership.brokers import Claim, counts_as_alive, decide_claim
 
-# A row that was seen more recently is not updated, so there is about one UPDATE a second,
+# A row that was seen more recently is not updated, so there is about an UPDATE a second,
 # however many workers there are.
 FRESH_S = 0.7
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerIdentity:
-    """One life of a broker, from the start of its gunicorn master to the end."""
+    """A life of a broker, from the start of its gunicorn master to the end."""
 
     name: str
     url: str
@@ -38,7 +38,7 @@ class BrokerIdentity:
 
 @dataclass(frozen=True, slots=True)
 class Registration:
-    """State of a broker in the registry, in or out. `complaint` says why it is not
+    """State of a broker in the registry, in or out. `complaint` is the reason why it is not
     registered, '' if it is.
 
     A broker with foreign keys is out, because no other broker would accept the ids of the

@@ -7,12 +7,12 @@ which is what each process was asked to send (rules.rates.share). Every few seco
 process writes its demand to the metadata and reads the demand of the others
 (share_limits()).
 
-The sum of the shares must not exceed the limit. So a process uses a larger share only one
-pass later, when the others have read of its demand, and a smaller one at once. Shares are
+The sum of the shares must not exceed the limit. So a process uses a larger share only a
+pass later, when the others have read of its demand, and a smaller share at once. Shares are
 equal while metadata is unavailable for longer than STALE_S, and for limits that no process
 is asked to send under.
 
-A send never waits for metadata. It costs one lock, or two look-ups if nothing is limited.
+A send never waits for metadata. It costs a lock, or two look-ups if nothing is limited.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from __future__ import annotations
 import json
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from time import monotonic
 
@@ -57,7 +57,7 @@ class _Buckets:
         self._buckets: dict[_Key, Bucket] = {}
 
     def bucket(self, key: _Key, *, now: float) -> Bucket:
-        # Forgetting all buckets allows one burst more, which does less harm than unbounded
+        # Forgetting all buckets allows another burst, which does less harm than unbounded
         # memory.
         if len(self._buckets) > MAX_BUCKETS:
             self._buckets = {}
@@ -77,7 +77,7 @@ class _Buckets:
     def take_demand(self, now: float) -> _Demand:
         """Return the demand per second since the last call, highest first, and reset it.
 
-        Demand that fell is at least half of what was reported before, so a short pause of
+        Demand that fell is at least half of the demand reported before, so a short pause of
         the senders does not give the whole share away.
         """
         elapsed_s = max(0.1, now - self.demand_since)
@@ -122,8 +122,8 @@ def admit(
     """Take messages, and their `size()` in bytes, from the limits of the topic and of the
     actor's API key.
 
-    Raises RateLimited with the time to wait if one of the limits is exceeded. Nothing is
-    taken from any of them then.
+    Raises RateLimited with the time to wait if a limit is exceeded. Nothing is taken
+    from any of them then.
     """
     key = None if actor.key_id is None else snapshot.current().keys.get(actor.key_id)
     limits = [("topic", topic.id, topic.name, topic.rates)]
@@ -142,7 +142,7 @@ def admit(
                 bucket = _buckets.bucket(limit_key, now=now)
                 amount = messages if unit == "messages" else size()
                 # Refused sends count as demand, too: else a process without a share would
-                # never get one.
+                # stay without.
                 _buckets.add_demand(limit_key, amount)
                 rate = limit * _buckets.share(limit_key, now)
                 wait = wait_s(bucket, rate=rate, amount=amount, now=now)
@@ -163,7 +163,7 @@ def admit(
 
 def share_limits(*, name: str) -> int:
     """Report the demand of the worker `name`, read that of the others and compute the
-    shares. One pass of a loop.
+    shares. Called again and again by a loop.
 
     Returns the number of processes that share the limits. While metadata is unavailable,
     the shares stay as they are until STALE_S.
@@ -172,8 +172,15 @@ def share_limits(*, name: str) -> int:
         demand = _buckets.take_demand(monotonic())
         had_reported = bool(_buckets.reported)
         is_fresh = monotonic() - _buckets.divided_at < UNLIMITED_S
-    if is_fresh and not demand and not had_reported and _is_unlimited():
-        return _buckets.processes
+    if is_fresh and not demand and not had_reported:
+        metadata = snapshot.current()
+        limited: tuple[TopicInfo | KeyInfo, ...] = (
+            *metadata.topics.values(),
+            *metadata.keys.values(),
+        )
+        # No statement while nothing is limited, except to count the processes now and then.
+        if all(row.rates.unlimited for row in limited):
+            return _buckets.processes
     with suppress(MetadataUnavailable):
         if demand or had_reported:
             snapshot_acks.report_demand(
@@ -184,15 +191,6 @@ def share_limits(*, name: str) -> int:
         with _buckets.lock:
             _buckets.divide(demand, other_demands, monotonic())
     return _buckets.processes
-
-
-def _is_unlimited() -> bool:
-    metadata = snapshot.current()
-    limited: Iterable[TopicInfo | KeyInfo] = (
-        *metadata.topics.values(),
-        *metadata.keys.values(),
-    )
-    return all(row.rates.unlimited for row in limited)
 
 
 def _parse(text: str) -> _Demand:

@@ -26,7 +26,7 @@ _KEPT_S = 3600.0
 
 @dataclass(slots=True)
 class SnapshotAck:
-    """Last acknowledgement of one worker."""
+    """Last acknowledgement of a worker."""
 
     name: str
     change: int = -1

@@ -1,8 +1,8 @@
 """Loads snapshot content from the database: everything, or the rows that the change log
 names.
 
-Every function reads through the database alias that it gets. The caller holds one
-repeatable-read transaction open around them, so that what they return fits together. Only
+Every function reads through the database alias that it gets. The caller holds a
+repeatable-read transaction open around them, so that their results fit together. Only
 read_version() needs no transaction.
 """
 
@@ -67,6 +67,7 @@ def read_changes(alias: str, *, above: int, upto: int) -> Changes | None:
         .filter(n__gt=above, n__lte=upto)
         .values_list("n", "kind", "row")[: MAX_CHANGES + 1]
     )
+    # A number without a row was pruned from the log, so its change is unknown.
     if len(rows) > MAX_CHANGES or len({n for n, _, _ in rows}) < upto - above:
         return None
     changed: dict[str, set[int]] = {}
@@ -82,6 +83,7 @@ def load_all(alias: str) -> Content:
 def load_changed(alias: str, old: Snapshot, changed: Changes) -> Content:
     """Return the content of `old` with the changed rows loaded. Deleted rows are left out."""
     loaded = _load(alias, changed)
+    # All queues of a changed topic count as changed, so that deleted queues disappear.
     topics = changed.get("topic", set())
     queues = (
         {queue.id for queue in old.queues.values() if queue.topic_id in topics}
@@ -109,23 +111,27 @@ def _load(alias: str, changed: Changes | None) -> Content:
     topics = _load_rows(
         lambda: Topic.objects.using(alias).exclude(state="deleted"), changed, "topic"
     )
-    queues = _load_queues(
-        alias, None if changed is None else [topic.pk for topic in topics]
-    )
+    # Queues and routings have no changes of their own: a topic's change covers them.
+    topic_ids = None if changed is None else [topic.pk for topic in topics]
+    queues = _load_queues(alias, topic_ids)
     queues_by_topic = grouped((queue.topic_id, queue.id) for queue in queues)
-    routings = _load_routings(
-        alias, None if changed is None else [topic.pk for topic in topics]
-    )
+    routings = _load_routings(alias, topic_ids)
     return Content(
         nodes={
             node.pk: _node_info(node)
             for node in _load_rows(DbNode.objects.using(alias).all, changed, "node")
         },
         topics={
-            topic.pk: _topic_info(
+            topic.pk: make_view(
+                TopicInfo,
                 topic,
-                tuple(queues_by_topic.get(topic.pk, ())),
-                tuple(routings.get(topic.pk, ())),
+                layout=tuple(json.loads(topic.layout)) if topic.layout else (),
+                queues=tuple(queues_by_topic.get(topic.pk, ())),
+                failure_group=topic.failure_group_id,
+                failure_of=topic.failure_of_id,
+                rates=_rates(topic),
+                earlier=tuple(routings.get(topic.pk, ())),
+                send_tokens=frozenset(token["digest"] for token in topic.send_tokens or ()),
             )
             for topic in topics
         },
@@ -153,7 +159,13 @@ def _load(alias: str, changed: Changes | None) -> Content:
             )
         },
         keys={
-            key.pk: _key_info(key)
+            key.pk: KeyInfo(
+                key.pk,
+                key.name,
+                key.digest,
+                {right: tuple(patterns) for right, patterns in key.rights.items()},
+                _rates(key),
+            )
             for key in _load_rows(ApiKey.objects.using(alias).all, changed, "key")
         },
     )
@@ -164,7 +176,7 @@ def _load_rows(
 ) -> list[M]:
     """Load the changed rows of a kind, all if `changed` is None.
 
-    `rows` is a function because most loads concern one kind only, and to build a query set
+    `rows` is a function because most loads concern a single kind, and to build a query set
     for each other kind takes longer than the load.
     """
     if changed is None:
@@ -183,6 +195,7 @@ def _load_queues(alias: str, topics: Collection[int] | None) -> list[QueueInfo]:
     )
     if topics is not None:
         rows = rows.filter(topic_id__in=list(topics))
+    # Plain tuples, because a full load reads every queue and instances of models cost more.
     columns = rows.values_list(
         "id", "topic_id", "number", "node_id", "state", "head_seen", "reopened_at"
     )
@@ -229,31 +242,10 @@ def _node_info(row: DbNode) -> NodeInfo:
             "The password of node %s cannot be decrypted: check CATMQ_ENCRYPTION_KEYS",
             row.name,
         )
-        # The broker serves all other nodes; connections to this one fail.
+        # The broker serves all other nodes; connections to this node fail.
         password = ""
     ports = {"port": row.port or 0, "replica_port": row.replica_port or 0}
     return make_view(NodeInfo, row, password=password, **ports)
-
-
-def _topic_info(
-    row: Topic, queues: tuple[int, ...], routings: tuple[Routing, ...]
-) -> TopicInfo:
-    return make_view(
-        TopicInfo,
-        row,
-        layout=tuple(json.loads(row.layout)) if row.layout else (),
-        queues=queues,
-        failure_group=row.failure_group_id,
-        failure_of=row.failure_of_id,
-        rates=_rates(row),
-        earlier=routings,
-        send_tokens=frozenset(token["digest"] for token in row.send_tokens or ()),
-    )
-
-
-def _key_info(row: ApiKey) -> KeyInfo:
-    rights = {right: tuple(patterns) for right, patterns in row.rights.items()}
-    return KeyInfo(row.pk, row.name, row.digest, rights, _rates(row))
 
 
 def _rates(row: Topic | ApiKey) -> Rates:

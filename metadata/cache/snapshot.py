@@ -4,16 +4,16 @@ Sends and pulls use the snapshot alone, so they continue while the metadata data
 unavailable. A loop of each worker reads the number of the last change every 200 ms. If the
 snapshot is older, confirm() wakes another loop, which calls refresh().
 
-A refresh reads in one repeatable-read transaction of the connection `snapshot`. (At READ
+A refresh reads in a repeatable-read transaction of the connection `snapshot`. (At READ
 COMMITTED 74 of 500 snapshots were torn.) It reads the change counter first, then the rows
 that the change log names above the snapshot's number. It loads everything if the database
 has another incarnation or a lower number (it was restored), if the log does not reach back
 far enough, or if the last full load is five minutes old.
 
-Threads that need a refresh at the same time share it: one loads, the others wait for a load
-that began after their call. No thread waits longer than the metadata time limit, and after
-a failed load none tries again for a moment. So an unavailable database cannot hold up all
-threads.
+Threads that need a refresh at the same time share it: the first loads, the others wait for
+a load that began after their call. No thread waits longer than the metadata time limit, and
+after a failed load none tries again for a moment. So an unavailable database cannot hold up
+all threads.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ PAUSE_AFTER_FAILURE_S = 1.0
 
 
 class _Holder:
-    """The snapshot of this process. Only one thread at a time renews it."""
+    """The snapshot of this process. Only a single thread renews it at any time."""
 
     def __init__(self) -> None:
         self.snapshot: Snapshot | None = None
@@ -78,7 +78,7 @@ class _Holder:
         before = self.snapshot
         with self.turn:
             # A load that is under way may have read before the caller's change. The next
-            # one has certainly read after it.
+            # load has certainly read after it.
             needed = self.begun + 1
             while self.loading and self.ended < needed:
                 if not self.turn.wait(limit_s):
@@ -126,6 +126,7 @@ class _Holder:
             raise MetadataUnavailable.no_answer()
         begun_before = self.begun
         pause_s = self.began_at + MISS_EVERY_S - time.monotonic()
+        # Many look-ups that miss at the same time share the next load.
         if pause_s > 0:
             with self.turn:
                 self.turn.wait_for(lambda: self.begun > begun_before, pause_s)
@@ -157,9 +158,10 @@ def current() -> Snapshot:
 
 
 def refresh() -> bool:
-    """Bring the snapshot up to date. Return True if it changed. Keeps the old one while the
-    database is unavailable.
+    """Bring the snapshot up to date. Return True if it changed. Keeps the old snapshot while
+    the database is unavailable.
     """
+    # Only the first failure of an outage is logged: the loop tries again all the time.
     was_failed = _holder.failed
     try:
         return _holder.renew()
@@ -179,6 +181,7 @@ def confirm(version: tuple[str, int], *, at: float) -> None:
     refresh().
     """
     holder = _holder
+    # After a failed load the loop tries again, even if nothing has changed.
     if (
         holder.snapshot is not None
         and holder.snapshot.version == version
@@ -191,6 +194,7 @@ def confirm(version: tuple[str, int], *, at: float) -> None:
 
 def await_news(seconds: float) -> None:
     """Wait until there is a change to load, at most `seconds`."""
+    # Without a snapshot the loop must load at once.
     if _holder.snapshot is not None:
         _holder.news.wait(seconds)
     _holder.news.clear()
@@ -210,8 +214,8 @@ def evict() -> None:
 
 
 def age_s() -> float:
-    """Return the seconds since the snapshot was last known to be current, infinity without
-    one.
+    """Return the seconds since the snapshot was last known to be current, infinity if it
+    was never loaded.
     """
     snapshot = _holder.snapshot
     if snapshot is None:
@@ -229,6 +233,7 @@ def _load_newest(old: Snapshot | None) -> Snapshot:
     ):
         # Nearly always so, and outside the transaction this costs a single statement.
         return replace(old, loaded_at=now)
+    # Read again inside, because the rows must belong to the version.
     with transaction.atomic(using=ALIAS):
         version = loading.read_version(ALIAS)
         if (
@@ -250,7 +255,7 @@ def _load_newest(old: Snapshot | None) -> Snapshot:
 
 
 def _find(look_up: Callable[[Snapshot], T | None]) -> T | None:
-    """Return the result of `look_up`, after one refresh if it is None at first."""
+    """Return the result of `look_up`, after a refresh if it is None at first."""
     result = look_up(current())
     if result is None:
         # The object may have been created on another broker a moment ago.
@@ -320,12 +325,13 @@ def find_queue(queue: int) -> QueueInfo:
 
 
 def find_queues(queues: Collection[int]) -> tuple[dict[int, QueueInfo], bool]:
-    """Return the queues that exist, by id, after at most one refresh. The second value is
+    """Return the queues that exist, by id, after at most a single refresh. The second value is
     False if the others may exist, because the refresh failed.
     """
     infos = current().queues
     if all(queue in infos for queue in queues):
         return {queue: infos[queue] for queue in queues}, True
+    # A refresh for all queues together, not for each.
     certain = True
     try:
         _holder.renew_after_miss()

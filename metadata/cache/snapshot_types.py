@@ -160,7 +160,7 @@ class Content:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot(Content):
-    """The metadata at one instant. It is never changed, so threads share it without locks.
+    """The metadata at an instant. It is never changed, so threads share it without locks.
 
     `version` is (incarnation of the metadata database, number of its last change). Times
     are time.monotonic(): `loaded_at` of the last read that found this version current,
@@ -319,7 +319,7 @@ def build_snapshot(
 def merge_rows(
     old: Mapping[int, V], loaded: Mapping[int, V], *, changed: set[int]
 ) -> dict[int, V]:
-    """Return `old` with the `changed` rows replaced by the `loaded` ones. Changed rows that
+    """Return `old` with the `changed` rows replaced by the `loaded` rows. Changed rows that
     were not loaded were deleted, and are left out.
     """
     return {

@@ -87,9 +87,7 @@ def require(actor: Actor, right: str, name: str, *, what: str = "topic") -> None
 def require_any(
     actor: Actor, rights: Sequence[str], name: str, *, what: str = "topic"
 ) -> None:
-    """Raise Forbidden, with rights and object, unless the actor has at least one of the
-    rights.
-    """
+    """Raise Forbidden, with rights and object, unless the actor has any of the rights."""
     if not any(may(actor, right, name, what=what) for right in rights):
         alternatives = " or ".join(rights)
         raise Forbidden(
@@ -127,7 +125,7 @@ def require_grantable(actor: Actor, rights: Mapping[str, Sequence[str]]) -> None
     """Raise Forbidden unless the actor may grant or revoke these rights.
 
     An actor with `admin` on everything may grant all. Others may grant only patterns that
-    are literally among their own `admin` patterns: it is not decided whether one pattern
+    are literally among their own `admin` patterns: it is not decided whether a pattern
     includes another.
     """
     admin_patterns = actor.rights.get("admin", ())

@@ -22,7 +22,7 @@ from django.db.models import F
 from metadata.models import ChangeCounter, ChangeLog
 
 KINDS = ("node", "topic", "group", "subscription", "key")
-KEPT = 10_000  # numbers in the log; a broker that needs older ones loads everything
+KEPT = 10_000  # numbers in the log; a broker that needs older numbers loads everything
 PRUNE_EVERY = 500  # changes, on average
 
 
@@ -41,7 +41,7 @@ def record_change(kind: str, *ids: int) -> None:
         n = ChangeCounter.objects.values_list("n", flat=True).get()
         ChangeLog.objects.bulk_create([ChangeLog(n=n, kind=kind, row=row) for row in rows])
     else:
-        # The same without parameters. The values are ids and one of KINDS.
+        # The same without parameters. The values are ids and a kind of KINDS.
         counter, log = ChangeCounter._meta.db_table, ChangeLog._meta.db_table
         last_words.append(
             f"UPDATE {counter} SET n = LAST_INSERT_ID(n + 1); SET @n = LAST_INSERT_ID()"  # noqa: S608

@@ -64,6 +64,7 @@ def issue(
 ) -> str:
     """Return a new signed id for a member."""
     numbers = [group_id, key_id or 0, member_id, *([instance_id] if instance_id else [])]
+    # Random, so that a member that registers again gets an id of its own.
     body = f"{'.'.join(map(_base36, numbers))}-{secrets.token_hex(8)}"
     return f"{body}.{_mac(body, config.secret_key)}"
 

@@ -1,7 +1,7 @@
 """Leases: which broker runs a periodic sweep. A lease only avoids double work. Every leased
 job stays correct if two brokers run it at the same time.
 
-Times are those of the database's clock. The term of a lease grows by one with each new
+Times are those of the database's clock. The term of a lease increases with each new
 holder.
 """
 
@@ -36,7 +36,7 @@ def share(memory: mmap.mmap) -> None:
 
 
 class LeaseHolder:
-    """A process that acquires one lease again and again. Used by one thread.
+    """A process that acquires a lease again and again. Used by a single thread.
 
     It sends no query while it certainly has the lease, nor while another worker of its
     broker has it.
@@ -55,7 +55,14 @@ class LeaseHolder:
         now = time.monotonic()
         if now < self._until:
             return True
-        if self._is_held_by_other_worker() or not self._acquire_or_renew():
+        if self._is_held_by_other_worker():
+            return False
+        # To renew takes a single statement, to acquire several.
+        may_hold = time.monotonic_ns() < self._end
+        lease = {"name": self._name, "holder": self._holder}
+        if not (may_hold and renew(**lease, ttl_s=self._ttl_s)) and not acquire(
+            **lease, ttl_s=self._ttl_s
+        ):
             return False
         # Half of the time: the rest is for a renewal that is late.
         self._until = now + self._ttl_s / 2
@@ -72,14 +79,6 @@ class LeaseHolder:
         release(name=self._name, holder=self._holder)
         if not self._is_held_by_other_worker():
             self._share_end(0)
-
-    def _acquire_or_renew(self) -> bool:
-        # To renew takes one statement, to acquire several.
-        may_hold = time.monotonic_ns() < self._end
-        lease = {"name": self._name, "holder": self._holder}
-        return (may_hold and renew(**lease, ttl_s=self._ttl_s)) or acquire(
-            **lease, ttl_s=self._ttl_s
-        )
 
     def _is_held_by_other_worker(self) -> bool:
         """Return True if another worker of this broker has the lease."""
@@ -100,7 +99,7 @@ def acquire(*, name: str, holder: str, ttl_s: float) -> bool:
 
 
 def renew(*, name: str, holder: str, ttl_s: float) -> bool:
-    """Move the end of a lease, in one statement. Return False if it is not the holder's any
+    """Move the end of a lease, in a single statement. Return False if it is not the holder's any
     more.
     """
     with reachable():
@@ -126,7 +125,7 @@ def acquire_term(*, name: str, holder: str, ttl_s: float) -> int | None:
         if row.expires_at - now > (ttl * 2 / 3 if is_own else timedelta()):
             return row.term if is_own else None
         # Guarded by the term, and by the end if it is another's lease: of several processes
-        # that read an expired lease one gets it, and none if its holder has renewed it.
+        # that read an expired lease the first gets it, and none if its holder has renewed it.
         unchanged = Lease.objects.filter(pk=name, holder=row.holder, term=row.term)
         unchanged = unchanged if is_own else unchanged.filter(expires_at__lte=now)
         number = row.term if is_own else row.term + 1

@@ -4,7 +4,6 @@ hundred of them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,9 +13,9 @@ from metadata.db.clock import before, database_now
 from metadata.db.transactions import reachable
 from metadata.grouping import chunks
 
-MAX_ROWS = 500_000  # of one pass
-READ = 20_000  # keys in one read
-AT_ONCE = 500  # rows in one statement
+MAX_ROWS = 500_000  # per pass
+READ = 20_000  # keys per read
+AT_ONCE = 500  # rows per statement
 
 
 @dataclass(frozen=True, slots=True, repr=False, eq=False)
@@ -42,21 +41,18 @@ class PruneRule:
                 self.rows.filter(**{f"{self.at}__lt": since}).order_by(self.at, "pk"),
                 limit=limit,
             )
-            for rows in self._surplus() if self.each else ():
-                count += delete_rows(rows, limit=limit - count)
+            if not self.each:
+                return count
+            # Then the rows beyond the latest `most_each` of each value that has more.
+            sizes = self.rows.order_by().values(self.each).annotate(size=Count("pk"))
+            oversized = sizes.filter(size__gt=self.most_each)
+            for value in oversized.values_list(self.each, flat=True):
+                rows = self.rows.filter(**{self.each: value}).order_by("pk")
+                newest_first = rows.reverse().values_list("pk", flat=True)
+                # At most a single row: the newest that is deleted.
+                for pk in newest_first[self.most_each : self.most_each + 1]:
+                    count += delete_rows(rows.filter(pk__lte=pk), limit=limit - count)
         return count
-
-    def _surplus(self) -> Iterator[QuerySet[Any]]:
-        """Yield the rows beyond the latest `most_each` of each value that has more."""
-        sizes = self.rows.order_by().values(self.each).annotate(size=Count("pk"))
-        for value in sizes.filter(size__gt=self.most_each).values_list(
-            self.each, flat=True
-        ):
-            rows = self.rows.filter(**{self.each: value}).order_by("pk")
-            for newest_surplus in rows.reverse().values_list("pk", flat=True)[
-                self.most_each : self.most_each + 1
-            ]:
-                yield rows.filter(pk__lte=newest_surplus)
 
 
 def delete_rows(rows: QuerySet[Any], *, limit: int) -> int:

@@ -68,7 +68,7 @@ def _value(row: Model, name: str) -> Any:
 
 
 def find_by_name(rows: QuerySet[M], name: str, missing: Callable[[str], NotFound]) -> M:
-    """Return the row called `name`. Raises missing(name) without one."""
+    """Return the row called `name`. Raises missing(name) if there is none."""
     row = rows.filter(name=name).first()
     # MariaDB may match another spelling, too.
     if row is None or row.name != name:  # type: ignore[attr-defined]

@@ -28,7 +28,7 @@ from metadata.outages import Outage
 P = ParamSpec("P")
 T = TypeVar("T")
 M = TypeVar("M", bound=Model)
-PAGE = 100  # rows that a sweep reads with one query
+PAGE = 100  # rows that a sweep reads per query
 log = logging.getLogger(__name__)
 
 _outage = Outage(log, "the metadata database")

@@ -10,13 +10,13 @@ A shut bulkhead opens when the database answers again:
 * In a broker a loop asks the database all the time (check_database()), and its first
   success opens the bulkhead. No call of a client is the probe, because it would wait for as
   long as a call may take, and the client would learn nothing.
-* A process without that loop lets one call at a time through as a probe, PAUSE_S after the
-  last one ended. The pause counts from the end, because a call may take longer than that to
+* A process without that loop lets a single call through as a probe, PAUSE_S after the last
+  probe ended. The pause counts from the end, because a call may take longer than that to
   fail.
 
 Registrations may come in a storm. They must not hold up the hand-overs that they cause, so
-acquires have a pool of places of their own. Heartbeats need none: one thread records all
-heartbeats of a process. Refused calls must not keep the storm going, so each gets a time of
+acquires have a pool of places of their own. Heartbeats need none: a single thread records
+all heartbeats of a process. Refused calls must not keep the storm going, so each gets a time of
 its own to come back, spaced by the duration of recent calls. All refused calls at once
 would cost the database more than the work that they ask for.
 """
@@ -39,7 +39,7 @@ AGAIN_S = (1.0, 10.0)  # earliest and latest return of a call that found no plac
 CALLS = "calls"  # the pool of all calls that have no pool of their own
 FAILURES = 2  # few, because each may have taken the whole time limit
 PAUSE_S = 1.0
-# Time after its last check at which the loop counts as ended. One check may take several
+# Time after its last check at which the loop counts as ended. A check may take several
 # time limits.
 WATCHED_S = 30.0
 
@@ -50,7 +50,7 @@ class Bulkhead:
     `places` threads may be inside the pool CALLS, where eight times as many may wait for a
     place, and twice as many in each other pool. The bulkhead is shut after `failures`
     failed calls in a row. Without a loop that checks the database, a probe is admitted
-    `pause_s` seconds after the last one.
+    `pause_s` seconds after the last probe.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class Bulkhead:
 
     def check_database(self, ask: Callable[[], object]) -> bool:
         """Call `ask` on the database, and open the bulkhead if it answers. Return False if
-        it does not. One pass of a loop.
+        it does not. Called again and again by a loop.
         """
         with self._changed:
             self._watched_until = time.monotonic() + WATCHED_S
@@ -124,7 +124,7 @@ class Bulkhead:
 
     @contextmanager
     def permit(self, pool: str | None = CALLS) -> Iterator[None]:
-        """Hold a place of a pool during one metadata call. Pool None is never full.
+        """Hold a place of a pool during a metadata call. Pool None is never full.
 
         Raises MetadataUnavailable before the call if the bulkhead is shut or the pool is
         full.
@@ -159,6 +159,8 @@ class Bulkhead:
         """Take a place. Return True if this call is the probe."""
         if pool == CALLS and self._is_full(pool):
             self._await_place()
+        # Checked under the lock, so that two calls cannot take the last place, or both
+        # become the probe.
         with self._changed:
             self.check()
             if self._is_full(pool):
@@ -200,8 +202,8 @@ class Bulkhead:
 
 
 class ReturnTimes:
-    """Times at which refused calls shall come back, for a bulkhead with so many places. Not
-    safe for threads.
+    """Times at which refused calls shall come back, for a bulkhead with `places`. Not safe
+    for threads.
     """
 
     def __init__(self, places: int) -> None:
@@ -215,7 +217,7 @@ class ReturnTimes:
     def next_ms(self) -> int:
         """Return in how many ms the next refused call may come back.
 
-        Each comes after the one before, at the rate at which calls end.
+        Each comes after the call before it, at the rate at which calls end.
         """
         earliest_s, latest_s = AGAIN_S
         now = time.monotonic()

@@ -1,8 +1,8 @@
-"""Coalescer: calls that arrive while another one runs are done together by the next.
+"""Coalescer: calls that arrive while another call runs are done together by the next.
 
 The first caller becomes the leader: it acts at once, for itself. Callers that arrive
 meanwhile wait. Then the first of them becomes the leader, and acts for all that wait and
-fit into its batch. A lone caller pays for one lock. Each caller waits for an event of its
+fit into its batch. A lone caller pays for a lock. Each caller waits for an event of its
 own, because hundreds that wake up for every batch would only compete for the interpreter.
 
 The leader acts in its own frame, so that the call stack from a request to the database
@@ -41,7 +41,7 @@ class Turn(Generic[Item, Result]):
     """A caller's turn, a context manager.
 
     Inside, `items` are those to act for, the caller's own first, or none if another caller
-    acted for it. The caller sets `results`, one for each item in order. `result` is the
+    acted for it. The caller sets `results`, a result for each item in order. `result` is the
     caller's own result. It is None if `results` was not set, or if several items failed
     together with an error after which each must be tried alone.
     """
@@ -96,11 +96,11 @@ class Turn(Generic[Item, Result]):
 
 
 class Coalescer(Generic[Item, Result]):
-    """Lets one caller at a time act for all callers that wait. An error that it raises is
-    raised by each of them.
+    """Lets a single caller act for all callers that wait. An error that it raises is raised
+    by each of them.
 
-    `take` returns how many of the waiting items fit into a batch, which has at least one. A
-    caller waits at most `limit_s` for its turn to begin, and `end_limit_s` more for its
+    `take` returns how many of the waiting items fit into a batch, at least 1. A caller
+    waits at most `limit_s` for its turn to begin, and `end_limit_s` more for its
     end. `check(item)` may raise an error that ends the wait for the begin sooner. After an
     error of the types `apart_after`, each of several items must be tried alone.
     """
@@ -151,8 +151,8 @@ class Coalescer(Generic[Item, Result]):
         return self.not_begun()
 
     def line_up(self, turn: Turn[Item, Result]) -> list[Turn[Item, Result]]:
-        """Wait for the turn. Return the turns that this one acts for, itself first, or none
-        if another caller acted for it.
+        """Wait for the turn. Return the turns that it acts for, itself first, or none if
+        another caller acted for it.
         """
         with self._guard:
             self._join(turn)
@@ -179,7 +179,13 @@ class Coalescer(Generic[Item, Result]):
                     turn.result = result
             elif error is not None and not apart:
                 for turn in batch:
-                    turn.error = self._copy_error(error)
+                    # SystemExit and the like end the leader's thread only.
+                    if not isinstance(error, Exception):
+                        turn.error = self.not_ended()
+                        continue
+                    # A copy, because threads must not share a traceback.
+                    turn.error = copy.copy(error)
+                    turn.error.__cause__ = error
         finally:
             # In any case, or all later callers would wait until their limit.
             with self._guard:
@@ -189,19 +195,8 @@ class Coalescer(Generic[Item, Result]):
                     turn.event.set()
         return apart
 
-    def _copy_error(self, error: BaseException) -> BaseException:
-        """Return a copy of the leader's error for another thread, because threads must not
-        share a traceback.
-        """
-        # SystemExit and the like end the leader's thread only.
-        if not isinstance(error, Exception):
-            return self.not_ended()
-        copied = copy.copy(error)
-        copied.__cause__ = error
-        return copied
-
     def _join(self, turn: Turn[Item, Result]) -> None:
-        """Become the leader, or wait for the present one. The caller holds the guard."""
+        """Become the leader, or wait for the present leader. The caller holds the guard."""
         if self._has_leader:
             self._await_turn(turn)
         self._has_leader = True
@@ -211,9 +206,18 @@ class Coalescer(Generic[Item, Result]):
         self._waiting.append(turn)
 
     def _wait(self, turn: Turn[Item, Result], event: threading.Event) -> None:
-        refusal = self._await_begin(turn, event)
-        if refusal is None:
-            return
+        end = time.monotonic() + self._limit_s
+        refusal: CatmqError | None = None
+        while refusal is None:
+            if event.wait(max(0.0, min(CHECK_S, end - time.monotonic()))):
+                return
+            try:
+                if time.monotonic() >= end:
+                    refusal = self.not_begun()
+                elif self._check is not None:
+                    self._check(turn.item)
+            except CatmqError as error:
+                refusal = error
         with self._guard:
             # Only a turn that no leader has taken can be given up without effect.
             if turn in self._waiting:
@@ -221,21 +225,6 @@ class Coalescer(Generic[Item, Result]):
                 raise refusal
         if not event.wait(self.end_limit_s):
             raise self.not_ended() if self.end_limit_s else refusal
-
-    def _await_begin(
-        self, turn: Turn[Item, Result], event: threading.Event
-    ) -> CatmqError | None:
-        """Return None once the event is set, or the error that ends the wait."""
-        end = time.monotonic() + self._limit_s
-        while not event.wait(max(0.0, min(CHECK_S, end - time.monotonic()))):
-            if time.monotonic() >= end:
-                return self.not_begun()
-            try:
-                if self._check is not None:
-                    self._check(turn.item)
-            except CatmqError as error:
-                return error
-        return None
 
     def _collect_batch(self, first: list[Turn[Item, Result]]) -> list[Turn[Item, Result]]:
         with self._guard:
@@ -257,7 +246,7 @@ class Coalescer(Generic[Item, Result]):
 
 
 class PacedCoalescer(Coalescer[Item, Result]):
-    """Batches of at most `most` items. One begins every `every_s` seconds, or sooner when
+    """Batches of at most `most` items. A batch begins every `every_s` seconds, or sooner when
     half of the places are taken. More callers than `places` are refused. None waits longer
     than `limit_s`.
 
@@ -310,8 +299,8 @@ class PacedCoalescer(Coalescer[Item, Result]):
                 self._inside -= 1
 
     def serve(self, wait_s: float) -> None:
-        """Write the waiting items, or those that arrive within `wait_s`. One pass of a
-        loop. From now on no caller becomes the leader.
+        """Write the waiting items, or those that arrive within `wait_s`. Called again and
+        again by a loop. From now on no caller becomes the leader.
         """
         self._served = True
         if not self._arrived.wait(wait_s):
@@ -345,7 +334,7 @@ class PacedCoalescer(Coalescer[Item, Result]):
                 self._hand_over()
 
     def stuck_s(self) -> float:
-        """Return for how many seconds the present batch has been written, 0 without one."""
+        """Return for how many seconds the present batch has been written, 0 without a batch."""
         since = self._writing_since
         return 0.0 if since is None else time.monotonic() - since
 
@@ -362,7 +351,7 @@ class PacedCoalescer(Coalescer[Item, Result]):
             self._half_full.set()
 
     def _collect_batch(self, first: list[Turn[Item, Result]]) -> list[Turn[Item, Result]]:
-        """Return the next batch, after the rest of the pause since the last one began."""
+        """Return the next batch, after the rest of the pause since the last began."""
         pause_s = self._began + self._every_s - time.monotonic()
         if pause_s > 0:
             with limiter.aside():

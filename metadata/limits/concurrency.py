@@ -11,7 +11,7 @@ waits for something other than a database steps aside for that time (`aside`), a
 back before new requests.
 
 A database that does not answer keeps its callers inside. So if no thread has left for
-STALL_S, one more is admitted. All other work continues then, more slowly.
+STALL_S, another is admitted. All other work continues then, more slowly.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class ConcurrencyLimiter:
         self._thread = threading.local()
 
     def permit(self, *, first: bool = False) -> AbstractContextManager[None]:
-        """Hold a place during one request. With `first`, before other requests that wait:
+        """Hold a place during a request. With `first`, before other requests that wait:
         for work that must not be late.
         """
         return _Permit(self, first=first)
@@ -78,7 +78,7 @@ class ConcurrencyLimiter:
         with self._guard:
             self._moved_at = time.monotonic()
             self._inside -= 1
-            # After a stall there may be more inside than places: then nobody is admitted.
+            # After a stall there may be more inside than places: then no thread is admitted.
             if self._inside < self._places:
                 self._admit()
         return True
@@ -88,7 +88,7 @@ class ConcurrencyLimiter:
         return len(self._first) + len(self._later)
 
     def _admit(self) -> None:
-        """Admit the next thread that waits, if there is one. The caller holds the guard."""
+        """Admit the next thread that waits, if any. The caller holds the guard."""
         queue = self._first or self._later
         if queue:
             # Counted here and not by the admitted thread, so that no other takes the place

@@ -1,9 +1,9 @@
-"""Ends of leases in memory that the workers of one broker share. Until a lease ends, no
+"""Ends of leases in memory that the workers of a broker share. Until a lease ends, no
 worker needs to ask the metadata database for it.
 
 The master creates the memory before it forks. A process without a master always asks the
-database. Cells are read and written one at a time, without a lock. That is safe, because a
-lease only avoids double work, and a lost write only costs one more query.
+database. Cells are read and written singly, without a lock. That is safe, because a
+lease only avoids double work, and a lost write only costs another query.
 """
 
 from __future__ import annotations

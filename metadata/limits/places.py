@@ -11,11 +11,11 @@ from contextlib import contextmanager
 
 
 class Places:
-    """`most` places, of which one caller may have `most_of_one`. Without a free place a
+    """`most` places, of which each caller may have `most_of_one`. Without a free place a
     caller is refused at once.
 
     A caller may also count against shared identities, such as its API key and its address.
-    All callers of one of these have at most `most_shared` places together (by default all).
+    All callers of such an identity have at most `most_shared` places together (by default all).
     """
 
     def __init__(
@@ -28,7 +28,7 @@ class Places:
         self._total = 0
 
     def take(self, caller: Hashable, shared: Sequence[Hashable] = ()) -> bool:
-        """Take a place for a caller. Return False if none is free for it or for one of its
+        """Take a place for a caller. Return False if none is free for it or for any of its
         `shared` identities.
         """
         with self._guard:
@@ -41,7 +41,7 @@ class Places:
             return True
 
     def holds_full_share(self, caller: Hashable) -> bool:
-        """Return True if a caller has all the places that one caller may have."""
+        """Return True if a caller has all the places that a caller may have."""
         return self._taken[caller] >= self._most_of_one
 
     def give_back(self, caller: Hashable, shared: Sequence[Hashable] = ()) -> None:

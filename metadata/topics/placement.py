@@ -49,5 +49,6 @@ def choose_failure_nodes(count: int) -> list[int]:
 def _load(**conditions: Any) -> dict[int, int]:
     """Return the number of queues by node, for the nodes that accept new queues."""
     rows = DbNode.objects.filter(**conditions, state="read_write").exclude(disk="full")
+    # The tables of retired queues are dropped, so they are no load.
     held = Count("queues", filter=~Q(queues__state="retired"))
     return dict(rows.annotate(held=held).values_list("id", "held"))

@@ -12,7 +12,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from datetime import datetime
 from heapq import nlargest
 
 from django.db.models import Case, Count, F, Value, When
@@ -33,7 +32,7 @@ MAX_ROWS = 200  # of a topic
 # Producers that a process counts between two flushes. Further producers are not counted.
 MAX_COUNTED = 5_000
 MAX_CHARS = 100
-AT_ONCE = 200  # rows in one UPDATE
+AT_ONCE = 200  # rows per UPDATE
 HOUR_S = 3600
 Key = tuple[int, str, str, str]  # topic, name, address, client
 
@@ -76,7 +75,6 @@ _counts = _Counts()
 def count_sent(
     *, topic_id: int, actor: Actor, address: str, sdk: str, messages: int
 ) -> None:
-    """Count what a client sent to a topic."""
     _counts.add(
         (topic_id, actor.name, address[:MAX_CHARS], sdk[:MAX_CHARS].strip()), messages
     )
@@ -102,6 +100,7 @@ def flush() -> int:
                 for messages, key in nlargest(MAX_ROWS, counted)
             }
         )
+    # Added, because requests have counted more since they were taken.
     except BaseException:
         for key, messages in counts.items():
             _counts.add(key, messages)
@@ -118,7 +117,22 @@ def list_producers(*, topic: str, actor: Actor) -> list[ProducerView]:
     with reachable():
         now = database_now()
         rows = TopicProducer.objects.filter(topic_ref=topic_id).order_by("-last_seen", "pk")
-        return [_view(row, now) for row in rows]
+        return [
+            ProducerView(
+                name=row.name,
+                address=row.address,
+                sdk=row.sdk,
+                first_seen_at_ms=ms(row.first_seen),
+                last_seen_at_ms=ms(row.last_seen),
+                messages_last_hour=last_hour(
+                    row.messages,
+                    row.messages_before,
+                    hour=row.hour,
+                    now_s=now.timestamp(),
+                ),
+            )
+            for row in rows
+        ]
 
 
 def list_clients(*, topic: str, name: str, at_ms: int, actor: Actor) -> list[ProducerView]:
@@ -135,19 +149,6 @@ def list_clients(*, topic: str, name: str, at_ms: int, actor: Actor) -> list[Pro
         if producer.name == name
         and producer.first_seen_at_ms - LATE_MS <= at_ms <= producer.last_seen_at_ms
     ]
-
-
-def _view(row: TopicProducer, now: datetime) -> ProducerView:
-    return ProducerView(
-        name=row.name,
-        address=row.address,
-        sdk=row.sdk,
-        first_seen_at_ms=ms(row.first_seen),
-        last_seen_at_ms=ms(row.last_seen),
-        messages_last_hour=last_hour(
-            row.messages, row.messages_before, hour=row.hour, now_s=now.timestamp()
-        ),
-    )
 
 
 def last_hour(messages: int, before: int, *, hour: int, now_s: float) -> int:
@@ -182,6 +183,7 @@ def _write(counts: Mapping[Key, int]) -> None:
         ignore_conflicts=True,  # another process may insert the same row
         batch_size=AT_ONCE,
     )
+    # Read again, for the ids of the new rows. A row may also have been pruned meanwhile.
     ids = _row_ids(topics)
     # Sorted by id, so that two processes lock rows in the same order.
     additions = sorted(
@@ -199,7 +201,20 @@ def _write(counts: Mapping[Key, int]) -> None:
         rows.update(
             messages=F("messages") + Case(*cases, default=Value(0)), last_seen=UtcNow()
         )
-    _delete_surplus(topics)
+    # Beyond MAX_ROWS the rows of a topic that were seen least recently are deleted.
+    sizes = (
+        TopicProducer.objects.filter(topic_ref__in=sorted(topics))
+        .order_by()
+        .values("topic_ref")
+        .annotate(size=Count("pk"))
+    )
+    for topic in sizes.filter(size__gt=MAX_ROWS).values_list("topic_ref", flat=True):
+        rows = TopicProducer.objects.filter(topic_ref=topic)
+        surplus = list(
+            rows.order_by("-last_seen", "-pk").values_list("pk", flat=True)[MAX_ROWS:]
+        )
+        for pks in chunks(surplus, AT_ONCE):
+            rows.filter(pk__in=pks).delete()
 
 
 def _columns(key: Key) -> dict[str, int | str]:
@@ -212,26 +227,6 @@ def _row_ids(topics: Iterable[int]) -> dict[Key, int]:
         (topic, *producer): pk
         for pk, topic, *producer in rows.values_list("pk", *_columns((0, "", "", "")))
     }
-
-
-def _delete_surplus(topics: Iterable[int]) -> None:
-    """Delete the rows of each topic beyond MAX_ROWS, those that were seen least recently."""
-    sizes = (
-        TopicProducer.objects.filter(topic_ref__in=sorted(topics))
-        .order_by()
-        .values("topic_ref")
-    )
-    for topic in (
-        sizes.annotate(size=Count("pk"))
-        .filter(size__gt=MAX_ROWS)
-        .values_list("topic_ref", flat=True)
-    ):
-        rows = TopicProducer.objects.filter(topic_ref=topic)
-        surplus = list(
-            rows.order_by("-last_seen", "-pk").values_list("pk", flat=True)[MAX_ROWS:]
-        )
-        for batch in chunks(surplus, AT_ONCE):
-            rows.filter(pk__in=batch).delete()
 
 
 prune = PruneRule(TopicProducer.objects.all(), "last_seen", KEPT_DAYS)

@@ -15,9 +15,9 @@ from metadata.db.clock import before, database_now
 from metadata.db.transactions import transactional
 from metadata.models import Queue, Topic, TopicRouting
 
-# A change holds for batch ids made so much later, when every broker has loaded it.
+# A change holds for batch ids made this much later, when every broker has loaded it.
 LEAD_S = 5.0
-KEPT_DAYS = 3  # one more than sends are remembered
+KEPT_DAYS = 3  # a day more than sends are remembered
 LIVE = (Queue.State.READ_WRITE, Queue.State.READ_ONLY)
 
 
@@ -45,5 +45,6 @@ def prune(*, days: int = KEPT_DAYS) -> int:
     if not topics:
         return 0
     count, _ = old.filter(topic_id__in=topics).delete()
+    # Brokers hold the routings of a topic in their snapshots.
     record_change("topic", *topics)
     return count

@@ -2,7 +2,7 @@
 digest and shown once.
 
 A topic without a token accepts messages of every Java client in the allowed networks. A
-topic may have two tokens, so that clients can change from one to the other.
+topic may have two tokens, so that clients can change to the new token in turn.
 """
 
 from __future__ import annotations
@@ -74,6 +74,7 @@ def import_token(*, topic: str, token: str, actor: Actor) -> bool:
     access.require(actor, "manage", topic, what="topic")
     if not 1 <= len(token) <= MAX_CHARS:
         raise Invalid.field("token", f"must have 1 to {MAX_CHARS} characters")
+    # Locked before the check, so that two imports cannot both store a token.
     row = lock_topic(topic)
     if row.send_tokens:
         return False
@@ -93,6 +94,7 @@ def delete(*, topic: str, token: str, confirm: str | None, actor: Actor) -> None
     remaining = [
         stored for stored in _tokens(row) if not stored["digest"].startswith(token)
     ]
+    # The length too: a shorter beginning could match both tokens.
     if len(token) != ID_CHARS or len(remaining) == len(_tokens(row)):
         raise NotFound(
             f"Topic {topic} has no send token {token[:100]}.", code=Code.TOKEN_NOT_FOUND
@@ -127,6 +129,7 @@ def _add(row: Topic, plaintext: str, actor: Actor) -> SendTokenView:
 def _save(row: Topic, tokens: list[dict[str, Any]]) -> None:
     row.send_tokens = tokens
     row.save(update_fields=("send_tokens",))
+    # Brokers check tokens against the topic in their snapshots.
     record_change("topic", row.pk)
 
 

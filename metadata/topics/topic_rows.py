@@ -110,6 +110,7 @@ def make_ready(topic_id: int) -> TopicView:
     """Make a topic ready with its first layout, once all its tables exist. A ready topic
     stays as it is.
     """
+    # Locked: abandon() may delete the topic, which then must not become ready.
     topic = (
         Topic.objects.select_for_update()
         .filter(pk=topic_id)
@@ -171,6 +172,7 @@ def remove(topic_id: int, actor: Actor | None = None) -> None:
         topic.failure_topics,
         QueueOffset.objects.filter(queue__topic=topic),
     )
+    # An error that names the topic, instead of the database's about a foreign key.
     if any(rows.exists() for rows in dependents):
         raise Conflict(f"Topic {topic.name} still has subscriptions.", code=Code.IN_USE)
     topic.queues.all().delete()
@@ -198,6 +200,7 @@ def update(*, name: str, settings: Mapping[str, Any], actor: Actor) -> TopicView
     if "owners" in before:
         access.require_ownership(actor, name)
     if before:
+        # Saved before the change: repeated sends must still find their first queue.
         # `keyed` decides which queue a message goes to, as the layout does.
         if "keyed" in before:
             routings.keep_routing(topic)
@@ -229,6 +232,7 @@ def mark_deleted(*, name: str, confirm: str | None, actor: Actor) -> TopicView:
 
 
 def _delete(topic: Topic, *, verb: str, actor: Actor) -> None:
+    # No valid name has a ~, so the new name is free, and the old name at once, too.
     name = topic.name
     topic.name, topic.state, topic.deleted_at = (
         f"{name}~{topic.pk}",
@@ -315,7 +319,7 @@ def topic_view(row: Topic) -> TopicView:
 
 
 def _views(rows: Sequence[Topic]) -> list[TopicView]:
-    """Return views of topics. The queues of all topics are read with one query."""
+    # The queues of all topics are read with a single query.
     queues: dict[int, list[QueueView]] = {topic.pk: [] for topic in rows}
     queue_rows = (
         Queue.objects.filter(topic_id__in=[*queues])

@@ -1,3 +1,3 @@
-"""Jobs: functions that get a `Job`. They are started as processes of their own; see
+"""Jobs: functions that take a `Job`. Each runs in a process of its own; see
 jobs/__main__.py.
 """

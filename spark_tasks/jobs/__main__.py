@@ -1,8 +1,8 @@
-"""python -m spark_tasks.jobs NAME DIRECTORY: runs a job as DIRECTORY/settings.json says;
-see running.py.
+"""Run a job: `python -m spark_tasks.jobs NAME DIRECTORY`.
 
-Needs CATMQ_URL and CATMQ_API_KEY in the environment. Exit codes: 0 done, 1 it could not be
-done and stderr says why in one line, 130 cancelled.
+DIRECTORY/settings.json holds its settings; running.py describes the other files. Needs
+CATMQ_URL and CATMQ_API_KEY in the environment. Exit codes: 0 done, 1 failed with the cause
+in one line on stderr, 130 cancelled.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pyspark.errors import PySparkException
 
 from spark_tasks.errors import JobError
 from spark_tasks.jobs import archive, replay, report_latency, reports
-from spark_tasks.jobs.running import LOOK_EVERY_S, Cancelled, Job
+from spark_tasks.jobs.running import POLL_INTERVAL_S, Cancelled, Job
 
 RUNS = {
     "archive": archive.run,
@@ -31,7 +31,7 @@ RUNS = {
     "report_topics": reports.topics,
     "report_volume": reports.volume,
 }
-_CAUSE = re.compile(r"^spark_tasks\.\S*errors\.\w+: (.*)$", re.MULTILINE)
+_JOB_ERROR = re.compile(r"^spark_tasks\.\S*errors\.\w+: (.*)$", re.MULTILINE)
 DONE, FAILED, CANCELLED = 0, 1, 130
 
 
@@ -43,47 +43,47 @@ def main(arguments: list[str]) -> int:
         return FAILED
     name, directory = arguments[0], Path(arguments[1])
     try:
-        return run(name, directory)
+        run(name, directory)
+        return DONE
     except Cancelled as stop:
         sys.stderr.write(f"{stop}\n")
         return CANCELLED
     except (JobError, PySparkException, OSError) as error:
-        sys.stderr.write(f"{name} failed: {reason(error)}\n")
+        sys.stderr.write(f"{name} failed: {describe_error(error)}\n")
         return FAILED
 
 
-def run(name: str, directory: Path) -> int:
-    """Run a job to its end. Raises JobError and what Spark raises."""
+def run(name: str, directory: Path) -> None:
+    """Run a job to its end. Raises JobError and Spark's errors."""
     job = Job(name, directory)
-    parent = job.number("parent", 0)
-    if parent:
-        threading.Thread(target=outlive_nobody, args=(parent,), daemon=True).start()
+    if parent := job.number("parent", 0):
+        threading.Thread(target=exit_with_parent, args=(parent,), daemon=True).start()
     try:
         RUNS[name](job)
         job.finish()
     finally:
         job.stop()
-    return DONE
 
 
-def outlive_nobody(parent: int) -> None:
-    """End this job, Java and all, when the process that follows it is gone."""
+def exit_with_parent(parent: int) -> None:
+    """Kill this process group, including its Java process, when the parent process is gone."""
     while os.getppid() == parent:
-        time.sleep(LOOK_EVERY_S)
+        time.sleep(POLL_INTERVAL_S)
+    # Only SIGKILL is sure to end Java in the middle of a task.
     os.killpg(os.getpgid(0), signal.SIGKILL)
 
 
-def reason(error: Exception) -> str:
-    """Return the error's cause in one line; of what a task raised, the task's own words."""
+def describe_error(error: Exception) -> str:
+    """Return the cause of an error in one line.
+
+    If a Spark task raised a JobError, Java's stack trace contains Python's. The text of the
+    last JobError in it is returned.
+    """
     text = str(error)
-    found = _CAUSE.findall(text)
-    return (
-        found[-1]
-        if found
-        else text.strip().splitlines()[0]
-        if text.strip()
-        else type(error).__name__
-    )
+    task_errors = _JOB_ERROR.findall(text)
+    if task_errors:
+        return str(task_errors[-1])
+    return text.strip().splitlines()[0] if text.strip() else type(error).__name__
 
 
 if __name__ == "__main__":

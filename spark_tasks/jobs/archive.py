@@ -1,14 +1,15 @@
-"""archive: copies whole days of a topic into Parquet files, and publishes a day only once
-it is proven.
+"""archive: copy whole days of a topic into Parquet files, and publish a day only after a
+check.
 
 Settings: topic, archive (a directory), through (the last day, 2026-11-22; default
 yesterday, UTC) or up_to_now, rows_per_second (for each task; 0: no limit),
 rows_per_partition.
 
-A day is a range of offsets of each queue, because times never fall within a queue. A run
-goes on behind what is archived already, so days may come in several parts. Each part is
-written into a draft, read back, and compared with the source, which is read again: rows and
-two checksums per queue. Only then is it published.
+A day is a range of offsets of each queue, because store times never decrease within a
+queue. A run starts at the end of the archived offsets, so a day may consist of several
+parts. Each part is written into a draft directory and read back. Its row counts and two
+checksums per queue are compared with those of the source, which is read a second time. The
+part is published only if they are equal.
 """
 
 from __future__ import annotations
@@ -29,107 +30,128 @@ from spark_tasks.errors import ArchiveError, OptionError
 from spark_tasks.jobs.running import Job
 from spark_tasks.nodes import plans
 from spark_tasks.nodes.columns import SCHEMA
-from spark_tasks.nodes.connection import Node, connection, first_at, now_us, stored_at
+from spark_tasks.nodes.connection import (
+    Node,
+    connected_node,
+    find_first_at,
+    read_now_us,
+    read_stored_at,
+)
 from spark_tasks.nodes.plans import Plan, PlannedQueue, Span
 
 DAY = timedelta(days=1)
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 Days = dict[str, dict[int, Span]]  # day → queue → offsets
-Sums = dict[int, tuple[int, int, int]]  # queue → rows, xor and sum of their hashes
+# queue → number of rows, xor and sum of their hashes
+Checksums = dict[int, tuple[int, int, int]]
 
 
 def run(job: Job) -> None:
-    """Archive what is due. Raises JobError."""
+    """Archive all days that are due. Raises JobError."""
     topic, archive = str(job.setting("topic")), str(job.setting("archive"))
-    made = []
-    with archives.locked(archive, topic):
+    reports = []
+    with archives.lock_archive(archive, topic):
         plan = plans.fetch(topic)
         clear_drafts(archive, topic)
-        due, notes = days_due(job, plan, archive)
-        for number, (day, spans) in enumerate(sorted(due.items())):
-            job.tell(f"day {day}", number, len(due))
-            part = archived(job, plan, day, spans)
-            rows = sum(one.rows for one in part.ranges)
-            size = sum(one.bytes for one in part.files)
-            made.append({"day": day, "part": part.directory, "rows": rows, "bytes": size})
-    job.result("days", made)
-    job.result("notes", [{"note": note} for note in notes])
+        due_days, notes = find_due_days(job, plan, archive)
+        for number, (day, spans) in enumerate(sorted(due_days.items())):
+            job.report_progress(f"day {day}", number, len(due_days))
+            part = archive_day(job, plan, day, spans)
+            reports.append(
+                {
+                    "day": day,
+                    "part": part.directory,
+                    "rows": sum(archived.rows for archived in part.ranges),
+                    "bytes": sum(file.bytes for file in part.files),
+                }
+            )
+    job.write_result("days", reports)
+    job.write_result("notes", [{"note": note} for note in notes])
 
 
 def clear_drafts(archive: str, topic: str) -> None:
-    """Remove what runs left that died: drafts, and parts that no manifest names."""
+    """Remove the remains of crashed runs: drafts, and parts that no manifest names."""
     directory = archives.topic_directory(archive, topic)
     for draft in directory.glob(".draft-*"):
         shutil.rmtree(draft)
-    for found in directory.glob("day=*"):
-        known = {
+    for day_directory in directory.glob("day=*"):
+        published = {
             part.directory
-            for part in archives.parts(archive, topic, found.name.removeprefix("day="))
+            for part in archives.read_parts(
+                archive, topic, day_directory.name.removeprefix("day=")
+            )
         }
-        for part in found.glob("part-*"):
-            if part.name not in known:
+        for part in day_directory.glob("part-*"):
+            if part.name not in published:
                 shutil.rmtree(part)
 
 
-def days_due(job: Job, plan: Plan, archive: str) -> tuple[Days, list[str]]:
-    """Return the days to archive, and notes on what can no longer be archived. Raises
-    JobError.
+def find_due_days(job: Job, plan: Plan, archive: str) -> tuple[Days, list[str]]:
+    """Return the days to archive, and notes on offsets that can no longer be archived.
+
+    Raises JobError.
     """
-    due: Days = {}
+    due_days: Days = {}
     notes = []
     for queue in plan.queues:
-        start = archived_to(archive, plan.topic, queue)
+        start = find_archived_end(archive, plan.topic, queue)
         if start < queue.low:
             notes.append(
                 f"queue {queue.queue}: offsets {start:,} … {queue.low - 1:,} were cleaned "
                 "before they were "
                 "archived"
             )
-        left = Span(max(start, queue.low), queue.head)
-        for day, span in days_of(job, queue, left).items():
-            due.setdefault(day, {})[queue.queue] = span
-    return due, notes
+        unarchived = Span(max(start, queue.low), queue.head)
+        for day, span in split_by_day(job, queue, unarchived).items():
+            due_days.setdefault(day, {})[queue.queue] = span
+    return due_days, notes
 
 
-def archived_to(archive: str, topic: str, queue: PlannedQueue) -> int:
-    """The offset behind all that is archived of a queue; 0 if nothing is. Raises
-    ArchiveError.
+def find_archived_end(archive: str, topic: str, queue: PlannedQueue) -> int:
+    """Return the end of the archived offsets of a queue, 0 if nothing is archived.
+
+    Raises ArchiveError if the archive holds the queue of another installation.
     """
-    ends = [0]
-    for day in archives.days(archive, topic):
-        for one in (
-            one for part in archives.parts(archive, topic, day) for one in part.ranges
-        ):
-            if one.queue == queue.queue and one.identity != queue.node.identity:
-                raise ArchiveError(
-                    f"the archive {archive} holds queue {queue.queue} of another installation; "
-                    "give each its own directory"
-                )
-            ends += [one.end] if one.queue == queue.queue else []
-    return max(ends)
+    archived_end = 0
+    for _, archived in archives.iterate_ranges(archive, topic):
+        if archived.queue != queue.queue:
+            continue
+        # Queue ids repeat between installations; identities of nodes do not.
+        if archived.identity != queue.node.identity:
+            raise ArchiveError(
+                f"the archive {archive} holds queue {queue.queue} of another installation; "
+                "give each its own directory"
+            )
+        archived_end = max(archived_end, archived.end)
+    return archived_end
 
 
-def days_of(job: Job, queue: PlannedQueue, left: Span) -> dict[str, Span]:
-    """A queue's offsets by day, up to the last day that is asked for. Raises JobError."""
-    found: dict[str, Span] = {}
-    if left.first >= left.end:
-        return found
-    with connection(queue.node) as node:
+def split_by_day(job: Job, queue: PlannedQueue, remaining: Span) -> dict[str, Span]:
+    """Split offsets of a queue by the day they were stored, up to the last day to archive.
+
+    Raises JobError.
+    """
+    spans: dict[str, Span] = {}
+    if remaining.first >= remaining.end:
+        return spans
+    with connected_node(queue.node) as node:
         last = last_day(job, node)
-        while left.first < left.end:
-            at_us = stored_at(node, queue.table, left.first) or 0
+        while remaining.first < remaining.end:
+            at_us = read_stored_at(node, queue.table, remaining.first) or 0
             day = (EPOCH + timedelta(microseconds=at_us)).date()
             if day > last:
                 break
-            end = first_at(node, queue.table, left, _us(day + DAY))
-            found[day.isoformat()] = Span(left.first, end)
-            left = Span(end, left.end)
-    return found
+            next_day_us = (day + DAY - EPOCH.date()) // timedelta(microseconds=1)
+            end = find_first_at(node, queue.table, remaining, next_day_us)
+            spans[day.isoformat()] = Span(remaining.first, end)
+            remaining = Span(end, remaining.end)
+    return spans
 
 
 def last_day(job: Job, node: Node) -> date:
-    """The last day to archive. Raises OptionError."""
-    today = (EPOCH + timedelta(microseconds=now_us(node))).date()
+    """Return the last day to archive. Raises OptionError."""
+    # Days end by the clock of the node, which also stamped the messages.
+    today = (EPOCH + timedelta(microseconds=read_now_us(node))).date()
     if job.setting("up_to_now", False):
         return today
     text = str(job.setting("through", (today - DAY).isoformat()))
@@ -146,77 +168,75 @@ def last_day(job: Job, node: Node) -> date:
     return day
 
 
-def _us(day: date) -> int:
-    return (day - EPOCH.date()).days * 86_400_000_000
-
-
-def archived(job: Job, plan: Plan, day: str, spans: Mapping[int, Span]) -> Part:
-    """Writes, proves and publishes a part of a day."""
+def archive_day(job: Job, plan: Plan, day: str, spans: Mapping[int, Span]) -> Part:
+    """Write, check and publish a part of a day. Raises ArchiveError if the check fails."""
     topic, archive = plan.topic, str(job.setting("archive"))
     name = f"part-{uuid7()}"
     draft = archives.topic_directory(archive, topic) / f".draft-{name}"
-    about = f"day {day}, {sum(span.end - span.first for span in spans.values()):,} rows"
+    progress = f"day {day}, {sum(span.end - span.first for span in spans.values()):,} rows"
     try:
-        with job.watched(f"{about}: writing"):
-            source(job, topic, spans).write.parquet(str(draft))
-        files = archives.described(draft)
-        with job.watched(f"{about}: reading the files back"):
-            written = sums(read(job, draft))
-        with job.watched(f"{about}: comparing with the source"):
-            stored = sums(source(job, topic, spans))
+        with job.run_stage(f"{progress}: writing"):
+            read_source(job, topic, spans).write.parquet(str(draft))
+        files = archives.list_files(draft)
+        with job.run_stage(f"{progress}: reading the files back"):
+            written = compute_checksums(read_files(job, draft))
+        with job.run_stage(f"{progress}: comparing with the source"):
+            stored = compute_checksums(read_source(job, topic, spans))
         if written != stored:
-            what = (
+            raise ArchiveError(
                 f"day {day} of topic {topic}: the files differ from the source; nothing "
                 "is published"
             )
-            raise ArchiveError(what)
-        part = Part(
-            name,
-            tuple(_range(plan, queue, span, stored) for queue, span in spans.items()),
-            files,
-        )
+        ranges = []
+        for queue, span in spans.items():
+            node = plan.queue(queue).node
+            # A span that is all gaps has no rows, and so no checksums.
+            checksums = stored.get(queue, (0, 0, 0))
+            ranges.append(ArchivedRange(queue, node.name, node.identity, *span, *checksums))
+        part = Part(name, tuple(ranges), files)
         archives.publish(archive, topic, day, part, draft=draft)
     finally:
         shutil.rmtree(draft, ignore_errors=True)
     return part
 
 
-def source(job: Job, topic: str, spans: Mapping[int, Span]) -> DataFrame:
+def read_source(job: Job, topic: str, spans: Mapping[int, Span]) -> DataFrame:
+    """Return these offsets of a topic, read from the nodes."""
     starts = json.dumps({str(queue): span.first for queue, span in spans.items()})
     ends = json.dumps({str(queue): span.end for queue, span in spans.items()})
-    reader = job.spark.read.format("catmq").option("topic", topic)
-    reader = reader.option("queues", ",".join(map(str, spans)))
-    reader = reader.option("startingOffsets", starts).option("endingOffsets", ends)
-    rate = job.number("rows_per_second", 0)
-    if rate:
+    reader = (
+        job.spark.read.format("catmq")
+        .option("topic", topic)
+        .option("queues", ",".join(map(str, spans)))
+        .option("startingOffsets", starts)
+        .option("endingOffsets", ends)
+        .option("rowsPerPartition", job.number("rows_per_partition", 500_000))
+    )
+    if rate := job.number("rows_per_second", 0):
         reader = reader.option("maxRowsPerSecond", rate)
-    return reader.option(
-        "rowsPerPartition", job.number("rows_per_partition", 500_000)
-    ).load()
+    return reader.load()
 
 
-def read(job: Job, *directories: Path) -> DataFrame:
-    """The messages in files, which must have the columns of messages."""
+def read_files(job: Job, *directories: Path) -> DataFrame:
+    """Return the messages in Parquet files, which must have all columns of messages."""
     return job.spark.read.schema(SCHEMA).parquet(*map(str, directories))
 
 
-def sums(frame: DataFrame) -> Sums:
-    """Return checksums that prove that two tables hold the same rows, per queue."""
+def compute_checksums(frame: DataFrame) -> Checksums:
+    """Return row count, xor and sum of row hashes of each queue.
+
+    Two tables with equal results hold the same rows, whatever their order.
+    """
+
     columns = [name for name in frame.columns if name != "queue"]
-    made = F.xxhash64("queue", *columns)
-    found = frame.groupBy("queue").agg(
+    row_hash = F.xxhash64("queue", *columns)
+    checksums = frame.groupBy("queue").agg(
         F.count("*").alias("rows"),
-        F.bit_xor(made).alias("xor"),
-        F.sum(made.cast("decimal(38,0)")).alias("sum"),
+        F.bit_xor(row_hash).alias("xor"),
+        # A sum of many 64-bit hashes overflows a bigint.
+        F.sum(row_hash.cast("decimal(38,0)")).alias("sum"),
     )
     return {
-        row["queue"]: (row["rows"], row["xor"], int(row["sum"])) for row in found.collect()
+        row["queue"]: (row["rows"], row["xor"], int(row["sum"]))
+        for row in checksums.collect()
     }
-
-
-def _range(plan: Plan, queue: int, span: Span, stored: Sums) -> ArchivedRange:
-    node = plan.queue(queue).node
-    rows, xor, total = stored.get(queue, (0, 0, 0))
-    return ArchivedRange(
-        queue, node.name, node.identity, span.first, span.end, rows, xor, total
-    )

@@ -1,16 +1,18 @@
-"""replay: sends an archive's messages to a topic again, day by day, in the order of each
-queue.
+"""replay: send the messages of an archive to a topic again, day by day, in the order of
+each queue.
 
-Settings: archive, topic (whose archive), to (where to send), since and through (days;
-default all), queues, messages_per_second (in all; 0: no limit), run_id (a repeat of a run
-that broke off gives the same one, within a day: then nothing is stored twice).
+Settings: archive, topic (whose archive), to (the topic to send to), since and through
+(days; default all), queues, messages_per_second (of all tasks; 0: no limit), run_id. To
+repeat a run that failed, set the same run_id within a day: messages that it stored are not
+stored again.
 
-Key, tag, headers, trace id and body are sent as they were; offsets and times are new. Every
+Key, tag, headers, trace id and body are sent unchanged; offsets and times are new. Every
 file is checked against its manifest before its day is sent.
 """
 
 from __future__ import annotations
 
+from operator import attrgetter
 from pathlib import Path
 
 from pyspark.sql import DataFrame
@@ -18,68 +20,74 @@ from pyspark.sql import functions as F
 
 from spark_tasks import archives
 from spark_tasks.errors import ArchiveError
-from spark_tasks.jobs.archive import read, sums
+from spark_tasks.jobs.archive import compute_checksums, read_files
 from spark_tasks.jobs.running import Job
 
-SENT = ("key", "tag", "headers", "body", "trace_id")
+SENT_COLUMNS = ("key", "tag", "headers", "body", "trace_id")
 
 
 def run(job: Job) -> None:
-    """Replay the days that are asked for. Raises JobError."""
+    """Replay the selected days. Raises JobError."""
     archive, topic = str(job.setting("archive")), str(job.setting("topic"))
     since, through = str(job.setting("since", "0000")), str(job.setting("through", "9999"))
-    days = [day for day in archives.days(archive, topic) if since <= day <= through]
+    days = [day for day in archives.list_days(archive, topic) if since <= day <= through]
     if not days:
         raise ArchiveError(f"the archive {archive} holds no such day of topic {topic}")
-    done = []
+    day_reports = []
     for number, day in enumerate(days):
-        job.tell(f"checking day {day}", number, len(days))
-        frame = proven(job, archive, topic, day)
+        job.report_progress(f"checking day {day}", number, len(days))
+        frame = read_verified_day(job, archive, topic, day)
         messages = frame.count()
-        with job.watched(f"sending day {day}, {messages:,} messages"):
+        with job.run_stage(f"sending day {day}, {messages:,} messages"):
             send(job, frame, day)
-        done.append({"day": day, "messages": messages})
-    job.result("days", done)
+        day_reports.append({"day": day, "messages": messages})
+    job.write_result("days", day_reports)
 
 
-def proven(job: Job, archive: str, topic: str, day: str) -> DataFrame:
-    """The messages of a day, whose files and sums are those of its manifest. Raises
-    ArchiveError.
+def read_verified_day(job: Job, archive: str, topic: str, day: str) -> DataFrame:
+    """Return the messages of the selected queues of a day, after checking the whole day.
+
+    Raises ArchiveError if files or checksums differ from the manifest.
     """
     files = archives.check_files(archive, topic, day)
     expected: dict[int, tuple[int, int, int]] = {}
-    for one in (
-        one
-        for part in archives.parts(archive, topic, day)
-        for one in part.ranges
-        if one.rows
-    ):
-        rows, xor, total = expected.get(one.queue, (0, 0, 0))
-        expected[one.queue] = (rows + one.rows, xor ^ one.xor, total + one.sum)
-    frame = read(job, *map(Path, files))
-    with job.watched(f"checking day {day}"):
-        found = sums(frame)
-    if found != expected:
+    for part in archives.read_parts(archive, topic, day):
+        # A range without rows is missing from the checksums of the files as well.
+        for archived in filter(attrgetter("rows"), part.ranges):
+            rows, xor, total = expected.get(archived.queue, (0, 0, 0))
+            expected[archived.queue] = (
+                rows + archived.rows,
+                xor ^ archived.xor,
+                total + archived.sum,
+            )
+    frame = read_files(job, *map(Path, files))
+    with job.run_stage(f"checking day {day}"):
+        checksums = compute_checksums(frame)
+    if checksums != expected:
         raise ArchiveError(
             f"the files of day {day} in {archive} do not hold what its manifest says"
         )
-    wanted = [int(queue) for queue in job.setting("queues", [])]
-    return frame.where(F.col("queue").isin(wanted)) if wanted else frame
+    queues = [int(queue_id) for queue_id in job.setting("queues", [])]
+    return frame.where(F.col("queue").isin(queues)) if queues else frame
 
 
 def send(job: Job, frame: DataFrame, day: str) -> None:
-    """Send a day; each queue of the archive by one task, so that its order stays."""
+    """Send the messages of a day. One task sends each archived queue, which keeps its
+    order.
+    """
+    # Sorted, a repeated task sends the same requests, and brokers recognise their batch
+    # ids.
     tasks = max(1, frame.select("queue").distinct().count())
     ordered = frame.repartition(tasks, "queue").sortWithinPartitions("queue", "offset")
     writer = (
-        ordered.select(*SENT)
+        ordered.select(*SENT_COLUMNS)
         .write.format("catmq")
         .mode("append")
         .option("topic", job.setting("to"))
+        .option("runId", f"{job.setting('run_id', job.directory.name)} {day}")
     )
-    writer = writer.option("runId", f"{job.setting('run_id', job.directory.name)} {day}")
-    rate = job.number("messages_per_second", 0)
-    if rate:
-        at_once = min(tasks, job.spark.sparkContext.defaultParallelism)
-        writer = writer.option("messagesPerSecond", max(1, rate // at_once))
+    if rate := job.number("messages_per_second", 0):
+        # The option limits one task; only so many tasks run at the same time.
+        parallel_tasks = min(tasks, job.spark.sparkContext.defaultParallelism)
+        writer = writer.option("messagesPerSecond", max(1, rate // parallel_tasks))
     writer.save()

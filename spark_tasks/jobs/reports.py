@@ -1,10 +1,9 @@
-"""The reports that complete the server's rows, made from heads alone, by a scan of the
-messages.
+"""Reports that need a scan of messages: they complete rows that the server made from
+offsets alone.
 
-A node that was away when the report was asked for does not fail it: the setting `away`
-names its queues, they are left out, and the rows that lack them say so in `problem`. A node
-that goes while it is read fails the job, by name: what it had given before would be taken
-for all there is.
+If a node was unavailable when the report was started, the setting `away` names its queues.
+They are left out, and the rows that lack them say so in `problem`. If a node fails while it
+is read, the job fails and names the node: a partial scan would look like a complete one.
 """
 
 from __future__ import annotations
@@ -19,108 +18,107 @@ from pyspark.sql import functions as F
 from spark_tasks.jobs.running import Job
 
 DAY_MS = 86_400_000
-SKEWED = 0.2  # of all messages under one key: no number of queues helps that key
-ROW_BYTES = 60  # what a row costs beside what it holds
+SKEWED_SHARE = 0.2  # of all messages with the same key: more queues do not help that key
+ROW_BYTES = 60  # storage overhead of a row
 Row = dict[str, Any]
-
-
-def known(job: Job) -> list[Row]:
-    """The server's rows, which the job completes."""
-    return [dict(row) for row in job.inputs()]
 
 
 def topics_of(rows: Iterable[Mapping[str, Any]]) -> list[str]:
     return sorted({row["topic"] for row in rows})
 
 
-def scanned(job: Job, topic: str, columns: str, *, days: int | None = None) -> DataFrame:
-    """A topic's messages, only some columns, of the last days or all; without the queues
-    that are away.
-
-    The driver's clock only chooses where to begin.
+def scan_topic(job: Job, topic: str, columns: str, *, days: int | None = None) -> DataFrame:
+    """Return columns of a topic's messages, of the last `days` or all, of the available
+    queues.
     """
-    queues, gone = queues_of(job, topic), away(job)
-    there = [queue for queue in queues if queue not in gone]
-    if queues and not there:
+    queues, unavailable = topic_queues(job, topic), unavailable_queues(job)
+    available = [queue for queue in queues if queue not in unavailable]
+    if queues and not available:
         return job.spark.createDataFrame([], columns)
     reader = job.spark.read.format("catmq").option("topic", topic).schema(columns)
-    if len(there) < len(queues):
-        reader = reader.option("queues", ",".join(map(str, there)))
+    if len(available) < len(queues):
+        reader = reader.option("queues", ",".join(map(str, available)))
     if days is not None:
+        # The driver's clock only chooses where the scan begins; rows carry the nodes'
+        # times.
         since = (int(time.time() * 1000) // DAY_MS - days + 1) * DAY_MS
         reader = reader.option("startingTimestamp", since)
     rate = job.number("rows_per_second", 0)
     return (reader.option("maxRowsPerSecond", rate) if rate else reader).load()
 
 
-def away(job: Job) -> dict[int, str]:
-    """{queue: why it cannot be read}."""
-    return {int(queue): why for queue, why in job.setting("away", {}).items()}
+def unavailable_queues(job: Job) -> dict[int, str]:
+    """Return why a queue cannot be read, by queue id."""
+    return {int(queue): reason for queue, reason in job.setting("away", {}).items()}
 
 
-def queues_of(job: Job, topic: str) -> list[int]:
+def topic_queues(job: Job, topic: str) -> list[int]:
     return [int(queue) for queue in job.setting("queues", {}).get(topic, [])]
 
 
-def missing(job: Job, topic: str) -> str:
-    """Return the reason why a topic's figures are not of all its queues; '' if they are."""
-    gone = away(job)
-    mine = [queue for queue in queues_of(job, topic) if queue in gone]
-    if not mine:
+def describe_missing_queues(job: Job, topic: str) -> str:
+    """Return the queues that a topic's figures do not cover, with the reason; '' if none."""
+    unavailable = unavailable_queues(job)
+    missing = [queue for queue in topic_queues(job, topic) if queue in unavailable]
+    if not missing:
         return ""
-    return f"not of queues {', '.join(map(str, mine))}: {gone[mine[0]]}"
+    return f"not of queues {', '.join(map(str, missing))}: {unavailable[missing[0]]}"
 
 
 def size_and_expiry(job: Job) -> None:
-    """Report what each queue holds: messages, bytes of bodies, sizes, times.
+    """Report messages, body sizes and times of each queue.
 
-    Adds exact sizes to the server's rows; a queue that cannot be read keeps its row and its
-    problem.
+    Adds exact sizes to the server's rows. A queue that cannot be read keeps its row, with
+    the problem.
     """
-    rows, gone = known(job), away(job)
+    rows, unavailable = job.inputs(), unavailable_queues(job)
     measured = {}
     for topic in topics_of(rows):
-        frame = scanned(job, topic, "queue bigint, body_bytes bigint")
+        frame = scan_topic(job, topic, "queue bigint, body_bytes bigint")
         grouped = frame.groupBy("queue").agg(
             F.count("*").alias("messages"),
             F.sum("body_bytes").alias("body_bytes"),
             F.max("body_bytes").alias("largest"),
             F.percentile("body_bytes", F.lit(0.99)).alias("p99"),
         )
-        with job.watched(f"topic {topic}"):
-            measured.update({one.queue: one for one in grouped.collect()})
+        with job.run_stage(f"topic {topic}"):
+            measured.update({sizes.queue: sizes for sizes in grouped.collect()})
     for row in rows:
-        if row["queue"] in gone:
-            row["problem"] = gone[row["queue"]]
-        one = measured.get(row["queue"])
-        if one is not None:
-            row |= {"messages": one.messages, "body_bytes": one.body_bytes}
-            row |= {"body_largest": one.largest, "body_p99": one.p99}
-    job.result("report", rows)
+        if row["queue"] in unavailable:
+            row["problem"] = unavailable[row["queue"]]
+        sizes = measured.get(row["queue"])
+        if sizes is not None:
+            row |= {
+                "messages": sizes.messages,
+                "body_bytes": sizes.body_bytes,
+                "body_largest": sizes.largest,
+                "body_p99": sizes.p99,
+            }
+    job.write_result("report", rows)
 
 
 def volume(job: Job) -> None:
-    """Report messages, bytes and keys by topic, day (UTC) and queue.
+    """Report messages, bytes and keys by topic, day (UTC) and queue, by a scan of the last
+    days.
 
-    Adds what a scan of the last days tells; a queue that cannot be read stands with its
-    problem.
+    A queue that cannot be read has a row with its problem.
     """
-    rows, gone = known(job), away(job)
+    rows, unavailable = job.inputs(), unavailable_queues(job)
     node_of = {row["queue"]: row["node"] for row in rows}
-    found: list[Row] = [
+    report: list[Row] = [
         {
             "topic": topic,
             "queue": queue,
             "node": node_of.get(queue, ""),
-            "problem": gone[queue],
+            "problem": unavailable[queue],
         }
         for topic in topics_of(rows)
-        for queue in queues_of(job, topic)
-        if queue in gone
+        for queue in topic_queues(job, topic)
+        if queue in unavailable
     ]
     for topic in topics_of(rows):
         columns = "queue bigint, key string, body_bytes bigint, stored_at timestamp"
-        frame = scanned(job, topic, columns, days=job.number("days", 7))
+        frame = scan_topic(job, topic, columns, days=job.number("days", 7))
         grouped = frame.groupBy(
             "queue", F.date_format("stored_at", "yyyy-MM-dd").alias("day")
         ).agg(
@@ -128,83 +126,81 @@ def volume(job: Job) -> None:
             F.sum("body_bytes").alias("bytes"),
             F.countDistinct("key").alias("keys"),
         )
-        with job.watched(f"topic {topic}"):
+        with job.run_stage(f"topic {topic}"):
             counted = grouped.orderBy("queue", "day").collect()
-        found += [
+        report += [
             {
                 "topic": topic,
-                "queue": one.queue,
-                "node": node_of.get(one.queue, ""),
-                "day": one.day,
-            }
-            | {
-                "messages": one.messages,
-                "bytes": one.bytes,
-                "keys": one["keys"],
+                "queue": totals.queue,
+                "node": node_of.get(totals.queue, ""),
+                "day": totals.day,
+                "messages": totals.messages,
+                "bytes": totals.bytes,
+                "keys": totals["keys"],
                 "problem": "",
             }
-            for one in counted
+            for totals in counted
         ]
-    job.result("report", found)
+    job.write_result("report", report)
 
 
 def topics(job: Job) -> None:
-    """Report how unevenly the keys of topics are used, beside the verdicts on them.
-
-    Adds to each topic how many keys it has, the busiest, and its share of the last days'
-    messages.
+    """Report how unevenly keys are used: adds keys, the busiest key and its share to each
+    topic.
     """
-    rows = known(job)
+    rows = job.inputs()
     by_topic = {row["topic"]: row for row in rows}
     for topic in topics_of(rows):
-        frame = scanned(
+        frame = scan_topic(
             job, topic, "key string, stored_at timestamp", days=job.number("days", 7)
         )
         keys = frame.groupBy("key").count().cache()
-        with job.watched(f"topic {topic}"):
+        with job.run_stage(f"topic {topic}"):
             total = keys.agg(F.sum("count")).first()
             named = keys.where(F.col("key").isNotNull())
-            count, top = named.count(), named.orderBy(F.desc("count"), "key").first()
+            count, busiest = named.count(), named.orderBy(F.desc("count"), "key").first()
         keys.unpersist()
         sent = (total[0] if total is not None else None) or 0
-        share = top["count"] / sent if top is not None and sent else 0.0
+        share = busiest["count"] / sent if busiest is not None and sent else 0.0
         by_topic[topic] |= {
             "keys": count,
-            "busiest_key": top["key"] if top is not None else None,
-        }
-        by_topic[topic] |= {
+            "busiest_key": busiest["key"] if busiest is not None else None,
             "busiest_share": round(share, 4),
-            "skewed": share > SKEWED and count > 1,
+            "skewed": share > SKEWED_SHARE and count > 1,
+            "problem": describe_missing_queues(job, topic),
         }
-        by_topic[topic]["problem"] = missing(job, topic)
-    job.result("report", rows)
+    job.write_result("report", rows)
 
 
 def capacity(job: Job) -> None:
-    """Report what nodes get a day, and after how many days they are full.
+    """Report the bytes that nodes store per day, and in how many days they are full.
 
-    Replaces estimates of bytes a day by what was stored in the last days; not of nodes that
-    are away.
+    Replaces the server's estimates by what was stored in the last days. Nodes with
+    unavailable queues keep their estimates.
     """
-    rows, days = known(job), job.number("days", 7)
+    rows, days = job.inputs(), job.number("days", 7)
     node_of = {int(queue): node for queue, node in job.setting("nodes", {}).items()}
     stored: dict[str, int] = {}
     for topic in sorted(job.setting("topics", [])):
-        frame = scanned(
+        frame = scan_topic(
             job, topic, "queue bigint, body_bytes bigint, stored_at timestamp", days=days
         )
-        with job.watched(f"topic {topic}"):
+        with job.run_stage(f"topic {topic}"):
             sums = (
                 frame.groupBy("queue")
                 .agg(F.sum(F.col("body_bytes") + ROW_BYTES).alias("bytes"))
                 .collect()
             )
-        for one in sums:
-            node = node_of.get(one.queue, "")
-            stored[node] = stored.get(node, 0) + one.bytes
-    gone = {node_of[queue]: why for queue, why in away(job).items() if queue in node_of}
+        for total in sums:
+            node = node_of.get(total.queue, "")
+            stored[node] = stored.get(node, 0) + total.bytes
+    unavailable = {
+        node_of[queue]: reason
+        for queue, reason in unavailable_queues(job).items()
+        if queue in node_of
+    }
     for row in rows:
-        row["problem"] = gone.get(row["node"], row["problem"])
+        row["problem"] = unavailable.get(row["node"], row["problem"])
         if row["problem"]:
             continue
         daily = stored.get(row["node"], 0) / days
@@ -213,29 +209,29 @@ def capacity(job: Job) -> None:
         row["days_until_full"] = (
             max(0, int(free / daily)) if free is not None and daily else None
         )
-    job.result("report", rows)
+    job.write_result("report", rows)
 
 
 def departments(job: Job) -> None:
-    """Report what departments got in the last days.
+    """Report the bytes that departments stored in the last days.
 
-    Replaces estimates of bytes by what was stored; not of departments with a queue that is
-    away.
+    Replaces the server's estimates. Departments with an unavailable queue keep their
+    estimates.
     """
-    rows, days = known(job), job.number("days", 7)
+    rows, days = job.inputs(), job.number("days", 7)
     stored: dict[str, int] = {}
-    gone: dict[str, str] = {}
+    problems: dict[str, str] = {}
     for topic, department in sorted(job.setting("departments", {}).items()):
-        frame = scanned(job, topic, "body_bytes bigint, stored_at timestamp", days=days)
-        with job.watched(f"topic {topic}"):
+        frame = scan_topic(job, topic, "body_bytes bigint, stored_at timestamp", days=days)
+        with job.run_stage(f"topic {topic}"):
             total = frame.agg(F.sum(F.col("body_bytes") + ROW_BYTES)).first()
         stored[department] = stored.get(department, 0) + (
             (total[0] if total is not None else None) or 0
         )
-        if why := missing(job, topic):
-            gone.setdefault(department, f"{topic}: {why}")
+        if missing := describe_missing_queues(job, topic):
+            problems.setdefault(department, f"{topic}: {missing}")
     for row in rows:
-        row["problem"] = gone.get(row["department"], row["problem"])
+        row["problem"] = problems.get(row["department"], row["problem"])
         if not row["problem"]:
             row["bytes"] = stored.get(row["department"], 0)
-    job.result("report", rows)
+    job.write_result("report", rows)

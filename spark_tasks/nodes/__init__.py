@@ -1,1 +1,1 @@
-"""Nodes as Spark reads them: connections, packets, columns, read plans."""
+"""Nodes as Spark reads them: read plans, connections, result packets, columns."""

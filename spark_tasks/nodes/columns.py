@@ -1,7 +1,7 @@
-"""The columns of a message: their types, and the SQL that gives them on each engine.
+"""The columns of a message: their types, and the SQL that selects them on each engine.
 
-Values come from MySQL as the texts that the server sent, a column at once: Arrow reads
-numbers and times from them in one go, where Python would make an object of each.
+MySQL sends every value as text. Arrow parses the numbers and times of a whole column at
+once, without a Python object for each value.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from spark_tasks.errors import OptionError
 
-# `body_bytes`, the size of a body, is there for those who name it: it costs no transfer.
+# Without `body_bytes`: a schema may name it, to get sizes of bodies without reading bodies.
 SCHEMA = (
     "queue bigint, offset bigint, key string, tag string, headers string, body binary, "
     "trace_id string, producer string, attempt int, stored_at timestamp"
@@ -23,18 +23,18 @@ SCHEMA = (
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column: its name and Arrow type, and what to select for it; '' for the queue, which
-    is known.
+    """A column: its name, Arrow type and SQL expression. The queue is known without SQL:
+    ''.
     """
 
     name: str
     type: pa.DataType
-    stored: str
+    expression: str
 
 
 COLUMNS = {
-    one.name: one
-    for one in (
+    column.name: column
+    for column in (
         Column("queue", pa.int64(), ""),
         Column("offset", pa.int64(), "msg_offset"),
         Column("key", pa.string(), "msg_key"),
@@ -48,63 +48,57 @@ COLUMNS = {
         Column("stored_at", pa.timestamp("us", "UTC"), "stored_at"),
     )
 }
-_ISO = pa.timestamp("us")  # what a time without its zone is read as
-# of a column: texts from MySQL, or what SQLite gives
+_NAIVE_TIME = pa.timestamp("us")  # a time without a zone, as MySQL prints it
+# the values of one column: texts from MySQL, Python objects from SQLite
 Values: TypeAlias = pa.Array | Sequence[object]
 
 
-def chosen(names: Sequence[str]) -> list[Column]:
-    """The columns of these names. Raises OptionError."""
+def find_columns(names: Sequence[str]) -> list[Column]:
+    """Return the columns with these names. Raises OptionError if one is unknown or none is
+    named.
+    """
     unknown = [name for name in names if name not in COLUMNS]
     if unknown or not names:
-        what = (
+        problem = (
             f"{', '.join(unknown)} is not a column of a message"
             if unknown
             else "no column is asked for"
         )
-        raise OptionError(f"{what}; there are {', '.join(COLUMNS)}")
+        raise OptionError(f"{problem}; there are {', '.join(COLUMNS)}")
     return [COLUMNS[name] for name in names]
 
 
-def selected(columns: Sequence[Column]) -> list[str]:
-    """Return the expressions to select for columns; at least one, so that there are rows."""
-    return [one.stored for one in columns if one.stored] or ["msg_offset"]
+def select_expressions(columns: Sequence[Column]) -> list[str]:
+    """Return the SQL expressions to select. At least one, because a SELECT needs a column."""
+    return [column.expression for column in columns if column.expression] or ["msg_offset"]
 
 
-def batch_of(
+def build_batch(
     columns: Sequence[Column], values: Sequence[Values], *, queue: int, rows: int
 ) -> pa.RecordBatch:
-    """Rows of a queue as Arrow: `values` are those of each column that `selected` names."""
-    given = iter(values)
+    """Return rows of a queue as Arrow. `values` are those of the columns with an
+    expression.
+    """
+    remaining_values = iter(values)
     arrays = [
-        typed(one, next(given))
-        if one.stored
-        else pa.repeat(pa.scalar(queue, one.type), rows)
-        for one in columns
+        to_arrow(column, next(remaining_values))
+        if column.expression
+        else pa.repeat(pa.scalar(queue, column.type), rows)
+        for column in columns
     ]
-    schema = pa.schema([pa.field(one.name, one.type) for one in columns])
+    schema = pa.schema([pa.field(column.name, column.type) for column in columns])
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-def typed(column: Column, values: Values) -> pa.Array:
-    """Values of a column: texts as MySQL sends them, or what SQLite gives."""
-    return (
-        _parsed(column, values) if isinstance(values, pa.Array) else _plain(column, values)
-    )
-
-
-def _parsed(column: Column, texts: pa.Array) -> pa.Array:
-    """Texts as MySQL sends them: times as 2026-11-22 05:19:19.123, in UTC."""
+def to_arrow(column: Column, values: Values) -> pa.Array:
+    """Return the values of a column as Arrow: texts from MySQL, or objects from SQLite."""
+    is_time = pa.types.is_timestamp(column.type)
+    if not isinstance(values, pa.Array):
+        # SQLite stores times as whole ms since 1970.
+        stored_type = pa.timestamp("ms", "UTC") if is_time else column.type
+        return pa.array(values, stored_type).cast(column.type)
     if pa.types.is_binary(column.type):
-        return texts
-    texts = texts.cast(pa.string())
-    if pa.types.is_timestamp(column.type):
-        texts = texts.cast(_ISO)
-    return texts.cast(column.type)
-
-
-def _plain(column: Column, values: Sequence[object]) -> pa.Array:
-    """Convert values that SQLite gives: times as whole ms since 1970."""
-    if pa.types.is_timestamp(column.type):
-        return pa.array(values, pa.timestamp("ms", "UTC")).cast(column.type)
-    return pa.array(values, column.type)
+        return values
+    texts = values.cast(pa.string())
+    # MySQL prints times as 2026-11-22 05:19:19.123, and the session's time zone is UTC.
+    return (texts.cast(_NAIVE_TIME) if is_time else texts).cast(column.type)

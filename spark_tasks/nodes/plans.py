@@ -1,8 +1,7 @@
-"""The read plan of a topic, as the broker tells it, with the accounts with which this job
-reads the nodes.
+"""The read plan of a topic, from the broker, and the accounts with which a job reads nodes.
 
-A plan holds passwords. They stand in `Address` alone, which never shows them, and leave the
-driver only inside the pickled partitions of a read.
+A plan contains passwords. Only `Address` holds them, and its repr leaves them out. They
+leave the driver only within the pickled partitions of a read.
 """
 
 from __future__ import annotations
@@ -21,11 +20,11 @@ from catmq_client.version import VERSION, is_older
 from spark_tasks.errors import JobError, NodeError, OptionError
 from spark_tasks.nodes import tls
 
-PATIENCE_S = 30.0  # for a broker that is away
+PATIENCE_S = 30.0  # for an unavailable broker
 
 
 class Span(NamedTuple):
-    """Offsets first … end - 1."""
+    """The offsets first … end - 1."""
 
     first: int
     end: int
@@ -33,7 +32,7 @@ class Span(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """A node, and the account with which it is read."""
+    """Where a node is, and the account that reads it."""
 
     name: str
     engine: str
@@ -49,7 +48,7 @@ class Address:
 
 @dataclass(frozen=True, slots=True)
 class PlannedQueue:
-    """A queue: where it is, and the offsets low … head - 1 without the gaps."""
+    """Where a queue is stored, and its offsets low … head - 1 without the gaps."""
 
     queue: int
     number: int
@@ -62,32 +61,32 @@ class PlannedQueue:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A topic's queues, by number."""
+    """The queues of a topic, ordered by number."""
 
     topic: str
     queues: tuple[PlannedQueue, ...]
 
     def queue(self, queue: int) -> PlannedQueue:
-        """The queue with this id. Raises OptionError."""
-        for one in self.queues:
-            if one.queue == queue:
-                return one
-        mine = ", ".join(str(one.queue) for one in self.queues)
+        """Return the queue with this id. Raises OptionError."""
+        for planned_queue in self.queues:
+            if planned_queue.queue == queue:
+                return planned_queue
+        queue_ids = ", ".join(str(planned.queue) for planned in self.queues)
         raise OptionError(
-            f"{queue} is not a queue of topic {self.topic}; its queues are {mine}"
+            f"{queue} is not a queue of topic {self.topic}; its queues are {queue_ids}"
         )
 
 
-def transport(url: str | None = None) -> HttpTransport:
-    """The way to the brokers: `url` or CATMQ_URL, with CATMQ_API_KEY. Raises OptionError."""
-    where = url or os.environ.get("CATMQ_URL", "")
-    if not where:
+def open_transport(url: str | None = None) -> HttpTransport:
+    """Return a transport to the brokers of `url` or CATMQ_URL. Raises OptionError."""
+    urls = url or os.environ.get("CATMQ_URL", "")
+    if not urls:
         raise OptionError("no broker is named: set CATMQ_URL, or option url")
     if not os.environ.get("CATMQ_API_KEY"):
         raise OptionError(
             "set CATMQ_API_KEY, in the driver's environment, to a key of the broker"
         )
-    return HttpTransport(where.split(","))
+    return HttpTransport(urls.split(","))
 
 
 def fetch(
@@ -97,53 +96,57 @@ def fetch(
     queues: Collection[int] = (),
     environ: Mapping[str, str] = os.environ,
 ) -> Plan:
-    """The plan of a topic, or of some of its queues: nodes of others may be away.
+    """Fetch the read plan of a topic. With `queues`, nodes of other queues may be
+    unavailable.
 
-    Raises JobError: the broker refuses or is away, a node is away or has no account.
+    Raises JobError if the broker refuses or is unavailable, or a node is unavailable or has
+    no account.
     """
-    way = transport(url)
+    broker = open_transport(url)
     path = path_of("topics", topic=topic) + "/read-plan"
     try:
         params = {"queues": ",".join(map(str, queues))} if queues else None
-        answer = request_until(way, "GET", path, params=params, within_s=PATIENCE_S)
+        answer = request_until(broker, "GET", path, params=params, within_s=PATIENCE_S)
     except CatmqError as error:
         raise JobError(
             f"the read plan of topic {topic} cannot be had: {error.detail}"
         ) from None
     finally:
-        way.close()
-    nodes = {one["name"]: _address(one, environ) for one in answer["nodes"]}
+        broker.close()
+    nodes = {node["name"]: _address(node, environ) for node in answer["nodes"]}
     planned = [
         PlannedQueue(
-            **{name: one[name] for name in ("queue", "number", "table", "low", "head")},
-            gaps=tuple(Span(*gap) for gap in one["gaps"]),
-            node=nodes[one["node"]],
+            **{name: row[name] for name in ("queue", "number", "table", "low", "head")},
+            gaps=tuple(Span(*gap) for gap in row["gaps"]),
+            node=nodes[row["node"]],
         )
-        for one in answer["queues"]
+        for row in answer["queues"]
     ]
-    return Plan(topic, tuple(sorted(planned, key=lambda one: one.number)))
+    return Plan(
+        topic, tuple(sorted(planned, key=lambda planned_queue: planned_queue.number))
+    )
 
 
 def _address(node: Mapping[str, Any], environ: Mapping[str, str]) -> Address:
-    """Return a node's address; one without a reader account must be named in the
-    environment.
+    """Return the address of a node, from the plan or from the environment.
 
-    Raises NodeError, also if this release cannot read the tables of the node.
+    If the plan contains no account, the environment must name one. Raises NodeError without
+    an account, and if this release cannot read the node's tables.
     """
-    needed = node.get("min_release", "")  # a broker of 0.1 does not tell
-    if is_older(VERSION, needed):
+    min_release = node.get("min_release", "")  # brokers of 0.1 do not send it
+    if is_older(VERSION, min_release):
         raise NodeError(
-            f"node {node['name']} needs CatMQ >= {needed}, this is {VERSION}: install that "
+            f"node {node['name']} needs CatMQ >= {min_release}, this is {VERSION}: install that "
             "release here"
         )
-    place = {
+    fields = {
         name: node[name]
         for name in ("name", "engine", "host", "port", "database", "identity")
     }
-    # an older broker has neither
-    place |= {"tls": node.get("tls", "off"), "tls_ca": node.get("tls_ca", "")}
+    # Older brokers send neither.
+    fields |= {"tls": node.get("tls", "off"), "tls_ca": node.get("tls_ca", "")}
     if node["username"] or node["engine"] == "sqlite":
-        return Address(**place, username=node["username"], password=node["password"])
+        return Address(**fields, username=node["username"], password=node["password"])
     variable = f"CATMQ_NODE_{node['name'].upper().replace('-', '_').replace('.', '_')}_URL"
     url = urlsplit(environ.get(variable, ""))
     if not url.hostname:
@@ -155,16 +158,16 @@ def _address(node: Mapping[str, Any], environ: Mapping[str, str]) -> Address:
             f"set_reader {node['name']} USER and use a key with admin on *"
         )
     try:
-        place["tls"], place["tls_ca"] = tls.of_query(
-            url.query, (place["tls"], place["tls_ca"])
+        fields["tls"], fields["tls_ca"] = tls.parse_query(
+            url.query, (fields["tls"], fields["tls_ca"])
         )
     except ValueError as error:
         raise OptionError(f"{variable} {error}") from None
-    place |= {
+    fields |= {
         "host": url.hostname,
         "port": url.port or 3306,
         "database": url.path.lstrip("/"),
     }
     return Address(
-        **place, username=unquote(url.username or ""), password=unquote(url.password or "")
+        **fields, username=unquote(url.username or ""), password=unquote(url.password or "")
     )

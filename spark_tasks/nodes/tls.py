@@ -1,5 +1,5 @@
-"""TLS to nodes, as a plan or a URL gives it; as in metadata/rules/tls.py, which jobs do not
-have.
+"""TLS to nodes, as a read plan or a URL asks for it. Matches metadata/rules/tls.py, which
+jobs cannot import.
 """
 
 from __future__ import annotations
@@ -11,27 +11,28 @@ from typing import Any
 from urllib.parse import parse_qsl
 
 CLIENT_SSL = 0x800  # the server's greeting has this bit if it offers TLS
-# What MariaDB's library takes for local: these addresses, and a socket file, which it uses
-# for localhost.
-_NOT_COMPARED = ("127.0.0.1", "::1", "localhost")
-# its value does not matter to MariaDB's library
-_SKIPS = "MARIADB_TLS_DISABLE_PEER_VERIFICATION"
-# for a Python whose OpenSSL looks elsewhere
+# Hosts that MariaDB's library treats as local, without comparing the certificate's name.
+# It connects to localhost by a socket file.
+_UNVERIFIED_HOSTS = ("127.0.0.1", "::1", "localhost")
+# MariaDB's library checks only whether this variable exists, not its value.
+_DISABLE_VARIABLE = "MARIADB_TLS_DISABLE_PEER_VERIFICATION"
+# Used if Python's OpenSSL was built with another default path.
 _DEBIAN_CAS = "/etc/ssl/certs/ca-certificates.crt"
 
 
-def of_query(query: str, default: tuple[str, str]) -> tuple[str, str]:
-    """Return mode and CA file of a URL, those of the plan if it has none. Raises
-    ValueError.
+def parse_query(query: str, default: tuple[str, str]) -> tuple[str, str]:
+    """Return TLS mode and CA file of a URL's query, or `default` if it is empty.
+
+    Raises ValueError.
     """
     if not query:
         return default
     pairs = parse_qsl(query, keep_blank_values=True)
-    given = dict(pairs)
-    mode, ca = given.pop("tls", ""), given.pop("ca", "")
+    options = dict(pairs)
+    mode, ca = options.pop("tls", ""), options.pop("ca", "")
     is_path = ca.startswith("/") and mode == "verify"
     if (
-        given
+        options
         or len(pairs) > 2
         or mode not in ("off", "on", "verify")
         or (ca and not is_path)
@@ -42,15 +43,18 @@ def of_query(query: str, default: tuple[str, str]) -> tuple[str, str]:
     return mode, ca
 
 
-def arguments(mode: str, ca: str) -> dict[str, Any]:
-    """Return the arguments with which mysqlclient connects so; ask `is_plain` afterwards."""
+def connect_arguments(mode: str, ca: str) -> dict[str, Any]:
+    """Return the arguments of mysqlclient for a TLS mode.
+
+    The caller checks `is_plain` after connecting.
+    """
     if mode == "verify":
         return {"ssl_mode": "VERIFY_IDENTITY", "ssl": {"ca": ca} if ca else system_cas()}
     return {"ssl_mode": "REQUIRED"} if mode == "on" else {}
 
 
 def system_cas() -> dict[str, str]:
-    """Return the CAs that the machine trusts, as mysqlclient takes them; never none."""
+    """Return the machine's CA certificates as mysqlclient takes them. Never empty."""
     paths = ssl.get_default_verify_paths()
     file = next(
         (file for file in (paths.cafile, _DEBIAN_CAS) if file and os.path.exists(file)),
@@ -59,20 +63,22 @@ def system_cas() -> dict[str, str]:
     return {"ca": file} if file else {"capath": paths.capath or paths.openssl_capath}
 
 
-def driver_problem(mode: str, host: str, library: str) -> str:
-    """Return why mysqlclient's library, of this version, would not verify as `mode` asks;
-    '' if it would.
+def find_driver_problem(mode: str, host: str, library: str) -> str:
+    """Return why mysqlclient's library would not verify as `mode` asks; '' if it would.
+
+    `library` is its version, such as 3.4.1.
     """
     if mode != "verify":
         return ""
-    if _SKIPS in os.environ:
+    if _DISABLE_VARIABLE in os.environ:
         return (
-            f"{_SKIPS} keeps the driver from verifying certificates: remove it from the "
+            f"{_DISABLE_VARIABLE} keeps the driver from verifying certificates: remove it from the "
             "environment"
         )
+    # An unknown version counts as 3.4, which has the fault.
     numbers = re.match(r"(\d+)\.(\d+)", library)
     version = (int(numbers[1]), int(numbers[2])) if numbers else (3, 4)
-    if host in _NOT_COMPARED and (3, 4) <= version < (8, 0):
+    if host in _UNVERIFIED_HOSTS and (3, 4) <= version < (8, 0):
         return (
             f"version {library} of the driver does not compare host names for {host}: use "
             "another name or "
@@ -82,5 +88,5 @@ def driver_problem(mode: str, host: str, library: str) -> str:
 
 
 def is_plain(mode: str, capabilities: int) -> bool:
-    """Return True if a connection is not encrypted although its mode asks for it."""
+    """Return True if a connection is not encrypted although its mode requires it."""
     return mode in ("on", "verify") and not capabilities & CLIENT_SSL

@@ -1,1 +1,1 @@
-"""The data source `catmq`: reads, streams, writes."""
+"""The data source `catmq`: batch reads, streams, writes."""

@@ -1,4 +1,4 @@
-"""The options of the data source `catmq`, checked before anything is read.
+"""The options of the data source `catmq`. All are checked before anything is read.
 
 Spark shows options in its UI and its logs, so none of them is a secret: the API key and the
 accounts of nodes come from the environment of the driver.
@@ -15,22 +15,23 @@ from typing import Any
 
 from spark_tasks.errors import OptionError
 
-IGNORED = ("path", "checkpointlocation")  # what Spark hands on of its own
+IGNORED = ("path", "checkpointlocation")  # passed by Spark itself
 
-Where = str | dict[int, int]
+OffsetOption = str | dict[int, int]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """Checked options; see KNOWN. `start` and `end` are earliest, latest or {queue:
-    offset}.
+    """Checked options; KNOWN explains them.
+
+    `start` and `end` are earliest, latest or {queue: offset}.
     """
 
     topic: str
     url: str | None = None
     queues: tuple[int, ...] = ()
-    start: Where = "earliest"
-    end: Where = "latest"
+    start: OffsetOption = "earliest"
+    end: OffsetOption = "latest"
     start_ms: int | None = None
     end_ms: int | None = None
     rows_per_partition: int = 250_000
@@ -43,22 +44,33 @@ class Options:
     messages_per_second: int = 0
 
     @property
-    def planned(self) -> tuple[int, ...]:
-        """The queues whose plan is needed; empty: all."""
-        named = [
+    def queues_to_plan(self) -> tuple[int, ...]:
+        """The queues whose plan is needed. Empty: all queues of the topic."""
+        queues = [
             queue
-            for where in (self.start, self.end)
-            if isinstance(where, dict)
-            for queue in where
+            for offsets in (self.start, self.end)
+            if isinstance(offsets, dict)
+            for queue in offsets
         ]
-        return tuple(sorted({*self.queues, *named})) if self.queues else ()
+        return tuple(sorted({*self.queues, *queues})) if self.queues else ()
 
 
-def parsed(given: Mapping[str, str]) -> Options:
-    """The options that Spark was given. Raises OptionError, naming the option."""
-    values = {
-        _known(name): text for name, text in given.items() if name.lower() not in IGNORED
-    }
+def parse_options(options: Mapping[str, str]) -> Options:
+    """Return Spark's options, checked. Raises OptionError, which names the option."""
+    values = {}
+    for name, text in options.items():
+        lower = name.lower()
+        if lower in IGNORED:
+            continue
+        if lower not in _CANONICAL_NAMES:
+            matches = difflib.get_close_matches(lower, _CANONICAL_NAMES, n=1)
+            hint = (
+                f"did you mean {_CANONICAL_NAMES[matches[0]]}?"
+                if matches
+                else f"there are {', '.join(KNOWN)}"
+            )
+            raise OptionError(f"{name} is not an option of catmq; {hint}")
+        values[_CANONICAL_NAMES[lower]] = text
     if not values.get("topic"):
         raise OptionError('option topic is missing: .option("topic", "orders")')
     return Options(
@@ -66,90 +78,82 @@ def parsed(given: Mapping[str, str]) -> Options:
     )
 
 
-def _known(name: str) -> str:
-    if name.lower() in _LOWER:
-        return _LOWER[name.lower()]
-    near = difflib.get_close_matches(name.lower(), _LOWER, n=1)
-    hint = f"did you mean {_LOWER[near[0]]}?" if near else f"there are {', '.join(KNOWN)}"
-    raise OptionError(f"{name} is not an option of catmq; {hint}")
-
-
-def _text(name: str, text: str) -> str:
+def _keep_text(name: str, text: str) -> str:
     return text
 
 
-def _number(name: str, text: str, *, most: int | None = None) -> int:
+def _parse_number(name: str, text: str, *, maximum: int | None = None) -> int:
     if (
         not text.strip().isdecimal()
         or int(text) < 1
-        or (most is not None and int(text) > most)
+        or (maximum is not None and int(text) > maximum)
     ):
-        limit = f" and at most {most}" if most is not None else ""
+        limit = f" and at most {maximum}" if maximum is not None else ""
         raise OptionError(
             f"option {name} must be a whole number of at least 1{limit}, not {text!r}"
         )
     return int(text)
 
 
-def _ids(name: str, text: str) -> tuple[int, ...]:
-    parts = [part.strip() for part in text.split(",") if part.strip()]
-    if not all(part.isdecimal() for part in parts):
+def _parse_ids(name: str, text: str) -> tuple[int, ...]:
+    ids = [text_of_id.strip() for text_of_id in text.split(",") if text_of_id.strip()]
+    if not all(text_of_id.isdecimal() for text_of_id in ids):
         raise OptionError(
             f"option {name} must be ids separated by commas, such as 1,2, not {text!r}"
         )
-    return tuple(map(int, parts))
+    return tuple(map(int, ids))
 
 
-def _where(name: str, text: str, *, words: tuple[str, ...]) -> Where:
+def _parse_offsets(name: str, text: str, *, keywords: tuple[str, ...]) -> OffsetOption:
     text = text.strip()
-    if text in words:
+    if text in keywords:
         return text
     expected = (
-        f'option {name} must be {" or ".join(words)} or such as {{"1": 500}}, not {text!r}'
+        f"option {name} must be {' or '.join(keywords)} "
+        f'or such as {{"1": 500}}, not {text!r}'
     )
     try:
-        found = json.loads(text)
+        offsets = json.loads(text)
     except ValueError:
         raise OptionError(expected) from None
-    if not isinstance(found, dict) or not all(map(_is_offset, found.values())):
+    if not isinstance(offsets, dict) or not all(
+        # JSON's true is an int in Python, so compare the type itself.
+        queue.isdecimal() and type(offset) is int and offset >= 0
+        for queue, offset in offsets.items()
+    ):
         raise OptionError(expected)
-    if not all(queue.isdecimal() for queue in found):
-        raise OptionError(expected)
-    return {int(queue): offset for queue, offset in found.items()}
+    return {int(queue): offset for queue, offset in offsets.items()}
 
 
-def _is_offset(value: object) -> bool:
-    return type(value) is int and value >= 0
-
-
-# Written as Spark users write options, with the field of each and what reads it; Spark
-# itself does not tell
-# upper from lower case.
+# Name of an option → its field, and the function that parses it. Spark does not distinguish
+# upper and lower case in names.
 KNOWN: dict[str, tuple[str, Callable[[str, str], Any]]] = {
-    "topic": ("topic", _text),  # the topic; always needed
-    "url": ("url", _text),  # broker URLs, separated by commas; default CATMQ_URL
-    "queues": ("queues", _ids),  # ids, separated by commas; default all
+    "topic": ("topic", _keep_text),  # the topic; always needed
+    "url": ("url", _keep_text),  # broker URLs, separated by commas; default CATMQ_URL
+    "queues": ("queues", _parse_ids),  # ids, separated by commas; default all
     # earliest (default), latest, or {"queue": offset}
-    "startingOffsets": ("start", partial(_where, words=("earliest", "latest"))),
+    "startingOffsets": ("start", partial(_parse_offsets, keywords=("earliest", "latest"))),
     # latest (default; the log end offset when the read is planned), or {"queue": offset}
-    "endingOffsets": ("end", partial(_where, words=("latest",))),
-    # ms since 1970 UTC: from the first stored then or later
-    "startingTimestamp": ("start_ms", _number),
-    # ms since 1970 UTC: up to the last message stored before
-    "endingTimestamp": ("end_ms", _number),
-    "rowsPerPartition": ("rows_per_partition", _number),  # rows one task reads, about
-    "chunkRows": ("chunk_rows", _number),  # rows one statement reads, at most
-    # of a task, at most; default no limit
-    "maxRowsPerSecond": ("max_rows_per_second", _number),
-    # of a micro-batch; default no limit
-    "maxOffsetsPerTrigger": ("max_offsets_per_trigger", _number),
-    # directory of archives: errors say which of what is gone it holds
-    "archive": ("archive", _text),
-    # writing: a repeat of a run gives the same, so that nothing is stored twice
-    "runId": ("run_id", _text),
-    # writing: of one request, at most
-    "chunkMessages": ("chunk_messages", partial(_number, most=1000)),
-    # writing: of a task, at most; default no limit
-    "messagesPerSecond": ("messages_per_second", _number),
+    "endingOffsets": ("end", partial(_parse_offsets, keywords=("latest",))),
+    # ms since 1970 UTC: from the first message stored at this time or later
+    "startingTimestamp": ("start_ms", _parse_number),
+    # ms since 1970 UTC: up to the last message stored before this time
+    "endingTimestamp": ("end_ms", _parse_number),
+    # approximate number of rows of one task
+    "rowsPerPartition": ("rows_per_partition", _parse_number),
+    # maximum number of rows of one statement
+    "chunkRows": ("chunk_rows", _parse_number),
+    # maximum of each task; default no limit
+    "maxRowsPerSecond": ("max_rows_per_second", _parse_number),
+    # maximum of each micro-batch; default no limit
+    "maxOffsetsPerTrigger": ("max_offsets_per_trigger", _parse_number),
+    # directory of archives: errors about deleted offsets name those that it contains
+    "archive": ("archive", _keep_text),
+    # writing: repeating a run with the same id stores no message twice
+    "runId": ("run_id", _keep_text),
+    # writing: maximum of one request
+    "chunkMessages": ("chunk_messages", partial(_parse_number, maximum=1000)),
+    # writing: maximum of each task; default no limit
+    "messagesPerSecond": ("messages_per_second", _parse_number),
 }
-_LOWER = {name.lower(): name for name in KNOWN}
+_CANONICAL_NAMES = {name.lower(): name for name in KNOWN}

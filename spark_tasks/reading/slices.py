@@ -1,9 +1,7 @@
-"""Input of one task: a range of offsets of one queue, in chunks, with the proof that
-nothing is skipped.
+"""Read a range of offsets of one queue in chunks, and prove that no message is skipped.
 
-As a pull does, every chunk proves that its offsets are dense: each one that was asked for
-is there, or lies in a declared gap. Where rows are filtered by the node, the rows of the
-range are counted beside.
+As for a pull, every chunk must be dense: each offset of it has a row or lies in a declared
+gap. Where the node filters the rows, an additional count without the filter proves it.
 """
 
 from __future__ import annotations
@@ -18,19 +16,19 @@ import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
 from spark_tasks.errors import HoleError, NodeError, RangeError
-from spark_tasks.nodes.columns import Column, Values, batch_of, selected
-from spark_tasks.nodes.connection import Lost, Node, connect, gaps_of, low_of
+from spark_tasks.nodes.columns import Column, build_batch, select_expressions
+from spark_tasks.nodes.connection import ConnectionLost, Node, connect, read_gaps, read_low
 from spark_tasks.nodes.plans import Address, PlannedQueue, Span
 from spark_tasks.reading.options import Options
 
-TRIES = 4
-PAUSE_S = 0.5  # before the second try, doubled for each further one
-LEAST_CHUNK = 16  # rows, which are taken whatever they weigh
+TRIES = 4  # for one chunk
+RETRY_PAUSE_S = 0.5  # before the second try, doubled for each later one
+MIN_CHUNK_ROWS = 16  # so few rows are read without a limit of their size
 
 
 @dataclass(frozen=True)
 class Match:
-    """Condition on rows: a key, or tag, that is one of these."""
+    """A filter: the key, or the tag, is one of the values."""
 
     column: str
     values: tuple[str, ...]
@@ -42,8 +40,9 @@ class Match:
 
 @dataclass(frozen=True)
 class Slice(InputPartition):
-    """A part of a queue; the only thing of a read that carries a node's account to the
-    executors.
+    """A range of a queue that one task reads.
+
+    It is pickled to the executors. Nothing else of a read carries the account of a node.
     """
 
     address: Address = field(repr=False)
@@ -56,19 +55,21 @@ class Slice(InputPartition):
         return f"queue {self.queue}: {self.first} … {self.end - 1}"
 
 
-def slices(queue: PlannedQueue, span: Span, *, rows: int) -> list[Slice]:
-    """The slices of a span of a queue, of about so many rows each, around its gaps."""
+def plan_slices(queue: PlannedQueue, span: Span, *, rows: int) -> list[Slice]:
+    """Return the slices of a span of a queue, around its gaps, of about `rows` offsets
+    each.
+    """
     return [
         Slice(queue.node, queue.queue, queue.table, first, end)
-        for piece in without(span, queue.gaps)
-        for first, end in cut(piece, rows)
+        for piece in subtract_gaps(span, queue.gaps)
+        for first, end in split_span(piece, rows)
     ]
 
 
-def without(span: Span, gaps: Sequence[Span]) -> list[Span]:
-    """Return the parts of a span that lie in no gap; gaps rise.
+def subtract_gaps(span: Span, gaps: Sequence[Span]) -> list[Span]:
+    """Return the parts of a span outside of all gaps. Gaps are in ascending order.
 
-    >>> without(Span(0, 10), [Span(2, 4), Span(8, 20)])
+    >>> subtract_gaps(Span(0, 10), [Span(2, 4), Span(8, 20)])
     [Span(first=0, end=2), Span(first=4, end=8)]
     """
     pieces, first = [], span.first
@@ -81,10 +82,10 @@ def without(span: Span, gaps: Sequence[Span]) -> list[Span]:
     return [piece for piece in pieces if piece.first < piece.end]
 
 
-def cut(span: Span, rows: int) -> list[Span]:
-    """A span in pieces of equal size, of at most so many offsets.
+def split_span(span: Span, rows: int) -> list[Span]:
+    """Split a span into parts of equal size, of at most `rows` offsets.
 
-    >>> cut(Span(0, 10), 4)
+    >>> split_span(Span(0, 10), 4)
     [Span(first=0, end=4), Span(first=4, end=7), Span(first=7, end=10)]
     """
     size = span.end - span.first
@@ -98,117 +99,119 @@ def cut(span: Span, rows: int) -> list[Span]:
 class SliceReader:
     def __init__(
         self,
-        part: Slice,
+        slice_: Slice,
         columns: Sequence[Column],
         matches: Sequence[Match] = (),
         *,
         chunk_rows: int,
         rows_per_second: int = 0,
     ) -> None:
-        self._part = part
+        self._slice = slice_
         self._columns = list(columns)
         self._matches = matches
-        self._most = chunk_rows
-        self._rate = rows_per_second
-        self._selected = selected(columns)
-        self._body = self._selected.index("body") if "body" in self._selected else None
+        self._max_rows = chunk_rows
+        self._rows_per_second = rows_per_second
+        self._expressions = select_expressions(columns)
+        self._body_column = (
+            self._expressions.index("body") if "body" in self._expressions else None
+        )
         self._node: Node | None = None
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """The rows. Raises NodeError, HoleError, RangeError; what was given before is
-        worthless then.
+        """Yield the rows. Raises NodeError, HoleError, RangeError.
+
+        After an error, batches yielded before must be discarded.
         """
-        position, chunk = (
-            self._part.first,
-            min(self._most, 1_000 if self._body is not None else self._most),
+        # Rows with bodies may be large, so the first chunk has few; later ones double.
+        chunk_rows = (
+            self._max_rows if self._body_column is None else min(self._max_rows, 1_000)
         )
-        begun = time.monotonic()
+        position = self._slice.first
+        started = time.monotonic()
         try:
-            while position < self._part.end:
-                end = min(position + chunk, self._part.end)
-                batches, whole = self._tried(position, end)
-                if not whole:
+            while position < self._slice.end:
+                end = min(position + chunk_rows, self._slice.end)
+                batches, complete = self._read_with_retries(position, end)
+                if not complete:
                     self._close()
-                    chunk = max(LEAST_CHUNK, (end - position) // 4)
+                    # The result was too large, which closes the connection. Ask for fewer
+                    # rows.
+                    chunk_rows = max(MIN_CHUNK_ROWS, (end - position) // 4)
                     continue
                 yield from batches
-                position, chunk = end, min(self._most, chunk * 2)
-                self._pause(position, begun)
+                position, chunk_rows = end, min(self._max_rows, chunk_rows * 2)
+                if self._rows_per_second:
+                    rows = position - self._slice.first
+                    due = started + rows / self._rows_per_second
+                    time.sleep(max(0.0, due - time.monotonic()))
         finally:
             self._close()
 
-    def _pause(self, position: int, begun: float) -> None:
-        if self._rate:
-            due = begun + (position - self._part.first) / self._rate
-            time.sleep(max(0.0, due - time.monotonic()))
-
-    def _tried(self, first: int, end: int) -> tuple[list[pa.RecordBatch], bool]:
-        """A chunk; a connection that breaks is made anew, a few times."""
+    def _read_with_retries(self, first: int, end: int) -> tuple[list[pa.RecordBatch], bool]:
+        """Read a chunk. Connects again a few times if the connection is lost."""
         for attempt in range(TRIES):
             try:
                 if self._node is None:
-                    self._node = connect(self._part.address)
-                return self._chunk(self._node, first, end)
-            except Lost as fault:
+                    self._node = connect(self._slice.address)
+                return self._read_chunk(self._node, first, end)
+            except ConnectionLost as fault:
                 self._close()
                 if attempt == TRIES - 1:
                     raise NodeError(
-                        f"node {self._part.address.name} was lost: {fault}"
+                        f"node {self._slice.address.name} was lost: {fault}"
                     ) from None
-            time.sleep(PAUSE_S * 2**attempt * random.uniform(0.5, 1.0))
+            time.sleep(RETRY_PAUSE_S * 2**attempt * random.uniform(0.5, 1.0))
         raise AssertionError("the last try returns or raises")
 
-    def _chunk(self, node: Node, first: int, end: int) -> tuple[list[pa.RecordBatch], bool]:
-        """The rows of a range. Offsets are the primary key: if as many came as can be, none
-        lacks.
+    def _read_chunk(
+        self, node: Node, first: int, end: int
+    ) -> tuple[list[pa.RecordBatch], bool]:
+        """Return the rows of a range, and False if it exceeds the size limit of a chunk.
+
+        Raises HoleError, RangeError.
         """
-        table, queue = self._part.table, self._part.queue
-
-        def made(values: Sequence[Values], rows: int) -> pa.RecordBatch:
-            return batch_of(self._columns, values, queue=queue, rows=rows)
-
+        table, queue = self._slice.table, self._slice.queue
         where = f"msg_offset >= {first} AND msg_offset < {end}"
-        conditions = " AND ".join([where, *(one.sql(node) for one in self._matches)])
-        select = f"SELECT {', '.join(self._selected)} FROM {table}"  # noqa: S608
-        batches, whole = node.pieces(
+        conditions = " AND ".join([where, *(match.sql(node) for match in self._matches)])
+        select = f"SELECT {', '.join(self._expressions)} FROM {table}"  # noqa: S608
+        batches, within_limit = node.read_pieces(
             f"{select} WHERE {conditions} ORDER BY msg_offset",
-            made,
-            columns=len(self._selected),
-            body=self._body,
-            bounded=end - first > LEAST_CHUNK,
+            lambda values, rows: build_batch(self._columns, values, queue=queue, rows=rows),
+            column_count=len(self._expressions),
+            body_column=self._body_column,
+            bounded=end - first > MIN_CHUNK_ROWS,
         )
-        if not whole:
+        if not within_limit:
             return batches, False
+        # Offsets are the primary key: as many rows as offsets means that none is missing.
+        count = sum(batch.num_rows for batch in batches)
         if self._matches:
-            found = int(node.one(f"SELECT COUNT(*) FROM {table} WHERE {where}")[0])  # noqa: S608
-            complete = found == end - first
-        else:
-            complete = sum(one.num_rows for one in batches) == end - first
-        if not complete:
-            self._explain(node, first, end)
+            count = int(node.read_row(f"SELECT COUNT(*) FROM {table} WHERE {where}")[0])  # noqa: S608
+        if count != end - first:
+            self._check_missing(node, first, end)
         return batches, True
 
-    def _explain(self, node: Node, first: int, end: int) -> None:
-        """Raise unless every missing offset lies in a gap. `low` and gaps are read after
-        the rows.
-        """
-        part = self._part
+    def _check_missing(self, node: Node, first: int, end: int) -> None:
+        """Raise HoleError or RangeError unless each missing offset lies in a gap."""
+        slice_ = self._slice
         select = (
-            f"SELECT msg_offset FROM {part.table} WHERE msg_offset >= {first} "  # noqa: S608
+            f"SELECT msg_offset FROM {slice_.table} WHERE msg_offset >= {first} "  # noqa: S608
             f"AND msg_offset < {end}"
         )
-        there = node.rows(select)
-        low, gaps = low_of(node, part.queue), gaps_of(node, part.queue)
-        missing = sorted(set(range(first, end)) - {int(row[0]) for row in there})
+        # The log start offset and the gaps are read after the rows: offsets that were deleted
+        # or declared lost between the statements are then explained, not reported as a hole.
+        rows = node.read_rows(select)
+        low, gaps = read_low(node, slice_.queue), read_gaps(node, slice_.queue)
+        missing = sorted(set(range(first, end)) - {int(row[0]) for row in rows})
         for offset in missing:
             if offset < low:
                 raise RangeError(
-                    f"queue {part.queue}: offset {offset} was cleaned while it was read; "
+                    f"queue {slice_.queue}: offset {offset} was cleaned while it was read; "
                     f"it is kept from {low} on"
                 )
             if not any(gap.first <= offset < gap.end for gap in gaps):
                 raise HoleError(
-                    f"queue {part.queue} on node {part.address.name}: offset {offset} is "
+                    f"queue {slice_.queue} on node {slice_.address.name}: offset {offset} is "
                     "missing and nobody "
                     f"declared it lost; run manage.py verify"
                 )
@@ -219,18 +222,22 @@ class SliceReader:
             self._node = None
 
 
-def read(
+def read_slice(
     partition: InputPartition,
     columns: Sequence[Column],
     options: Options,
     matches: Sequence[Match] = (),
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of a slice; of the empty partition that Spark makes up for a read without
-    any, none.
+    """Return the rows of a slice.
+
+    Spark makes an empty partition for a read without any; it has no rows.
     """
     if not isinstance(partition, Slice):
         return iter(())
-    chunk, rate = options.chunk_rows, options.max_rows_per_second
     return SliceReader(
-        partition, columns, matches, chunk_rows=chunk, rows_per_second=rate
+        partition,
+        columns,
+        matches,
+        chunk_rows=options.chunk_rows,
+        rows_per_second=options.max_rows_per_second,
     ).batches()

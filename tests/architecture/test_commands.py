@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.support import commands
-from tests.support.commands import Told, trouble
+from tests.support.commands import ShownCommand, trouble
 from tests.support.environment import ROOT
 from tests.support.tracked import tracked_files
 
@@ -36,7 +36,7 @@ ELSEWHERE = {
 }
 
 
-def wrong(told: list[Told]) -> list[str]:
+def wrong(told: list[ShownCommand]) -> list[str]:
     asked = [one for one in told if one.text not in ELSEWHERE]
     return [f"{one.place}: {one.text}: {why}" for one in asked if (why := trouble(one))]
 
@@ -84,7 +84,7 @@ def joined(file: Path) -> str:
     ],
 )
 def test_a_command_that_does_not_exist_is_found(text: str) -> None:
-    assert trouble(Told("here", text, True)) != ""
+    assert trouble(ShownCommand("here", text, True)) != ""
 
 
 def test_a_command_goes_on_behind_a_backslash_and_in_an_open_quotation() -> None:
@@ -95,7 +95,7 @@ def test_a_command_goes_on_behind_a_backslash_and_in_an_open_quotation() -> None
         "ls",
     ]
     (told,) = [part for one in commands.statements(block) for part in commands.parts(one)]
-    assert "--wrong" in trouble(Told("here", told, True))
+    assert "--wrong" in trouble(ShownCommand("here", told, True))
     with pytest.raises(ValueError, match="without its end"):
         list(commands.statements("catmq send t 'a\n"))
 

@@ -22,7 +22,7 @@ def test_each_defect_is_named_by_its_kind_and_place_and_a_clean_run_has_none(
     make_node("failure", kind="failure")
     run = CleanRun(tmp_path / "journals")
     run.play()
-    named = list(selftest.proved(run))
+    named = list(selftest.prove_all(run))
     assert [one.defect for one in named] == list(defects.ALL)
 
 

@@ -104,7 +104,9 @@ def test_a_later_run_adds_a_part(
         )
         archive.run(made)
     (queue,) = stage.queues(topic)
-    kept = [span for _, span in archives.coverage(directory, topic, queue, Span(0, 10**9))]
+    kept = [
+        span for _, span in archives.find_coverage(directory, topic, queue, Span(0, 10**9))
+    ]
     assert kept == [Span(0, 300), Span(300, 500)]
 
 
@@ -114,7 +116,7 @@ def test_two_jobs_at_once_are_kept_apart(
     topic = stage.topic("main", queues=1)
     made = job(spark, tmp_path / "one", topic=topic, archive=str(directory))
     with (
-        archives.locked(directory, topic),
+        archives.lock_archive(directory, topic),
         pytest.raises(ArchiveError, match="another job is writing"),
     ):
         archive.run(made)
@@ -131,7 +133,7 @@ def test_what_differs_from_the_source_is_not_published(
     topic = stage.topic("main", queues=1)
     stage.fill(topic, 50)
     (queue,) = stage.queues(topic)
-    real = archives.described
+    real = archives.list_files
 
     def tamper(draft: Path) -> Any:
         stage.execute(
@@ -139,11 +141,11 @@ def test_what_differs_from_the_source_is_not_published(
         )
         return real(draft)
 
-    monkeypatch.setattr(archives, "described", tamper)
+    monkeypatch.setattr(archives, "list_files", tamper)
     made = job(spark, tmp_path / "one", topic=topic, archive=str(directory), up_to_now=True)
     with pytest.raises(ArchiveError, match="the files differ from the source"):
         archive.run(made)
-    assert archives.days(directory, topic) == []
+    assert archives.list_days(directory, topic) == []
     assert list((directory / topic).glob(".draft-*")) == []
 
 
@@ -168,9 +170,9 @@ def test_a_full_disk_publishes_nothing_and_a_second_run_does(
         patch.setattr(archives, "write_atomically", full)
         with pytest.raises(OSError, match="No space left"):
             archive.run(made)
-    assert archives.days(directory, topic) == []
+    assert archives.list_days(directory, topic) == []
     archive.run(made)
-    (day,) = archives.days(directory, topic)
+    (day,) = archives.list_days(directory, topic)
     parts = list(archives.day_directory(directory, topic, day).glob("part-*"))
     assert len(parts) == 1, "what the first run left is gone"
 
@@ -184,7 +186,7 @@ def test_a_job_is_cancelled_between_two_steps(
     (tmp_path / "one" / "cancel").touch()
     with pytest.raises(Cancelled):
         archive.run(made)
-    assert archives.days(directory, topic) == []
+    assert archives.list_days(directory, topic) == []
 
 
 def test_a_damaged_archive_is_neither_replayed_nor_purged(
@@ -196,7 +198,7 @@ def test_a_damaged_archive_is_neither_replayed_nor_purged(
     archive.run(
         job(spark, tmp_path / "one", topic=topic, archive=str(directory), up_to_now=True)
     )
-    (day,) = archives.days(directory, topic)
+    (day,) = archives.list_days(directory, topic)
     for damage in ("missing", "changed", "manifest", "schema"):
         damaged = tmp_path / damage
         shutil.copytree(directory, damaged)
@@ -236,7 +238,7 @@ def other_schema(spark: SparkSession, home: Path, file: Path, tmp_path: Path) ->
     file.with_name(f".{file.name}.crc").unlink()
     manifest = json.loads((home / "manifest.json").read_text())
     known = manifest["parts"][0]["files"][0]
-    known |= {"bytes": file.stat().st_size, "sha256": archives.sha256_of(file)}
+    known |= {"bytes": file.stat().st_size, "sha256": archives.file_sha256(file)}
     (home / "manifest.json").write_text(json.dumps(manifest))
 
 
@@ -263,7 +265,7 @@ def test_an_error_below_what_is_kept_says_what_the_archive_holds(
 ) -> None:
     from spark_tasks.nodes import plans
     from spark_tasks.reading.options import Options
-    from spark_tasks.reading.ranges import ranges
+    from spark_tasks.reading.ranges import plan_ranges
 
     topic = stage.topic("main", queues=1)
     stage.fill(topic, 60)
@@ -274,7 +276,7 @@ def test_an_error_below_what_is_kept_says_what_the_archive_holds(
     stage.execute("main", f"UPDATE {{queue_head}} SET low = 60 WHERE queue_id = {queue}")
     options = Options(topic=topic, start={queue: 10}, archive=str(directory))
     with pytest.raises(RangeError, match="holds 10 … 59"):
-        ranges(plans.fetch(topic), options)
+        plan_ranges(plans.fetch(topic), options)
 
 
 def test_a_job_that_is_killed_leaves_no_day_and_starts_again(
@@ -297,7 +299,7 @@ def test_a_job_that_is_killed_leaves_no_day_and_starts_again(
     finally:
         os.killpg(first.pid, signal.SIGKILL)
         first.wait(30)
-    assert archives.days(directory, topic) == []
+    assert archives.list_days(directory, topic) == []
     with (directory / topic / ".lock").open() as file:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the dead hold nothing
     second = job(spark, where, topic=topic, archive=str(directory), up_to_now=True)

@@ -95,9 +95,13 @@ def test_an_archive_is_made_on_a_cluster(stage: Stage, master: str, tmp_path: Pa
         command, env=environ, capture_output=True, text=True, check=False, timeout=START_S
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    (day,) = archives.days(archive, topic)
+    (day,) = archives.list_days(archive, topic)
     assert (
-        sum(one.rows for part in archives.parts(archive, topic, day) for one in part.ranges)
+        sum(
+            one.rows
+            for part in archives.read_parts(archive, topic, day)
+            for one in part.ranges
+        )
         == 500
     )
     assert list((tmp_path / "work").glob("app-*")), "the worker did it"

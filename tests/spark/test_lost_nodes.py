@@ -21,7 +21,7 @@ from catmq_client.errors import CatmqError
 from spark_tasks import archives
 from spark_tasks.errors import JobError
 from spark_tasks.jobs import archive
-from spark_tasks.jobs.__main__ import RUNS, reason
+from spark_tasks.jobs.__main__ import RUNS, describe_error
 from spark_tasks.jobs.running import Job
 from spark_tasks.nodes import plans
 from tests.spark.stage import Stage
@@ -92,7 +92,7 @@ def test_a_server_that_is_killed_in_mid_read_fails_the_archive_by_name_and_publi
         try:
             archive.run(made)
         except (JobError, PySparkException) as error:
-            said.append(reason(error))
+            said.append(describe_error(error))
 
     thread = Thread(target=run)
     thread.start()
@@ -101,17 +101,17 @@ def test_a_server_that_is_killed_in_mid_read_fails_the_archive_by_name_and_publi
     thread.join(WAIT_S)
     frail.start()
     assert said and "node frail" in said[0].lower(), said
-    assert archives.days(directory, topic) == []
+    assert archives.list_days(directory, topic) == []
     assert list((directory / topic).glob(".draft-*")) == []
     until(lambda: whole(stage, topic), limit_s=WAIT_S)
     archive.run(
         job(spark, tmp_path / "two", topic=topic, archive=str(directory), up_to_now=True)
     )
-    (day,) = archives.days(directory, topic)
+    (day,) = archives.list_days(directory, topic)
     assert (
         sum(
             one.rows
-            for part in archives.parts(directory, topic, day)
+            for part in archives.read_parts(directory, topic, day)
             for one in part.ranges
         )
         == COUNT

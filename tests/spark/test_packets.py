@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from spark_tasks.errors import NodeError
 from spark_tasks.nodes import connection, packets
-from spark_tasks.nodes.packets import Answer, Broken, Refused, TooLarge
+from spark_tasks.nodes.packets import BrokenResult, PacketTooLarge, ResultSet, ServerError
 from spark_tasks.nodes.plans import Address
 from tests.support.mariadb import MariaDB
 
@@ -58,7 +58,7 @@ def answer(
 
 
 @contextmanager
-def sent(content: bytes, *, columns: int, timeout_s: float = 10) -> Iterator[Answer]:
+def sent(content: bytes, *, columns: int, timeout_s: float = 10) -> Iterator[ResultSet]:
     """An answer that arrives while it is read; then the server hangs up."""
     here, there = socket.socketpair()
 
@@ -69,7 +69,7 @@ def sent(content: bytes, *, columns: int, timeout_s: float = 10) -> Iterator[Ans
     sender = threading.Thread(target=send)
     with here:
         sender.start()
-        yield Answer(here.fileno(), columns=columns, timeout_s=timeout_s)
+        yield ResultSet(here.fileno(), columns=columns, timeout_s=timeout_s)
         here.shutdown(socket.SHUT_RD)
     sender.join()
 
@@ -101,7 +101,7 @@ def test_rows_come_as_they_were_sent(rows: list[Row], size: int, names_end: bool
 
 def test_an_error_of_the_server_is_told_wherever_it_comes() -> None:
     for content in (packed(DENIED), answer([[b"1"]], columns=1, end=DENIED)):
-        with pytest.raises(Refused) as told:
+        with pytest.raises(ServerError) as told:
             read(content, columns=1)
         assert told.value.args == (1142, "SELECT command denied")
 
@@ -109,31 +109,31 @@ def test_an_error_of_the_server_is_told_wherever_it_comes() -> None:
 def test_an_answer_that_stops_is_broken() -> None:
     whole = answer([[b"one", b"two"]], columns=2)
     for length in range(len(whole)):
-        with pytest.raises(Broken):
+        with pytest.raises(BrokenResult):
             read(whole[:length], columns=2)
 
 
 def test_an_answer_of_other_columns_is_broken() -> None:
     for row in ([b"one"], [b"one", b"two", b"three"]):
-        with pytest.raises(Broken):
+        with pytest.raises(BrokenResult):
             read(answer([row], columns=2), columns=2)
 
 
 def test_a_server_that_says_nothing_is_broken() -> None:
     here, there = socket.socketpair()
-    with here, there, pytest.raises(Broken, match="no answer within"):
-        list(Answer(here.fileno(), columns=1, timeout_s=0.01).pieces())
+    with here, there, pytest.raises(BrokenResult, match="no answer within"):
+        list(ResultSet(here.fileno(), columns=1, timeout_s=0.01).pieces())
 
 
 def test_a_row_of_16_mb_is_too_large() -> None:
     first = (
-        (packets.LARGEST).to_bytes(3, "little")
+        (packets.MAX_PACKET_BYTES).to_bytes(3, "little")
         + b"\x00"
         + b"\xfd\xff\xff\xff"
         + b"x" * (16 << 20)
     )
     with (
-        pytest.raises(TooLarge),
+        pytest.raises(PacketTooLarge),
         sent(answer([], columns=1)[:-9] + first, columns=1) as found,
     ):
         list(found.pieces())
@@ -163,7 +163,11 @@ def test_packets_and_mysqlclient_give_the_same(address: Address) -> None:
         for encrypted in (False, True):
             node._encrypted = encrypted
             select = "SELECT id, body FROM some ORDER BY id"
-            found.append(node.pieces(select, made, columns=2, body=None, bounded=True))
+            found.append(
+                node.read_pieces(
+                    select, made, column_count=2, body_column=None, bounded=True
+                )
+            )
     assert found[0] == found[1]
     assert found[0][1] is True
 
@@ -173,27 +177,39 @@ def test_a_refused_select_is_told_and_the_connection_stays(address: Address) -> 
         with pytest.raises(
             NodeError, match=r"node maria cannot be read: .*nothing.* doesn't exist"
         ):
-            node.pieces(
-                "SELECT 1 FROM nothing", lambda *_: None, columns=1, body=None, bounded=True
+            node.read_pieces(
+                "SELECT 1 FROM nothing",
+                lambda *_: None,
+                column_count=1,
+                body_column=None,
+                bounded=True,
             )
-        assert node.one("SELECT COUNT(*) FROM some") == (b"2",)
+        assert node.read_row("SELECT COUNT(*) FROM some") == (b"2",)
 
 
 def test_a_connection_that_was_killed_is_lost(address: Address, mariadb: MariaDB) -> None:
     with closing(connection.MySqlNode(address)) as node:
-        mariadb.execute(f"KILL {int(node.one('SELECT CONNECTION_ID()')[0])}")
-        with pytest.raises(connection.Lost):
-            node.pieces(
-                "SELECT id FROM some", lambda *_: None, columns=1, body=None, bounded=True
+        mariadb.execute(f"KILL {int(node.read_row('SELECT CONNECTION_ID()')[0])}")
+        with pytest.raises(connection.ConnectionLost):
+            node.read_pieces(
+                "SELECT id FROM some",
+                lambda *_: None,
+                column_count=1,
+                body_column=None,
+                bounded=True,
             )
 
 
 def test_a_result_that_is_too_large_is_given_up(
     address: Address, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connection, "MOST_BYTES", 10_000)
+    monkeypatch.setattr(connection, "MAX_CHUNK_BYTES", 10_000)
     with closing(connection.MySqlNode(address)) as node:
-        found = node.pieces(
-            "SELECT body FROM some", lambda *_: None, columns=1, body=0, bounded=True
+        found = node.read_pieces(
+            "SELECT body FROM some",
+            lambda *_: None,
+            column_count=1,
+            body_column=0,
+            bounded=True,
         )
     assert found == ([None], False)

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 from spark_tasks import sessions
 from spark_tasks.errors import JobError, NodeError, OptionError
-from spark_tasks.jobs.__main__ import main, reason
+from spark_tasks.jobs.__main__ import describe_error, main
 from spark_tasks.nodes import plans
 from spark_tasks.nodes.connection import connect
 from spark_tasks.nodes.plans import Address
@@ -83,7 +83,7 @@ def test_a_password_that_was_changed_fails_the_read_in_one_line(
             spark.read.format("catmq").option("topic", topic).load().collect()
     finally:
         stage.mariadb.execute(f"ALTER USER {account} IDENTIFIED BY '{stage.password}'")
-    said = reason(caught.value)
+    said = describe_error(caught.value)
     assert "node maria cannot be read at" in said
     assert "Access denied" in said
     assert "\n" not in said

@@ -18,7 +18,7 @@ from spark_tasks.errors import JobError
 from spark_tasks.nodes import plans
 from spark_tasks.nodes.connection import SqliteNode
 from spark_tasks.nodes.plans import Address, Plan, PlannedQueue
-from spark_tasks.reading.options import parsed
+from spark_tasks.reading.options import parse_options
 from spark_tasks.reading.streaming import CatmqStreamReader
 from tests.spark.programs.stream_to_files import stream
 from tests.spark.stage import Stage
@@ -100,7 +100,7 @@ def test_a_checkpoint_of_a_topic_that_was_created_again_says_why_it_cannot_go_on
     where = Address("main", "sqlite", "", 0, str(tmp_path / "main.db"), "", "", "")
     queues = [PlannedQueue(id, id - 7, f"message_{id}", 0, 10, (), where) for id in (7, 8)]
     monkeypatch.setattr(plans, "fetch", lambda topic, url: Plan(topic, tuple(queues)))
-    reader = CatmqStreamReader(parsed({"topic": "orders"}), ())
+    reader = CatmqStreamReader(parse_options({"topic": "orders"}), ())
     with pytest.raises(JobError, match=r"queues 3, 4 .* deleted and created again"):
         reader.latestOffset({"4": 9, "3": 9}, ReadAllAvailable())
     with pytest.raises(JobError, match="new checkpoint location"):

@@ -20,7 +20,7 @@ from spark_tasks import archives
 from spark_tasks.errors import NodeError
 from spark_tasks.jobs import archive, replay
 from spark_tasks.nodes import plans
-from spark_tasks.nodes.columns import chosen
+from spark_tasks.nodes.columns import find_columns
 from spark_tasks.nodes.plans import Span
 from spark_tasks.reading import slices
 from spark_tasks.reading.slices import SliceReader
@@ -101,17 +101,17 @@ def test_a_disk_that_fills_up_under_an_archive_publishes_nothing(
     )
     with pytest.raises(Exception, match="No space left on device"):
         archive.run(made)
-    assert archives.days(small_disk, topic) == []
+    assert archives.list_days(small_disk, topic) == []
     assert [one.name for one in (small_disk / topic).iterdir()] == [".lock"], (
         "the draft gives its room back"
     )
     subprocess.run(["mount", "-o", "remount,size=16m", str(small_disk)], check=True)
     archive.run(made)
-    (day,) = archives.days(small_disk, topic)
+    (day,) = archives.list_days(small_disk, topic)
     assert (
         sum(
             one.rows
-            for part in archives.parts(small_disk, topic, day)
+            for part in archives.read_parts(small_disk, topic, day)
             for one in part.ranges
         )
         == 100
@@ -121,8 +121,8 @@ def test_a_disk_that_fills_up_under_an_archive_publishes_nothing(
 def reading(stage: Stage, topic: str) -> Iterator[Any]:
     """The batches of a topic of one queue, five rows each."""
     (queue,) = plans.fetch(topic).queues
-    (part,) = slices.slices(queue, Span(queue.low, queue.head), rows=1_000)
-    return SliceReader(part, chosen(["offset", "body"]), chunk_rows=5).batches()
+    (part,) = slices.plan_slices(queue, Span(queue.low, queue.head), rows=1_000)
+    return SliceReader(part, find_columns(["offset", "body"]), chunk_rows=5).batches()
 
 
 def cut_off(stage: Stage, account: str) -> None:

@@ -13,7 +13,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from spark_tasks.reading.options import parsed
+from spark_tasks.reading.options import parse_options
 from spark_tasks.reading.writing import CatmqWriter, batch_id
 from tests.spark.stage import Stage
 
@@ -67,7 +67,7 @@ def test_a_task_that_fails_half_way_and_is_tried_again_stores_once(
 ) -> None:
     topic = stage.topic("main")
     frame = rows(spark, 600, parts=1)
-    options = parsed({"topic": topic, "runId": "one run", "chunkMessages": "20"})
+    options = parse_options({"topic": topic, "runId": "one run", "chunkMessages": "20"})
     batches = frame.toArrow().to_batches(max_chunksize=50)
 
     def broken() -> Iterator[pa.RecordBatch]:

@@ -1,4 +1,4 @@
-"""An HTTP server that answers what a test tells it, and can break in chosen ways."""
+"""An HTTP server that answers as a test defines, and can break connections."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ Answer = tuple[int, str, bytes] | None
 
 class _Listener(ThreadingHTTPServer):
     daemon_threads = True
-    request_queue_size = 64  # else a burst of connections waits a second
+    request_queue_size = 64  # the default of 5 makes a burst of connections wait a second
 
 
 class Server:
-    """Answers with `answer(request)`, and cuts the connection when that is None."""
+    """Answers with `answer(request)`. If that is None, it cuts the connection."""
 
     def __init__(self, port: int = 0) -> None:
-        """Listen on a port, or on a free one."""
+        """Listen on a port; 0 chooses a free one."""
         self.requests: list[dict[str, Any]] = []
         self.peers: set[tuple[str, int]] = set()
         self._connections: list[socket.socket] = []
@@ -35,7 +35,7 @@ class Server:
 
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
-            # else each answer on a kept connection takes 40 ms
+            # With Nagle's algorithm each answer on a kept connection takes 40 ms.
             disable_nagle_algorithm = True
 
             def setup(self) -> None:
@@ -74,7 +74,7 @@ class Server:
         self._thread.start()
 
     def close(self) -> None:
-        """Listens no more and breaks all connections, as a process that is killed."""
+        """Stop listening and break all connections, like a killed process."""
         self._http.shutdown()
         self._http.server_close()
         self._thread.join(5)
@@ -85,7 +85,7 @@ class Server:
 
 @contextmanager
 def answering() -> Iterator[Server]:
-    """A server for the length of a block."""
+    """Run a server during the block."""
     server = Server()
     try:
         yield server
@@ -94,14 +94,14 @@ def answering() -> Iterator[Server]:
 
 
 def unused_url() -> str:
-    """Where nobody listens."""
+    """Return a URL on which no server listens."""
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         return f"http://127.0.0.1:{unused.getsockname()[1]}"
 
 
 def problem(status: int, code: str, **more: Any) -> Answer:
-    """An answer of application/problem+json."""
+    """Return an answer of type application/problem+json."""
     return (
         status,
         "application/problem+json",
@@ -110,7 +110,7 @@ def problem(status: int, code: str, **more: Any) -> Answer:
 
 
 def row(url: Any, **more: Any) -> dict[str, Any]:
-    """A broker in service, as a list of brokers has it."""
+    """Return a broker in service, as the list of brokers contains it."""
     name = str(url).rpartition(":")[2]
     return {
         "name": name,

@@ -1,4 +1,4 @@
-"""Waiting for what a consumer's threads do, with a limit."""
+"""Wait for the threads of a consumer, with a limit."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ LIMIT_S = 10.0
 
 
 def becomes(consumer: Consumer, true: Callable[[], bool]) -> bool:
-    """Whether `true()`, looked at whenever something changes in the consumer, became true
-    in time.
+    """Return True if `true()` becomes true in time. It is called at every change of the
+    consumer.
     """
     with consumer._state.changed:
         return consumer._state.changed.wait_for(true, LIMIT_S)
 
 
 def owns(consumer: Consumer, count: int) -> bool:
-    """Whether the consumer came to hold just so many queues in time."""
+    """Return True if the consumer owns exactly `count` queues in time."""
     return becomes(consumer, lambda: len(consumer.assignment()) == count)

@@ -1,5 +1,5 @@
-"""A broker inside the test's process: the real views behind a worker of the server, and its
-loops.
+"""A broker inside the test process: the real views in a worker of the server, and its
+background loops.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from tests.support.serving import Serving
 
 MSGPACK = "application/msgpack"
 THREADS = 64
-# Other loops start when a test lasts: half of all end before, and few wait for what those
-# do. Starting and ending them costs more than the requests of a test.
+# Other loops start only if a test lasts longer: half of the tests end earlier, and few need
+# these loops. Starting and stopping them costs more than the requests of a test.
 OTHER_LOOPS_AFTER_S = 0.3
 LOOPS_AT_ONCE = (
     *("metadata", "heartbeats", "grants", "snapshot", "broker"),
@@ -36,7 +36,7 @@ LOOPS_AT_ONCE = (
 
 
 class Broker:
-    """Where it listens, and requests to it with an API key."""
+    """The URL of a broker, and requests to it with an API key."""
 
     def __init__(self, url: str, api_key: str, worker: Worker | None = None) -> None:
         self.url = url
@@ -46,8 +46,10 @@ class Broker:
     def call(
         self, method: str, path: str, body: Any = None, **options: Any
     ) -> requests.Response:
-        """The answer to a request whose body, if not bytes, is sent as JSON; `path` is
-        behind /api/v1.
+        """Send a request and return the answer.
+
+        A body that is not bytes is sent as JSON. `path` is relative to /api/v1, or a whole
+        URL.
         """
         headers = {"Authorization": f"Bearer {self.api_key}", **options.pop("headers", {})}
         if body is not None:
@@ -61,7 +63,7 @@ class Broker:
         )
 
     def packed(self, method: str, path: str, body: Any) -> Any:
-        """The answer to a request in MessagePack, decoded."""
+        """Send a request in MessagePack and return the decoded answer."""
         answer = self.call(
             method, path, msgspec.msgpack.encode(body), headers={"Content-Type": MSGPACK}
         )
@@ -69,13 +71,13 @@ class Broker:
         return msgspec.msgpack.decode(answer.content)
 
     def ok(self, method: str, path: str, body: Any = None, **options: Any) -> Any:
-        """The decoded answer of a request that must succeed."""
+        """Send a request that must succeed and return the decoded answer."""
         answer = self.call(method, path, body, **options)
         assert answer.status_code < 300, answer.text
         return answer.json() if answer.content else None
 
     def as_key(self, rights: Mapping[str, list[str]]) -> Broker:
-        """The same broker asked with a new key of these rights."""
+        """Return the same broker, called with a new API key that has these rights."""
         name = f"key-{uuid.uuid4().hex}"
         _, plaintext = api_keys.create(
             name=name, rights=rights, actor=actors.command("test")
@@ -86,22 +88,22 @@ class Broker:
 def problem(
     answer: requests.Response, status: int, code: str, field: str | None = None
 ) -> dict[str, Any]:
-    """The problem an answer holds, after checking that it is one, and which."""
+    """Return the decoded problem of an answer, after checking its status, code and form."""
     assert answer.headers["Content-Type"] == "application/problem+json", answer.text
-    found: dict[str, Any] = answer.json()
-    assert (answer.status_code, found["code"]) == (status, code), found
-    assert found["status"] == status
-    assert found["type"] == f"/api/v1/docs#{code}"
-    assert found["title"] and found["detail"]
-    assert isinstance(found["retriable"], bool)
+    body: dict[str, Any] = answer.json()
+    assert (answer.status_code, body["code"]) == (status, code), body
+    assert body["status"] == status
+    assert body["type"] == f"/api/v1/docs#{code}"
+    assert body["title"] and body["detail"]
+    assert isinstance(body["retriable"], bool)
     if field is not None:
-        assert field in [error["field"] for error in found["errors"]], found
-    return found
+        assert field in [error["field"] for error in body["errors"]], body
+    return body
 
 
 @contextmanager
 def running() -> Iterator[Broker]:
-    """A broker with an empty metadata database and a key that may do everything."""
+    """Run a broker with an empty metadata database and an API key with all rights."""
     _, plaintext = api_keys.create(
         name="test", rights={"admin": ["*"]}, actor=actors.command("test")
     )
@@ -109,9 +111,11 @@ def running() -> Iterator[Broker]:
     serving.thread.start()
     url = f"http://127.0.0.1:{serving.port}"
     java_beats = next(loop for loop in table.java_loops() if loop.name == "java-beats")
-    listed = [*table.loops(url=url), java_beats]
-    loops = LoopThreads([loop for loop in listed if loop.name in LOOPS_AT_ONCE])
-    other_loops = LoopThreads([loop for loop in listed if loop.name not in LOOPS_AT_ONCE])
+    all_loops = [*table.loops(url=url), java_beats]
+    loops = LoopThreads([loop for loop in all_loops if loop.name in LOOPS_AT_ONCE])
+    other_loops = LoopThreads(
+        [loop for loop in all_loops if loop.name not in LOOPS_AT_ONCE]
+    )
     timer = threading.Timer(OTHER_LOOPS_AFTER_S, other_loops.start)
     loops.start()
     timer.start()
@@ -119,7 +123,7 @@ def running() -> Iterator[Broker]:
         yield Broker(url, plaintext, serving.worker)
     finally:
         draining.stop()
-        # clients that are left open are not waited for
+        # Do not wait for clients that tests left open.
         with mock.patch.object(worker, "CLOSE_S", 0.0):
             serving.stop()
         timer.cancel()

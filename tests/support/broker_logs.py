@@ -1,5 +1,6 @@
-"""The servers' logs of a trial: no request failed with a 500, and no traceback that the
-faults do not explain."""
+"""Check the server logs of a trial: no request failed with 500, and faults explain every
+traceback.
+"""
 
 from __future__ import annotations
 
@@ -9,14 +10,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.support.server import Server
-from tests.support.verdicts import Found
+from tests.support.verdicts import Finding
 
 LOGS = ("broker.log", "jobs.log")
 TRACEBACK = "Traceback (most recent call last):"
-WRONG = ("request failed, id", "WORKER TIMEOUT", "was sent SIGSEGV", "An answer broke off")
-# How a traceback may end while databases and links fail: errors that say that something is
-# away.
-AWAY = (
+FAILURE_SIGNS = (
+    "request failed, id",
+    "WORKER TIMEOUT",
+    "was sent SIGSEGV",
+    "An answer broke off",
+)
+# Last lines of tracebacks that are expected while databases and links fail.
+UNAVAILABLE_ERRORS = (
     r"metadata\.errors\.\w*(Unavailable|Unknown|Draining|Busy)\b",
     r"messagestore\.[a-z_.]+\.(Unreachable|Ambiguous|RolledBack|Refused|SlowNode)\b",
     # connection lost, refused, killed or out of step; interrupted; lock waits; deadlocks;
@@ -29,9 +34,7 @@ AWAY = (
 
 @dataclass
 class LogMarks:
-    """The ends of some servers' logs when it was made; what is older is none of its
-    business.
-    """
+    """The ends of server logs when it was created. Older entries are ignored."""
 
     servers: Iterable[Server]
     starts: dict[Path, int] = field(default_factory=dict)
@@ -42,15 +45,15 @@ class LogMarks:
                 path = server.data / "log" / name
                 self.starts[path] = path.stat().st_size if path.exists() else 0
 
-    def found(self, expected: Iterable[str] = AWAY) -> list[Found]:
-        """Return what is wrong in what was logged since. A log that was cut back meanwhile
-        is read whole.
+    def found(self, expected: Iterable[str] = UNAVAILABLE_ERRORS) -> list[Finding]:
+        """Return the failures logged since. A log that was truncated in between is read
+        from its start.
         """
-        listed = list(expected)
+        expected_list = list(expected)
         return [
-            one
+            failure
             for path in self.starts
-            for one in examined(f"{path}", self._since(path), listed)
+            for failure in examined(f"{path}", self._since(path), expected_list)
         ]
 
     def _since(self, path: Path) -> str:
@@ -62,29 +65,31 @@ class LogMarks:
             return file.read().decode(errors="replace")
 
 
-def examined(name: str, text: str, expected: Iterable[str] = AWAY) -> Iterator[Found]:
-    """Return what is wrong in a log."""
+def examined(
+    name: str, text: str, expected: Iterable[str] = UNAVAILABLE_ERRORS
+) -> Iterator[Finding]:
+    """Yield the failures in a log."""
     lines = text.splitlines()
-    explained = re.compile("|".join(f"(?:{one})" for one in expected))
+    explained = re.compile("|".join(f"(?:{pattern})" for pattern in expected))
     for index, line in enumerate(lines):
         place = f"{name}, {index + 1} lines on"
-        if any(sign in line for sign in WRONG):
-            yield Found("log", place, line.strip())
+        if any(sign in line for sign in FAILURE_SIGNS):
+            yield Finding("log", place, line.strip())
         elif line.strip() == TRACEBACK:
             end = _end(lines, index)
             if not explained.match(end):
-                yield Found("log", place, f"an unexpected traceback: {end}")
+                yield Finding("log", place, f"an unexpected traceback: {end}")
 
 
 def _end(lines: list[str], index: int) -> str:
-    """Return the line that names a traceback's exception: the first as far to the left as
-    line `index`.
+    """Return the last line of a traceback, which names its exception.
 
-    Servers indent the whole of a traceback behind its entry (catmq_site.logs).
+    It is the first line indented as little as line `index`: servers indent a whole
+    traceback below its entry (catmq_site.logs).
     """
-    left = _indent(lines[index])
+    indent = _indent(lines[index])
     for line in lines[index + 1 :]:
-        if line.strip() and _indent(line) <= left:
+        if line.strip() and _indent(line) <= indent:
             return line.strip()
     return "it has no end"
 

@@ -1,6 +1,4 @@
-"""A transport that answers what a test tells it, for commands whose endpoints FakeBroker
-does not have.
-"""
+"""A transport with prepared answers, for commands whose endpoints FakeBroker does not have."""
 
 from __future__ import annotations
 
@@ -11,7 +9,7 @@ from catmq_client.errors import CatmqError
 
 
 class Request(NamedTuple):
-    """What a command asked."""
+    """A request that a command sent."""
 
     line: str  # "METHOD path"
     body: dict[str, Any] | None
@@ -19,7 +17,9 @@ class Request(NamedTuple):
 
 
 class Canned:
-    """Answers by "METHOD path"; a list is answered one after the other, an error is raised."""
+    """Answers by "METHOD path". A list is answered one element after the other; an error is
+    raised.
+    """
 
     def __init__(self, answers: Mapping[str, Any]) -> None:
         self.answers = dict(answers)

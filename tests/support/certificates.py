@@ -1,5 +1,5 @@
-"""Certificates of a private CA for a test server, which is switched from one to another
-while it runs.
+"""Certificates of a private CA for a test server, which can switch certificates while it
+runs.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ YEAR = timedelta(days=365)
 
 
 def is_compared(host: str) -> bool:
-    """Return False for a driver that takes the address for local, and compares no
-    certificate with it.
+    """Return False if the driver treats the address as local and does not compare it with
+    certificates.
     """
     try:
         tls.check_driver("verify", host, MySQLdb.get_client_info(), os.environ)
@@ -40,8 +40,8 @@ def is_compared(host: str) -> bool:
     return True
 
 
-# Where tests verify a database server's certificate. MariaDB 10.6 listens at one address
-# only.
+# The address at which tests verify a database server's certificate. MariaDB 10.6 listens at
+# one address only.
 VERIFIED_HOST = "127.0.0.1" if is_compared("127.0.0.1") else "127.0.0.2"
 HERE = tuple(
     x509.IPAddress(ip_address(host)) for host in sorted({"127.0.0.1", VERIFIED_HOST})
@@ -63,9 +63,10 @@ def sign(
     lasts: timedelta = YEAR,
     valid_for: Sequence[x509.GeneralName] = HERE,
 ) -> Signed:
-    """Return a certificate that began a day ago, signed by a CA; without one, that of a CA.
+    """Return a certificate that is valid since yesterday, signed by a CA; without `ca`, a
+    CA itself.
 
-    It has what clients with VERIFY_X509_STRICT require, as Python has from 3.13 on.
+    It has the extensions that VERIFY_X509_STRICT requires, the default since Python 3.13.
     """
     key = ec.generate_private_key(ec.SECP256R1())
     now = datetime.now(UTC)
@@ -108,7 +109,9 @@ def _key_usage(*, is_ca: bool) -> x509.KeyUsage:
 
 
 class Authority:
-    """A CA, and the files that a server of tests reads: `ca`, its certificate and its key."""
+    """A CA, and the files that a test server reads: CA certificate, server certificate and
+    key.
+    """
 
     def __init__(self, directory: Path) -> None:
         directory.mkdir(parents=True, exist_ok=True)
@@ -121,14 +124,14 @@ class Authority:
 
     @property
     def options(self) -> tuple[str, ...]:
-        """Options with which a server offers TLS, also at VERIFIED_HOST."""
-        also = (
+        """Server options that offer TLS, also at VERIFIED_HOST."""
+        bind_options = (
             ()
             if VERIFIED_HOST == "127.0.0.1"
             else (f"--bind-address=127.0.0.1,{VERIFIED_HOST}",)
         )
         return (
-            *also,
+            *bind_options,
             f"--ssl-ca={self._servers_ca}",
             f"--ssl-cert={self._certificate}",
             f"--ssl-key={self._key}",
@@ -137,11 +140,11 @@ class Authority:
     def issue(
         self, *, lasts: timedelta = YEAR, valid_for: Sequence[x509.GeneralName] = HERE
     ) -> Signed:
-        """A server's certificate."""
+        """Return a server certificate."""
         return sign("server", self._ca, lasts=lasts, valid_for=valid_for)
 
     def install(self, signed: Signed, ca: Signed | None = None) -> None:
-        """Puts a certificate where the server reads it at its start, or when it is told to."""
+        """Write a certificate to the files that the server reads at its start or on reload."""
         self._servers_ca.write_bytes(
             (ca or self._ca).certificate.public_bytes(Encoding.PEM)
         )
@@ -156,7 +159,7 @@ class Authority:
     def presented(
         self, server: MariaDB, signed: Signed, ca: Signed | None = None
     ) -> Iterator[None]:
-        """A server that presents another certificate for the length of a block."""
+        """Make a server present another certificate during the block."""
         self.install(signed, ca)
         reload(server)
         try:
@@ -167,6 +170,6 @@ class Authority:
 
 
 def reload(server: MariaDB) -> None:
-    """Has a server read its certificate again."""
+    """Make a server read its certificate files again."""
     is_mariadb = "MariaDB" in server.execute("SELECT VERSION()")[0][0]
     server.execute("FLUSH SSL" if is_mariadb else "ALTER INSTANCE RELOAD TLS")

@@ -1,8 +1,8 @@
-"""The input of the main job: file changes of a real repository, or made ones of the same
+"""Input of the main job: file changes of a real repository, or generated ones of the same
 shape.
 
-The real file lies beside the checkout. Without it, a stream is made: about as many paths,
-some far busier than others, and no path ever has fewer than 0 lines.
+The real file lies beside the checkout. Without it a stream is generated, with about as many
+paths, some far busier than others; no path ever has fewer than 0 lines.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ REAL = ROOT.parent / "shared" / "data" / "nats-server-file-changes.jsonl.gz"
 EVENTS, PATHS = 19_988, 1_362  # of the real file
 
 
-def made(seed: int = 1) -> Iterator[dict[str, Any]]:
-    """A stream like the real one."""
+def generate(seed: int = 1) -> Iterator[dict[str, Any]]:
+    """Yield a stream like the real one."""
     rng = random.Random(seed)
     lines = dict.fromkeys((f"server/file_{number}.go" for number in range(PATHS)), 0)
     paths = list(lines)
@@ -44,18 +44,20 @@ def made(seed: int = 1) -> Iterator[dict[str, Any]]:
 
 
 def source(directory: Path) -> Path:
-    """The whole stream as a .jsonl.gz file; one that has to be made lies in `directory`."""
+    """Return the whole stream as a .jsonl.gz file. A generated one is stored in
+    `directory`.
+    """
     if REAL.exists():
         return REAL
     path = directory / "changes.jsonl.gz"
     if not path.exists():
         with gzip.open(path, "wt", compresslevel=1) as out:
-            out.writelines(json.dumps(event) + "\n" for event in made())
+            out.writelines(json.dumps(event) + "\n" for event in generate())
     return path
 
 
 def part(directory: Path, count: int) -> Path:
-    """The first `count` events, as a .jsonl file in `directory`."""
+    """Write the first `count` events to a .jsonl file in `directory`."""
     path = directory / f"changes-{count}.jsonl"
     with gzip.open(source(directory), "rt") as lines, path.open("w") as out:
         out.writelines(islice(lines, count))
@@ -63,7 +65,7 @@ def part(directory: Path, count: int) -> Path:
 
 
 def events(path: Path) -> list[dict[str, Any]]:
-    """The events of a file."""
+    """Return the events of a file."""
     opener = gzip.open if path.suffix == ".gz" else open
     with opener(path, "rt", encoding="utf-8") as lines:
         return [json.loads(line) for line in lines]

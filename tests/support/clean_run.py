@@ -1,10 +1,9 @@
-"""A small run of the product in which nothing goes wrong, with journals as real processes
-write them.
+"""A small run of the product without any fault, with journals as real processes write them.
 
-Two queues on two nodes; a sender; two members of a group, one after the other; a message
-that is dead, one that was delayed and one that still is; a send whose outcome its sender
-never learned. Everything that the judge of trials looks at is there, so that a defect of
-each kind can be planted in it.
+Two queues on two nodes; a sender; two members of a group, one after the other; a dead
+message, a delayed message that was delivered and one that still waits; a send without a
+receipt. It has everything that the judge of trials examines, so that a defect of each kind
+can be planted in it.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ MEMBERS, SENDER, WATCHER = ("first", "second"), "sender", "watcher"
 
 @dataclass
 class CleanRun:
-    """The run; `a` and `b` are its queues. Nodes must be there, and a failure node."""
+    """A run on existing nodes, one of them a failure node. `a` and `b` are its queues."""
 
     directory: Path
     numbers: int = 0
@@ -51,7 +50,7 @@ class CleanRun:
     epochs: dict[str, int] = field(default_factory=dict)
 
     def play(self) -> None:
-        """Plays it and remembers how everything was."""
+        """Play the run, and save all tables and journals."""
         self.directory.mkdir(parents=True, exist_ok=True)
         self.journals = {
             name: Journal(self.directory / f"{name}.jsonl")
@@ -64,14 +63,14 @@ class CleanRun:
         self._delay()
         self._work(MEMBERS[0], until=6)
         self._work(MEMBERS[1], until=BATCHES * EACH)
-        self.send(self.b, told=False)
-        for name, one in self.journals.items():
-            one.tell("left", numbers=[0, self.numbers if name == SENDER else 0])
+        self.send(self.b, has_receipt=False)
+        for name, process_journal in self.journals.items():
+            process_journal.tell("left", numbers=[0, self.numbers if name == SENDER else 0])
         self._tables = tampering.save(self._places())
         self._texts = {path: path.read_bytes() for path in self.directory.iterdir()}
 
     def restore(self) -> None:
-        """Everything as it was after the run."""
+        """Restore all tables and journals as they were after the run."""
         self._tables.put_back()
         for path, text in self._texts.items():
             path.write_bytes(text)
@@ -79,50 +78,50 @@ class CleanRun:
         restoring.evict_known_heads()
 
     def evidence(self) -> Evidence:
-        """Return what the judge is given: it reads all files and tables anew."""
+        """Return the judge's input, read from all files and tables as they are now."""
         read = {
             path.stem: journal.read(path) for path in sorted(self.directory.glob("*.jsonl"))
         }
         with ExitStack() as stack:
             a, b, failing = (
-                stack.enter_context(tampering.looking(one))
-                for one in (self.a, self.b, self.failing)
+                stack.enter_context(tampering.looking(queue))
+                for queue in (self.a, self.b, self.failing)
             )
             tables = stored.read([(a, [self.a]), (b, [self.b]), (failing, [])])
         members = {name: read[name] for name in MEMBERS}
         return Evidence(members, {SENDER: read[SENDER]}, {WATCHER: read[WATCHER]}, tables)
 
     def asking(self, queue: int) -> stored.Ask:
-        """Return what runs a SELECT on a queue's node."""
+        """Return a function that runs a SELECT on a queue's node."""
         return lambda statement: tampering.look(queue, statement)
 
     def lines(self, name: str) -> list[dict[str, Any]]:
-        """Return what a journal says."""
+        """Return the lines of a journal."""
         return [json.loads(line) for line in self.path(name).read_text().splitlines()]
 
     def rewrite(self, name: str, lines: Sequence[dict[str, Any]]) -> None:
-        """Makes a journal say something else, as if it had always."""
+        """Replace the lines of a journal, numbered as if it had always been so."""
         texts = [json.dumps({**line, "n": number}) for number, line in enumerate(lines, 1)]
         self.path(name).write_text("".join(f"{text}\n" for text in texts))
 
     def path(self, name: str) -> Path:
-        """A journal's file."""
+        """Return the file of a journal."""
         return self.directory / f"{name}.jsonl"
 
-    def send(self, queue: int, *, told: bool = True) -> None:
-        """A batch to a queue, and its receipts unless they never come."""
+    def send(self, queue: int, *, has_receipt: bool = True) -> None:
+        """Send a batch to a queue, and record its receipts unless they shall be missing."""
         numbers = list(range(self.numbers, self.numbers + EACH))
         self.numbers += EACH
         batch_id, tell = batch_ids.new(), self.journals[SENDER].tell
         tell("asked", batch=str(batch_id), queue=queue, numbers=numbers)
         messages = [
-            NewMessage(body=b"%d" % one, key="k", headers={"h": "1"}, queue=queue)
-            for one in numbers
+            NewMessage(body=b"%d" % number, key="k", headers={"h": "1"}, queue=queue)
+            for number in numbers
         ]
         fates = publish(topic=TOPIC, messages=messages, batch_id=batch_id, actor=ME)
         for number, fate in zip(numbers, fates, strict=True):
             assert isinstance(fate, Receipt), fate
-            if told:
+            if has_receipt:
                 tell("sent", queue=fate.queue, offset=fate.offset, number=number, **_TIMES)
 
     def _prepare(self) -> None:
@@ -135,48 +134,50 @@ class CleanRun:
         assert node_pools.node_of(self.a).info.id != node_pools.node_of(self.b).info.id
 
     def _delay(self) -> None:
-        """One delayed message comes into queue a, another one waits."""
-        for bring in (True, False):
+        """Deliver one delayed message into queue a, and leave another one waiting."""
+        for delivers in (True, False):
             number, self.numbers = self.numbers, self.numbers + 1
             message = NewMessage(body=b"%d" % number, queue=self.a, delay_ms=moving.HOUR_MS)
             (fate,) = publish(topic=TOPIC, messages=[message], batch_id=None, actor=ME)
             assert isinstance(fate, DelayedReceipt), fate
             self.journals[SENDER].tell("delayed", number=number, id=fate.message_id)
-            if bring:
+            if delivers:
                 moving.make_due(self.a)
                 assert moving.mover(self.a).run_once() == 1
 
     def _work(self, name: str, until: int) -> None:
-        """A member comes, handles what there is below an offset, and leaves."""
-        who, tell = Instance(name, group=GROUP).join(), self.journals[name].tell
-        starts = {queue: int(offset or 0) for queue, (_, offset) in who.take().items()}
-        mine = {queue: starts[queue] for queue in (self.a, self.b)}
-        self.epochs[name] = who.owned[self.a]
-        assert who.owned[self.a] == who.owned[self.b], "defects are written for one epoch"
-        for queue in mine:
-            tell("gained", queue=queue, epoch=who.owned[queue])
-        for queue, start in mine.items():
-            # what was delayed is the last one there
+        """Join as a member, handle the messages below an offset, and leave."""
+        member, tell = Instance(name, group=GROUP).join(), self.journals[name].tell
+        starts = {queue: int(offset or 0) for queue, (_, offset) in member.take().items()}
+        first_offsets = {queue: starts[queue] for queue in (self.a, self.b)}
+        self.epochs[name] = member.owned[self.a]
+        assert member.owned[self.a] == member.owned[self.b], (
+            "defects are written for one epoch"
+        )
+        for queue in first_offsets:
+            tell("gained", queue=queue, epoch=member.owned[queue])
+        for queue, start in first_offsets.items():
+            # The delayed message is the last one of queue a.
             end = until + (queue == self.a and name == MEMBERS[1])
             for offset in range(start, end):
-                self._handle(name, who, queue, offset)
-                assert who.commit(queue, offset + 1) == "ok"
+                self._handle(name, member, queue, offset)
+                assert member.commit(queue, offset + 1) == "ok"
                 self._watch(queue)
-        who.leave()
+        member.leave()
 
-    def _handle(self, name: str, who: Instance, queue: int, offset: int) -> None:
-        tell, epoch = self.journals[name].tell, who.owned[queue]
-        (message, *_) = who.pull(queue, offset).messages
-        about = {
+    def _handle(self, name: str, member: Instance, queue: int, offset: int) -> None:
+        tell, epoch = self.journals[name].tell, member.owned[queue]
+        (message, *_) = member.pull(queue, offset).messages
+        details = {
             "queue": queue,
             "offset": offset,
             "epoch": epoch,
             "number": int(message.body),
         }
-        tell("begin", wall=0.0, **about)
+        tell("begin", wall=0.0, **details)
         if (name, queue, offset) == (MEMBERS[1], self.b, 8):
             report = failures.report(
-                consumer=who.id, failures=[Failure(queue, epoch, offset, last=True)]
+                consumer=member.id, failures=[Failure(queue, epoch, offset, last=True)]
             )
             assert len(report.dead) == 1, report
             tell("dead", queue=queue, offset=offset)
@@ -184,10 +185,10 @@ class CleanRun:
                 Queue.objects.filter(topic__kind="failure").values_list("pk", flat=True)[0]
             )
         else:
-            tell("end", wall=0.0, **about)
+            tell("end", wall=0.0, **details)
 
     def _watch(self, queue: int) -> None:
-        """Return what the rows of a queue say now."""
+        """Record the reader and head rows of a queue."""
         ((epoch, committed, head),) = tampering.look(
             queue,
             "SELECT epoch, committed, head FROM reader JOIN queue_head USING (queue_id) "
@@ -198,7 +199,7 @@ class CleanRun:
         )
 
     def _places(self) -> list[tuple[int, str]]:
-        """The tables that a defect may touch."""
+        """Return the tables that a defect may change."""
         places = [
             (queue, table)
             for queue in (self.a, self.b)

@@ -1,5 +1,5 @@
-"""Commands that people are told to run: found in pages and texts of the code, and put to
-the real parsers.
+"""Commands that users are shown: collected from pages and from texts in the code, and
+checked by the real parsers.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ BEGIN = (
 )
 COMMAND = re.compile(rf"^{BEGIN}")
 # In a sentence a command ends with it, or where the next one begins.
-TOLD = re.compile(
+COMMAND_IN_SENTENCE = re.compile(
     rf"(?<![\w/.-]){BEGIN}[ -~]*?(?=[.,;:)?\"]+(?:\s|$)|[`<>|&()]| then | or |$)",
     re.MULTILINE,
 )
 ASSIGNMENT = re.compile(r"[A-Z_][A-Z0-9_]*=")
 ENDS = {"|", "||", "&&", "&", ";", ">", ">>", "<", "2>", "|&", "(", ")"}
-# What stands for a value, and a value that the parsers take.
+# Placeholders in pages, each with a value that the parsers accept.
 PLACEHOLDERS = {
     "QUEUE": "1",
     "N": "1",
@@ -45,12 +45,12 @@ PLACEHOLDERS = {
 }
 
 
-LACKING = "the following arguments are required"
+MISSING_ARGUMENTS = "the following arguments are required"
 
 
-class Told(NamedTuple):
-    """A command and where it stands; `whole`: nothing but the command, no sentence goes on
-    behind it.
+class ShownCommand(NamedTuple):
+    """A command and where it is shown. `whole`: the text is the command alone, not part of
+    a sentence.
     """
 
     place: str
@@ -58,8 +58,8 @@ class Told(NamedTuple):
     whole: bool
 
 
-def in_page(path: Path) -> Iterator[Told]:
-    """The commands of a page: each line of its shell blocks, and what stands between
+def in_page(path: Path) -> Iterator[ShownCommand]:
+    """Yield the commands of a page: the lines of its shell blocks, and texts between
     backquotes.
     """
     text = path.read_text()
@@ -67,34 +67,35 @@ def in_page(path: Path) -> Iterator[Told]:
     for kind, block in BLOCK.findall(text):
         if kind == "sh":
             for statement in statements(block):
-                yield from (Told(name, part, True) for part in parts(statement))
+                yield from (ShownCommand(name, part, True) for part in parts(statement))
     for span in SPAN.findall(BLOCK.sub("", text)):
-        yield from (Told(name, part, True) for part in parts(span))
+        yield from (ShownCommand(name, part, True) for part in parts(span))
 
 
 def statements(block: str) -> Iterator[str]:
-    """The lines of a shell block; those that a backslash or an open quotation continues are
-    one.
+    """Yield the lines of a shell block. Lines joined by a backslash or an open quotation
+    count as one.
 
-    Raises ValueError if a quotation has no end.
+    Raises ValueError if a quotation is not closed.
     """
-    begun = ""
+    statement = ""
     for line in block.replace("\\\n", " ").splitlines():
-        begun += line
+        statement += line
         try:
-            words(begun)
+            words(statement)
         except ValueError:
-            begun += "\n"
+            statement += "\n"
             continue
-        yield begun
-        begun = ""
-    if begun:
-        raise ValueError(f"a quotation without its end: {begun}")
+        yield statement
+        statement = ""
+    if statement:
+        raise ValueError(f"a quotation without its end: {statement}")
 
 
 def words(text: str) -> list[str]:
-    """The words and operators of shell, comments left out. Raises ValueError for an open
-    quotation.
+    """Return the words and operators of a shell line, without comments.
+
+    Raises ValueError if a quotation is not closed.
     """
     lexer = shlex.shlex(text, posix=True, punctuation_chars=True)
     lexer.commenters, lexer.whitespace_split = "#", True
@@ -102,8 +103,8 @@ def words(text: str) -> list[str]:
 
 
 def parts(text: str) -> Iterator[str]:
-    """The commands in shell that we know; what is between backquotes of prose may be less
-    than a command.
+    """Yield the commands of ours in a shell line. Text between backquotes need not be a
+    command.
     """
     try:
         tokens = [*words(text), ";"]
@@ -114,6 +115,7 @@ def parts(text: str) -> Iterator[str]:
         if token not in ENDS:
             call.append(token)
             continue
+        # Variables in front of a command are not part of it.
         while call and ASSIGNMENT.match(call[0]):
             call.pop(0)
         if COMMAND.match(" ".join(call)):
@@ -121,28 +123,29 @@ def parts(text: str) -> Iterator[str]:
         call = []
 
 
-def in_code(path: Path) -> Iterator[Told]:
-    """The commands in the texts of a module, docstrings left out; `x1` or 1 stands for what
-    is filled in.
+def in_code(path: Path) -> Iterator[ShownCommand]:
+    """Yield the commands in the texts of a module, without docstrings. `x1` and 1 fill in
+    placeholders.
     """
     name = str(path.relative_to(ROOT))
     tree = ast.parse(path.read_text())
-    silent = {
+    skipped = {
         id(node.value)
         for node in ast.walk(tree)
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
     }
     for node in ast.walk(tree):
         if isinstance(node, ast.JoinedStr):
-            silent.update(map(id, node.values))
+            skipped.update(map(id, node.values))
             pieces = (
-                one.value if isinstance(one, ast.Constant) else "x1" for one in node.values
+                value.value if isinstance(value, ast.Constant) else "x1"
+                for value in node.values
             )
             text = "".join(map(str, pieces))
         elif (
             isinstance(node, ast.Constant)
             and isinstance(node.value, str)
-            and id(node) not in silent
+            and id(node) not in skipped
         ):
             text = node.value
         else:
@@ -150,29 +153,34 @@ def in_code(path: Path) -> Iterator[Told]:
         yield from in_sentences(name, text)
 
 
-def in_sentences(name: str, text: str) -> Iterator[Told]:
-    """The commands in text that goes on behind them."""
-    filled = re.sub(
+def in_sentences(name: str, text: str) -> Iterator[ShownCommand]:
+    """Yield the commands within sentences."""
+    text_with_values = re.sub(
         r"\{\{.*?\}\}|\{%.*?%\}|%\(\w+\)s|%s|\{\w*\}", "x1", text.replace("%d", "1")
     )
-    yield from (Told(name, found[0].strip(), False) for found in TOLD.finditer(filled))
+    yield from (
+        ShownCommand(name, match[0].strip(), False)
+        for match in COMMAND_IN_SENTENCE.finditer(text_with_values)
+    )
 
 
-def trouble(told: Told) -> str:
-    """Return what the real parser says against a command; "" if it takes it."""
-    split = shlex.split(told.text) if told.whole else re.sub("[\"']", "", told.text).split()
+def trouble(shown: ShownCommand) -> str:
+    """Return what the real parser reports about a command; '' if it accepts the command."""
+    split = (
+        shlex.split(shown.text) if shown.whole else re.sub("[\"']", "", shown.text).split()
+    )
     words = [PLACEHOLDERS.get(word, word) for word in split if word != "…"]
-    if told.whole:
+    if shown.whole:
         return complaint(words)
     # a sentence may tell an option without the rest
     if any(word.startswith("--") for word in words):
-        return "" if LACKING in (said := complaint(words)) else said
-    tried = [complaint(words[:end]) for end in range(len(words), 0, -1)]
-    return "" if "" in tried else tried[-1]
+        return "" if MISSING_ARGUMENTS in (message := complaint(words)) else message
+    complaints = [complaint(words[:end]) for end in range(len(words), 0, -1)]
+    return "" if "" in complaints else complaints[-1]
 
 
 def complaint(words: Sequence[str]) -> str:
-    """Return what is wrong with a call; "" if nothing is."""
+    """Return what is wrong with a call; '' if it is right."""
     if "manage.py" in words[:2]:
         return of_manage(words[words.index("manage.py") + 1 :])
     if words[0] == "catmq":
@@ -181,30 +189,30 @@ def complaint(words: Sequence[str]) -> str:
 
 
 def of_catmq(words: Sequence[str]) -> str:
-    """A call of the command line; a command's bare name is right, too, where there is one."""
+    """Check a call of the command line. The bare name of a command is accepted, too."""
     command = build_parser()
-    for at, word in enumerate(words):
-        below = next(
+    for index, word in enumerate(words):
+        subparsers = next(
             (
-                one
-                for one in command._actions
-                if isinstance(one, argparse._SubParsersAction)
+                action
+                for action in command._actions
+                if isinstance(action, argparse._SubParsersAction)
             ),
             None,
         )
-        if below is None:
+        if subparsers is None:
             break
         # a former name is not listed
-        if word not in {choice.dest for choice in below._choices_actions}:
-            return f"there is no `catmq {' '.join(words[: at + 1])}`"
-        command = below.choices[word]
+        if word not in {choice.dest for choice in subparsers._choices_actions}:
+            return f"there is no `catmq {' '.join(words[: index + 1])}`"
+        command = subparsers.choices[word]
     else:
         return ""
     return said_by(lambda: parse_arguments(list(words)))
 
 
 def of_manage(words: Sequence[str]) -> str:
-    """A call of a management command, or its bare name."""
+    """Check a call of a management command, or its bare name."""
     apps = get_commands()
     if not words or words[0] not in apps:
         return f"there is no management command {' '.join(words[:1])}"
@@ -217,31 +225,36 @@ def of_manage(words: Sequence[str]) -> str:
 
 
 def said_by(parse: object) -> str:
-    """Return what a parser says when it refuses."""
-    said = io.StringIO()
+    """Return the error text of a parser; '' if it accepts the arguments."""
+    output = io.StringIO()
     try:
-        with contextlib.redirect_stderr(said), contextlib.redirect_stdout(said):
+        with contextlib.redirect_stderr(output), contextlib.redirect_stdout(output):
             parse()  # type: ignore[operator]
     except (SystemExit, CommandError) as refusal:
         return (
             ""
             if getattr(refusal, "code", 1) == 0
-            else (said.getvalue() or str(refusal)).strip()
+            else (output.getvalue() or str(refusal)).strip()
         )
     return ""
 
 
 def of_script(words: Sequence[str]) -> str:
-    """A call of a script: it is there, and what it runs knows the options."""
+    """Check a call of a script: the file exists, and the program it runs has the options."""
     path = ROOT / words[0]
     if not path.is_file():
         return f"there is no {words[0]}"
     text = path.read_text()
     for module, example in re.findall(r"-m \"?([\w.]+)|examples/(\w+)\.py", text):
         if module == "benchmarks.":  # the first word, or without one: bench
-            named = [word.replace("-", "_") for word in words[1:2]]
+            module_names = [word.replace("-", "_") for word in words[1:2]]
             module += next(
-                (one for one in named if (ROOT / f"benchmarks/{one}.py").is_file()), "bench"
+                (
+                    name
+                    for name in module_names
+                    if (ROOT / f"benchmarks/{name}.py").is_file()
+                ),
+                "bench",
             )
         file = ROOT / (
             module.replace(".", "/") + ".py" if module else f"examples/{example}.py"
@@ -253,14 +266,14 @@ def of_script(words: Sequence[str]) -> str:
         if word.strip("[").startswith("--")
     ]
     return "".join(
-        f"{words[0]} has no {one}"
-        for one in options
-        if f'"{one}"' not in text and one not in text
+        f"{words[0]} has no {name}"
+        for name in options
+        if f'"{name}"' not in text and name not in text
     )
 
 
 def of_python(words: Sequence[str]) -> str:
-    """A program of ours: its file or module is there."""
+    """Check a call of one of our programs: its file or module exists."""
     if words[:1] == ["-m"] and len(words) > 1:
         return (
             "" if importlib.util.find_spec(words[1]) else f"there is no module {words[1]}"

@@ -1,4 +1,4 @@
-"""Commits of a server held up, for as long as a test kills those who wait in them."""
+"""Hold up the commits of a server while a test kills connections that wait in them."""
 
 from __future__ import annotations
 
@@ -9,17 +9,18 @@ from tests.support.environment import IS_MYSQL
 from tests.support.mariadb import MariaDB
 
 DELAY = "SET GLOBAL binlog_group_commit_sync_delay = {}"  # microseconds, a second at most
-# part of what a connection is told to do
+# part of a connection's state in the process list
 STATE = "waiting for handler commit" if IS_MYSQL else "backup lock"
-# MySQL's other list fails (3854) while a statement with bytes that are no text runs.
+# MySQL's information_schema.processlist fails with error 3854 while a statement with bytes
+# that are not text runs.
 PROCESSLIST = f"{'performance' if IS_MYSQL else 'information'}_schema.processlist"
 STAGES = ("START", "FLUSH", "BLOCK_DDL", "BLOCK_COMMIT")
 
 
 @contextmanager
 def held_up(server: MariaDB) -> Iterator[None]:
-    """For the length of a block each commit takes a second (MySQL), or waits for its end
-    (MariaDB).
+    """During the block each commit takes a second (MySQL), or waits for the end of the
+    block (MariaDB).
     """
     if IS_MYSQL:
         server.execute(DELAY.format(1_000_000))

@@ -1,4 +1,4 @@
-"""Consumers of a SimulatedBroker that give up their pauses and are closed at the end."""
+"""Consumers of a SimulatedBroker with short pauses, closed at the end of a test."""
 
 from __future__ import annotations
 
@@ -15,14 +15,16 @@ QUICK = {"group": "g", "topics": ["t"], "retry_backoff_ms": 1, "retry_backoff_ma
 
 @contextmanager
 def making(broker: SimulatedBroker) -> Iterator[Make]:
-    """Makes consumers of group `g` and topic `t`, if the options name no others."""
-    made: list[Consumer] = []
+    """Yield a function that creates consumers, of group `g` and topic `t` unless options
+    name others.
+    """
+    consumers: list[Consumer] = []
 
     def consumer(**options: Any) -> Consumer:
-        made.append(Consumer(transport=broker, **{**QUICK, **options}))
-        return made[-1]
+        consumers.append(Consumer(transport=broker, **{**QUICK, **options}))
+        return consumers[-1]
 
     yield consumer
     broker.heal()
-    for one in made:
-        one.close()
+    for open_consumer in consumers:
+        open_consumer.close()

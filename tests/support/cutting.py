@@ -1,6 +1,4 @@
-"""A proxy in front of a MySQL or MariaDB server that cuts an answer off between two
-packets.
-"""
+"""A proxy for a MySQL or MariaDB server that cuts an answer between two packets."""
 
 from __future__ import annotations
 
@@ -11,50 +9,47 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import BinaryIO
 
-HEAD = 4  # bytes before each packet: three of its length, one of its number
+HEAD = 4  # bytes before each packet: a length of three, a number of one
 
 
 class AnswerCutter:
-    """Listens on 127.0.0.1. `cut_after(n)` lets n more packets of answers through and ends
-    that connection;
-    `packets` counts those since `watch()`.
-    """
+    """A proxy on 127.0.0.1. `packets` counts the answer packets passed since `watch()`."""
 
     def __init__(self, target_port: int) -> None:
         self.target_port = target_port
         self.packets = 0
-        self._left: int | None = None
+        self._allowed_packets: int | None = None
         self._guard = threading.Lock()
         self._server = _Listener(("127.0.0.1", 0), _Connection)
         self._server.proxy = self
 
     @property
     def port(self) -> int:
-        """The address at which it listens."""
+        """The port on which it listens."""
         return int(self._server.server_address[1])
 
     def watch(self) -> None:
-        """Counts from here on, and cuts nothing."""
+        """Start counting from 0, and cut nothing."""
         with self._guard:
-            self.packets, self._left = 0, None
+            self.packets, self._allowed_packets = 0, None
 
     def cut_after(self, packets: int) -> None:
-        """Ends the connection of the next answer that has more packets than so many."""
+        """End the connection of the next answer that has more than this number of packets."""
         with self._guard:
-            self.packets, self._left = 0, packets
+            self.packets, self._allowed_packets = 0, packets
 
     def lets_through(self) -> bool:
-        """Return True if one more packet may pass; cuts once."""
+        """Return True if another packet may pass. Cuts only once."""
         with self._guard:
-            if self._left == self.packets:
-                self._left = None
+            if self._allowed_packets == self.packets:
+                self._allowed_packets = None
                 return False
             self.packets += 1
             return True
 
     @contextmanager
     def running(self) -> Iterator[AnswerCutter]:
-        """Serves until the end of the block."""
+        """Serve during the block."""
         serving = threading.Thread(
             target=self._server.serve_forever, args=(0.01,), daemon=True
         )
@@ -76,7 +71,7 @@ class _Connection(socketserver.BaseRequestHandler):
     server: _Listener
 
     def handle(self) -> None:
-        """Passes bytes on to the server, and whole packets back, until either side closes."""
+        """Pass bytes to the server and whole packets back, until either side closes."""
         with socket.create_connection(
             ("127.0.0.1", self.server.proxy.target_port), timeout=60
         ) as server:
@@ -95,7 +90,7 @@ class _Connection(socketserver.BaseRequestHandler):
 
 
 def _packet(source: BinaryIO) -> bytes:
-    """One whole packet; empty when the peer closed."""
+    """Return one whole packet; b'' if the peer closed."""
     head = source.read(HEAD)
     return (
         head + source.read(int.from_bytes(head[:3], "little")) if len(head) == HEAD else b""

@@ -20,43 +20,50 @@ T = TypeVar("T")
 
 
 def empty_metadata() -> None:
-    """Deletes every row of metadata, accounts and wrong logins; the change counter gets a
-    new incarnation.
+    """Delete all rows of metadata, accounts and failed logins, and renew the incarnation.
 
-    A new incarnation makes every process that cached a snapshot load it afresh.
+    The new incarnation makes every process with a cached snapshot load it again.
     """
     from metadata.models import ChangeCounter
 
     models = [
-        one
+        model
         for label in ("metadata", "auth", "axes")
-        for one in apps.get_app_config(label).get_models()
+        for model in apps.get_app_config(label).get_models()
     ]
     tables = {model._meta.db_table for model in models} - {
         ChangeCounter._meta.db_table,
         "auth_permission",
     }
     # On SQLite a transaction for each table costs as much as a short test.
-    together = transaction.atomic() if connection.vendor == "sqlite" else nullcontext()
-    with connection.constraint_checks_disabled(), together, connection.cursor() as cursor:
+    transaction_or_not = (
+        transaction.atomic() if connection.vendor == "sqlite" else nullcontext()
+    )
+    with (
+        connection.constraint_checks_disabled(),
+        transaction_or_not,
+        connection.cursor() as cursor,
+    ):
         for table in _with_rows(cursor, tables):
             cursor.execute(f"DELETE FROM {connection.ops.quote_name(table)}")
     ChangeCounter.objects.update(incarnation=str(uuid.uuid4()))
 
 
 def _with_rows(cursor: Any, tables: Iterable[str]) -> list[str]:
-    """Return those tables that have a row: most tests write to few."""
-    looks = [
+    """Return the tables that have rows, with one query. Most tests write to few tables."""
+    queries = [
         f"SELECT '{table}' WHERE EXISTS (SELECT 1 FROM {connection.ops.quote_name(table)})"
         for table in sorted(tables)
     ]
-    cursor.execute(" UNION ALL ".join(looks))
+    cursor.execute(" UNION ALL ".join(queries))
     return [table for (table,) in cursor.fetchall()]
 
 
 @contextmanager
 def mysql_node(server: MariaDB) -> Iterator[dict[str, Any]]:
-    """What `messagestore.nodes.registry.register` needs to reach a new schema on `server`."""
+    """Yield the arguments of `messagestore.nodes.registry.register` for a new schema on
+    `server`.
+    """
     with server.schema() as name:
         account = {"username": "catmq", "password": server.password}
         yield {
@@ -70,7 +77,9 @@ def mysql_node(server: MariaDB) -> Iterator[dict[str, Any]]:
 
 @contextmanager
 def sqlite_node(directory: Path) -> Iterator[dict[str, Any]]:
-    """What `messagestore.nodes.registry.register` needs to reach a new file in `directory`."""
+    """Yield the arguments of `messagestore.nodes.registry.register` for a new file in
+    `directory`.
+    """
     path = str(directory / f"node-{uuid.uuid4().hex[:12]}.sqlite3")
     yield {
         "engine": "sqlite",
@@ -83,12 +92,13 @@ def sqlite_node(directory: Path) -> Iterator[dict[str, Any]]:
 
 
 def in_threads(calls: Iterable[Callable[[], T]], *, limit_s: float = 60) -> list[T]:
-    """The results of calls that run at the same time, each in a thread that closes its
-    connections.
+    """Return the results of calls that run at the same time, each in a thread of its own.
+
+    Each thread closes its database connections at its end.
     """
-    listed = list(calls)
-    with ThreadPoolExecutor(max_workers=len(listed) or 1) as pool:
-        futures: list[Future[T]] = [pool.submit(_closing, call) for call in listed]
+    all_calls = list(calls)
+    with ThreadPoolExecutor(max_workers=len(all_calls) or 1) as pool:
+        futures: list[Future[T]] = [pool.submit(_closing, call) for call in all_calls]
         return [future.result(timeout=limit_s) for future in futures]
 
 

@@ -1,11 +1,9 @@
-"""Defects to plant in a clean run, each with the kind and the place by which it must be
-named.
+"""Defects to plant in a clean run, each with the kind and place that must be reported for
+it.
 
-`judge` is what the judge of trials must say, `verify` what `manage.py verify` must: None
-where it cannot know, because only the journals do. Every finding must be of these kinds or
-of those in
-`also`, which follow
-from the defect.
+`judge` is the kind that the judge of trials must report, `verify` the one that `manage.py
+verify` must report; None if only the journals show the defect. Every finding must be of
+these kinds, or of the kinds in `also`, which follow from the defect.
 """
 
 from __future__ import annotations
@@ -41,12 +39,12 @@ from tests.support.planting import (
 )
 from tests.support.tampering import plant
 
-ANYTHING = tuple(verdicts.KINDS)  # follows from a journal that does not tell everything
+ANYTHING = tuple(verdicts.KINDS)  # an incomplete journal can lead to any finding
 
 
 @dataclass(frozen=True)
 class Defect:
-    """One defect; `place` is a part of the place by which the judge names it."""
+    """A defect. `place` is part of the place that the judge reports."""
 
     name: str
     act: Callable[[CleanRun], object]
@@ -255,22 +253,22 @@ IN_JOURNALS = (
         edited(
             SECOND,
             lambda run, lines: [
-                one | {"number": 0}
-                if (one.get("queue"), one.get("offset")) == (run.a, 7)
-                else one
-                for one in lines
+                line | {"number": 0}
+                if (line.get("queue"), line.get("offset")) == (run.a, 7)
+                else line
+                for line in lines
             ],
         ),
         *("handled_other", "queue {a} offset 7", None, ("skipped",)),
     ),
     Defect(
         "a message has receipts for two places",
-        edited(SENDER, receipt(lambda run, told: {"queue": run.b, "offset": 99})),
+        edited(SENDER, receipt(lambda run, line: {"queue": run.b, "offset": 99})),
         *("two_receipts", "message 0", None, ("lost", "skipped", "not_handled")),
     ),
     Defect(
         "an offset was given to two messages",
-        edited(SENDER, receipt(lambda run, told: {"number": number_at(run, run.a, 1)})),
+        edited(SENDER, receipt(lambda run, line: {"number": number_at(run, run.a, 1)})),
         *("offset_twice", "queue {a} offset 0", None, ("two_receipts", "skipped")),
     ),
     Defect(

@@ -1,6 +1,4 @@
-"""Documents that are run: the blocks of a page for shell and Python, in a fresh copy of the
-project.
-"""
+"""Run the shell and Python blocks of a page in a fresh copy of the project."""
 
 from __future__ import annotations
 
@@ -22,37 +20,43 @@ BLOCK = re.compile(
     r"^(?P<indent> *)```(?P<kind>sh|python)\n(?P<text>.*?)^ *```$", re.MULTILINE | re.DOTALL
 )
 SERVER = re.compile(r"^script/server\b(?!.*--help)")
-# What a test cannot run: the gate itself (it runs this test), and what takes minutes.
+# Commands that a test cannot run: the gate, which runs this test, and slow programs.
 LEFT_OUT = re.compile(r"^(script/(test|bench|chaos|mariadb)|git clone|cd )\b")
-# What runs until it is stopped gets an end.
+# Commands that run until they are stopped get a limit.
 ENDLESS = re.compile(
     r"^(catmq consume (?!.*(--limit|--idle-timeout)).*?)(?= [|>]|$)", re.MULTILINE
 )
 WORKER = re.compile(r"^(?=python examples/worker\.py)", re.MULTILINE)
 LIMIT_S = 240
-# the first line of a block that belongs into a file
+# the first line of a block that is the text of a file
 FILE = re.compile(r"# ([\w./]+\.py)\b")
 
 
 class Block(str):
-    """The text of one block; `kind` is sh or python, `line` where it begins in the page."""
+    """The text of a block. `kind` is sh or python, `line` the line of the page where it
+    begins.
+    """
 
     kind: str
     line: int
 
 
 def blocks(page: str) -> list[Block]:
-    """The shell and Python blocks of a page, in order, without the indentation of a list."""
-    found = []
+    """Return the shell and Python blocks of a page in order, without the indentation of a
+    list.
+    """
+    page_blocks = []
     for match in BLOCK.finditer(page):
         block = Block(re.sub(f"^{match['indent']}", "", match["text"], flags=re.MULTILINE))
         block.kind, block.line = match["kind"], page.count("\n", 0, match.start()) + 2
-        found.append(block)
-    return found
+        page_blocks.append(block)
+    return page_blocks
 
 
 def starts_a_server(block: Block) -> bool:
-    """Whether a block is the one command that runs on in a terminal of its own."""
+    """Return True if a block is the single command that keeps running in a terminal of its
+    own.
+    """
     return (
         block.kind == "sh"
         and bool(SERVER.match(block.strip()))
@@ -61,10 +65,10 @@ def starts_a_server(block: Block) -> bool:
 
 
 def script(page: str, *, port: int) -> str:
-    """All blocks but those that start the server, as one shell script.
+    """Return all blocks, except those that start the server, as one shell script.
 
-    Port 8000 becomes `port`; what would run for ever ends by itself; each block tells its
-    line first.
+    Port 8000 becomes `port`, endless commands get a limit, and each block prints its line
+    first.
     """
     parts = ["set -eo pipefail"]
     for block in blocks(page):
@@ -76,29 +80,30 @@ def script(page: str, *, port: int) -> str:
 
 
 def runnable(block: str, *, port: int) -> str:
-    """A shell block as a test can run it."""
-    kept = "\n".join(
+    """Return a shell block as a test can run it."""
+    lines = "\n".join(
         line for line in block.splitlines() if not LEFT_OUT.match(line.strip())
     )
-    ended = ENDLESS.sub(
-        r"\1 --limit 50 --idle-timeout 3", WORKER.sub("timeout --preserve-status 5 ", kept)
+    limited = ENDLESS.sub(
+        r"\1 --limit 50 --idle-timeout 3", WORKER.sub("timeout --preserve-status 5 ", lines)
     )
-    return ended.replace("127.0.0.1:8000", f"127.0.0.1:{port}")
+    return limited.replace("127.0.0.1:8000", f"127.0.0.1:{port}")
 
 
 def python(block: str) -> str:
-    """A Python block as a command that the virtualenv's python runs, or that adds it to the
-    file it names.
+    """Return a Python block as a shell command.
+
+    The command runs the block, or appends it to the file that its first line names.
     """
-    named = FILE.match(block)
-    if named:
-        return f"cat >> {named[1]} <<'END OF BLOCK'\n{block}END OF BLOCK"
+    file = FILE.match(block)
+    if file:
+        return f"cat >> {file[1]} <<'END OF BLOCK'\n{block}END OF BLOCK"
     return f"python - <<'END OF BLOCK'\n{block}END OF BLOCK"
 
 
 def checkout(directory: Path) -> Path:
-    """Copy the tracked files, and make a virtualenv that sees what is installed in the test
-    session's.
+    """Copy the tracked files, and create a virtualenv that sees the packages of the test
+    session.
     """
     copy = directory / "catmq"
     for file in tracked_files():
@@ -108,10 +113,10 @@ def checkout(directory: Path) -> Path:
         [sys.executable, "-m", "venv", "--without-pip", copy / ".venv"], check=True
     )
     (library,) = (copy / ".venv/lib").glob("python*/site-packages")
-    ours = next(path for path in sys.path if path.endswith("site-packages"))
+    session_packages = next(path for path in sys.path if path.endswith("site-packages"))
     # A plain line adds a directory to sys.path, but not the editable client that is
     # installed in it.
-    (library / "outer.pth").write_text(f"{ours}\n")
+    (library / "outer.pth").write_text(f"{session_packages}\n")
     pip = copy / ".venv/bin/pip"
     pip.write_text(
         '#!/bin/sh\nexec "$(dirname "$0")/python" -m pip --disable-pip-version-check "$@"\n'
@@ -121,7 +126,9 @@ def checkout(directory: Path) -> Path:
 
 
 def run(copy: Path, text: str) -> str:
-    """Runs a script in a checkout; its whole output. Fails with it when the script fails."""
+    """Run a script in a checkout and return its output. Fails with the output if the script
+    fails.
+    """
     environ = {
         name: value for name, value in clean_environment().items() if name != "PYTHONPATH"
     }
@@ -132,10 +139,10 @@ def run(copy: Path, text: str) -> str:
 
 
 def typed(block: str, *, directory: Path, environ: Mapping[str, str], code: int = 0) -> str:
-    """What is printed when a block is typed in a terminal; fails unless it ends with the
-    exit code.
+    """Return the output of a block typed in a terminal. Fails unless it ends with exit code
+    `code`.
     """
-    done = subprocess.run(
+    process = subprocess.run(
         ["bash", "-eo", "pipefail", "-c", block],
         cwd=directory,
         env=dict(environ),
@@ -147,13 +154,15 @@ def typed(block: str, *, directory: Path, environ: Mapping[str, str], code: int 
         timeout=LIMIT_S,
         check=False,
     )
-    assert done.returncode == code, f"exit code {done.returncode}\n{done.stdout[-4000:]}"
-    return done.stdout
+    assert process.returncode == code, (
+        f"exit code {process.returncode}\n{process.stdout[-4000:]}"
+    )
+    return process.stdout
 
 
 @contextmanager
 def serving(copy: Path, block: str) -> Iterator[str]:
-    """A server started by what was typed in a terminal; its URL."""
+    """Run a server that a block starts in a terminal, and yield its URL."""
     process = subprocess.Popen(
         ["bash", "-euc", block], cwd=copy, env=clean_environment(), stdout=subprocess.PIPE,
         text=True,

@@ -1,9 +1,9 @@
-"""The environment of a test session, set before Django reads its settings.
+"""The environment of a test session, prepared before Django reads its settings.
 
 `CATMQ_TEST_ENGINE=sqlite|mysql` (default sqlite) chooses the engine of metadata and of the
-nodes that fixtures make. `CATMQ_TEST_SERVER=VERSION` is that of the server, as script/mysql
-takes it; without it, the MariaDB that is installed. Everything lives in a temporary
-directory, removed at the end.
+nodes that fixtures create. `CATMQ_TEST_SERVER=VERSION` chooses the server version, in the
+notation of script/mysql; without it tests use the installed MariaDB. All data lives in a
+temporary directory that is removed at the end.
 """
 
 from __future__ import annotations
@@ -21,15 +21,14 @@ ENGINE = os.environ.get("CATMQ_TEST_ENGINE", "sqlite")
 SERVER = os.environ.get("CATMQ_TEST_SERVER", "")
 IS_MYSQL = SERVER.startswith(("8.", "9."))  # MariaDB's versions begin at 10
 ROOT = Path(__file__).resolve().parent.parent.parent
-PORTS = (10_000, 32_000)  # below what the system chooses from for connections
+PORTS = (10_000, 32_000)  # below the range from which the system assigns ports
 HOME = Path(tempfile.mkdtemp(prefix="catmq-test-"))
 
 
 def free_port() -> int:
-    """A TCP port that nobody listens on, and that the system gives to no connection
-    meanwhile.
+    """Return a TCP port without a listener that the system does not assign to connections.
 
-    A port that the system chose could be that of somebody's connection by the time a server
+    A port that the system assigned could belong to another connection by the time a server
     binds it.
     """
     while True:
@@ -47,17 +46,17 @@ MARIADB_URL = f"mysql://catmq:{MARIADB_PASSWORD}@127.0.0.1:{MARIADB_PORT}/catmq"
 
 
 def prepare() -> None:
-    """Replaces every CATMQ_ setting of the caller's environment by the session's own."""
+    """Replace all CATMQ_ settings of the caller's environment by those of the session."""
     if ENGINE not in ("sqlite", "mysql"):
         raise SystemExit(f"CATMQ_TEST_ENGINE must be sqlite or mysql, not {ENGINE!r}")
     atexit.register(shutil.rmtree, HOME, ignore_errors=True)
-    chosen = ("CATMQ_TEST_ENGINE", "CATMQ_TEST_SERVER")
+    kept_names = ("CATMQ_TEST_ENGINE", "CATMQ_TEST_SERVER")
     for name in [
-        name for name in os.environ if name.startswith("CATMQ_") and name not in chosen
+        name for name in os.environ if name.startswith("CATMQ_") and name not in kept_names
     ]:
         del os.environ[name]
     os.environ["CATMQ_DATA_DIR"] = str(HOME / "var")
-    # nodes of tests lie in pytest's directories
+    # Node files of tests are in pytest's directories.
     os.environ["CATMQ_SQLITE_DIRS"] = tempfile.gettempdir()
     if ENGINE == "mysql":
         os.environ["CATMQ_DATABASE_URL"] = MARIADB_URL

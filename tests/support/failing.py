@@ -1,5 +1,5 @@
-"""A group whose handlers fail: topic `orders` with one queue, group `billing`, and a member
-of it.
+"""A group whose handlers fail: topic `orders` with one queue, group `billing`, and a
+member.
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ ME = actors.command("test")
 
 
 def billing(**settings: Any) -> int:
-    """Topic `orders` and the group `billing` that reads it; the id of its queue."""
+    """Create topic `orders` and group `billing`, which reads it. Return the id of the
+    queue.
+    """
     state = topics.create(name="orders", queues=1, actor=ME)
     groups.create(name="billing", actor=ME)
     subscriptions.create(group="billing", topic="orders", start="earliest", actor=ME)
@@ -39,40 +41,42 @@ def billing(**settings: Any) -> int:
 
 
 def change(**settings: Any) -> None:
-    """Changes how the group gets its messages."""
+    """Change the settings of the subscription."""
     subscription_rows.update(group="billing", topic="orders", settings=settings, actor=ME)
     snapshot.refresh()
 
 
 def send(*bodies: bytes, **more: Any) -> None:
-    """Sends to the topic."""
+    """Send messages to the topic."""
     messages = [NewMessage(body=body, **more) for body in bodies]
     publish(topic="orders", messages=messages, batch_id=None, actor=ME)
 
 
 def member(name: str = "one") -> Instance:
-    """A member that has acquired all it was told to own."""
-    made = Instance(name, group="billing").join()
-    states = made.take()
+    """Join as a member, and acquire all assigned queues."""
+    instance = Instance(name, group="billing").join()
+    states = instance.take()
     assert {state for state, _ in states.values()} <= {"ok"}, states
-    return made
+    return instance
 
 
 def report(who: Instance, *failed: Failure) -> Report:
-    """What becomes of failed messages."""
+    """Report failed messages and return the result."""
     return failures.report(consumer=who.id, failures=failed)
 
 
 def fail(
     who: Instance, queue: int, *offsets: int, error: str = "ValueError: bad"
 ) -> Report:
-    """Reports messages of a queue that the member owns."""
-    named = [Failure(queue, who.owned[queue], offset, error, 1_000) for offset in offsets]
-    return report(who, *named)
+    """Report messages of a queue that the member owns as failed."""
+    failed_messages = [
+        Failure(queue, who.owned[queue], offset, error, 1_000) for offset in offsets
+    ]
+    return report(who, *failed_messages)
 
 
 def failure_queues() -> list[int]:
-    """The queues of the group's failure topic, by number."""
+    """Return the queues of the group's failure topic, by number."""
     rows = Queue.objects.filter(topic__kind="failure", topic__state="ready").order_by(
         "number"
     )
@@ -80,7 +84,7 @@ def failure_queues() -> list[int]:
 
 
 def waiting() -> list[dict[str, Any]]:
-    """The copies that wait for their time, with what they know."""
+    """Return the delayed copies of failed messages, with their columns."""
     columns = (
         "queue_id",
         "attempt",
@@ -95,36 +99,36 @@ def waiting() -> list[dict[str, Any]]:
     rows = on_failure_node(f"SELECT {', '.join(columns)} FROM delayed_message ORDER BY id")
     return [
         {
-            **(named := dict(zip(columns, row, strict=True))),
-            "origin": msgspec.json.decode(named["origin"]),
+            **(copy := dict(zip(columns, row, strict=True))),
+            "origin": msgspec.json.decode(copy["origin"]),
         }
         for row in rows
     ]
 
 
 def on_failure_node(statement: str) -> list[tuple[Any, ...]]:
-    """Runs a statement on the failure node behind the product's back."""
+    """Run a statement directly on the failure node."""
     return tampering.look(failure_queues()[0], statement)
 
 
 def pull_copies(who: Instance, queue: int, offset: int = 0) -> PulledQueue:
-    """What a member reads of a failure queue."""
-    asked = [PullQueue(queue, who.owned[queue], offset)]
-    return pull.pull(consumer=who.id, queues=asked, max_messages=100, max_bytes=1 << 20)[0]
+    """Return the messages that a member reads from a failure queue."""
+    queues = [PullQueue(queue, who.owned[queue], offset)]
+    return pull.pull(consumer=who.id, queues=queues, max_messages=100, max_bytes=1 << 20)[0]
 
 
 def forget_connections() -> None:
-    """As a process that has just started."""
+    """Drop the pooled connections, as in a process that has just started."""
     node_pools.evict_all()
 
 
 class Stopped(BaseException):
-    """What a step raises where a process would die."""
+    """Raised at a step where a process would die."""
 
 
 def stop_at(step: int, call: Callable[..., Any]) -> Callable[..., Any]:
-    """The call, except that its `step`-th use raises Stopped before it does anything (1 =
-    the first).
+    """Return the call, except that its `step`-th use raises Stopped instead (1 = the
+    first).
     """
     used = 0
 

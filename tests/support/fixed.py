@@ -1,6 +1,4 @@
-"""Brokers as they were named, and no others: what goes through a link must not find the way
-around it.
-"""
+"""Use only the named brokers, so that requests through a link do not find a way around it."""
 
 from __future__ import annotations
 
@@ -8,12 +6,10 @@ import os
 
 from catmq_client.http.transport import HttpTransport
 
-# in the environment of a program: it asks the brokers of CATMQ_URL only
+# environment variable: the program uses only the brokers of CATMQ_URL
 ONLY = "CATMQ_TEST_ONLY"
 
 
 def transport() -> HttpTransport | None:
-    """The transport of a program that is to ask the named brokers only; None: its own
-    choice.
-    """
+    """Return a transport without discovery if ONLY is set; None lets the program choose."""
     return HttpTransport(discover=False) if os.environ.get(ONLY) else None

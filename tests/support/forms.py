@@ -1,6 +1,4 @@
-"""Forms of the portal as a browser sends them: filled in, looked at, confirmed with what
-the page carries.
-"""
+"""Forms of the portal as a browser sends them: filled in, previewed, and confirmed."""
 
 from __future__ import annotations
 
@@ -17,7 +15,7 @@ Answer = Any  # Django's answer to a test client
 
 
 def browser(name: str, *, administrator: bool = False) -> Client:
-    """The browser of somebody who logged in."""
+    """Return a client of a logged-in user, which is created if necessary."""
     people = get_user_model().objects
     if not people.filter(username=name).exists():
         actor = actors.command("test")
@@ -35,7 +33,7 @@ def browser(name: str, *, administrator: bool = False) -> Client:
 
 
 class _Inputs(HTMLParser):
-    """The fields of the form inside <main>, as they stand there."""
+    """Collects the form fields inside <main> with their values."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -44,20 +42,26 @@ class _Inputs(HTMLParser):
         self._select = self._area = ""
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        of = dict(attrs)
-        name = of.get("name") or ""
+        attributes = dict(attrs)
+        name = attributes.get("name") or ""
         if tag == "main":
             self._inside = True
         elif not self._inside:
             return
-        elif tag == "input" and name and (of.get("type") != "checkbox" or "checked" in of):
-            self.found[name] = of.get("value") or (
-                "on" if of.get("type") == "checkbox" else ""
+        elif (
+            tag == "input"
+            and name
+            and (attributes.get("type") != "checkbox" or "checked" in attributes)
+        ):
+            self.found[name] = attributes.get("value") or (
+                "on" if attributes.get("type") == "checkbox" else ""
             )
         elif tag == "select":
             self._select = name
-        elif tag == "option" and ("selected" in of or self._select not in self.found):
-            self.found[self._select] = of.get("value") or ""
+        elif tag == "option" and (
+            "selected" in attributes or self._select not in self.found
+        ):
+            self.found[self._select] = attributes.get("value") or ""
         elif tag == "textarea":
             self._area, self.found[name] = name, ""
 
@@ -71,30 +75,30 @@ class _Inputs(HTMLParser):
 
 
 def fields(answer: Answer) -> dict[str, str]:
-    """What the form of a page would send as it stands."""
+    """Return the values that the form of a page would send unchanged."""
     parser = _Inputs()
     parser.feed(answer.content.decode())
     return parser.found
 
 
 def text(answer: Answer) -> str:
-    """What a page says."""
+    """Return the HTML of a page."""
     return str(answer.content.decode())
 
 
 def filled(client: Client, url: str, **typed: str) -> Answer:
-    """Opens a page, fills its form in, and asks what would happen."""
-    opened = client.get(url)
-    assert opened.status_code == 200, text(opened)
-    return client.post(url.split("?")[0], {**fields(opened), **typed, "confirmed": ""})
+    """Open a page, fill in its form, and return the preview."""
+    page = client.get(url)
+    assert page.status_code == 200, text(page)
+    return client.post(url.split("?")[0], {**fields(page), **typed, "confirmed": ""})
 
 
 def confirm(client: Client, url: str, preview: Answer) -> Answer:
-    """Presses the button below what would happen; the page that follows."""
+    """Confirm a preview and return the page that follows."""
     assert fields(preview).get("confirmed") == "yes", text(preview)
     return client.post(url.split("?")[0], fields(preview), follow=True)
 
 
 def carry_out(client: Client, url: str, **typed: str) -> Answer:
-    """Fills in, looks, confirms."""
+    """Fill in a form, preview it and confirm it."""
     return confirm(client, url, filled(client, url, **typed))

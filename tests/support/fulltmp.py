@@ -1,4 +1,4 @@
-"""A server's directory for temporary files that is full whenever a test says so."""
+"""A temporary directory of a server that is full when a test says so."""
 
 from __future__ import annotations
 
@@ -15,9 +15,7 @@ SOURCE = Path(__file__).with_name("fulltmp.c")
 
 @dataclass(frozen=True)
 class FullTmp:
-    """Made in `home`; a server started with `environ` and `options` keeps its temporary
-    files there.
-    """
+    """A temporary directory in `home`, for a server started with `environ` and `options`."""
 
     home: Path
 
@@ -50,8 +48,9 @@ class FullTmp:
 
     @property
     def options(self) -> tuple[str, ...]:
-        """Of a server with a binary log: a transaction above 4 KiB is written to a
-        temporary file.
+        """Options of a server with a binary log.
+
+        A transaction above 4 KiB is then written to a temporary file.
         """
         log = (
             "--log-bin=binlog",
@@ -63,7 +62,7 @@ class FullTmp:
 
     @contextmanager
     def full(self) -> Iterator[None]:
-        """Full for the length of a block."""
+        """Make the directory full during the block."""
         self._set(1)
         try:
             yield
@@ -71,7 +70,7 @@ class FullTmp:
             self._set(0)
 
     def refused(self) -> int:
-        """Return how many writes there was no room for."""
+        """Return the number of writes that failed for lack of space."""
         return int(struct.unpack_from("q", self._file.read_bytes(), 8)[0])
 
     def _set(self, full: int) -> None:

@@ -1,4 +1,4 @@
-"""The inside of Consumer.run(), without a consumer around it."""
+"""The inner parts of Consumer.run(), without a consumer."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from catmq_client.testing import FakeBroker
 def working(
     state: GroupState, handler: Callable[[Message], object], *, order: str, threads: int = 1
 ) -> tuple[Dispatcher, Workers]:
-    """A dispatcher, and the threads that take from it."""
+    """Return a dispatcher and the worker threads that take messages from it."""
     dispatcher = Dispatcher(state=state, order=order)
     reporter = Reporter(
         transport=FakeBroker(), state=state, handle_error=lambda error, consumer_id: False

@@ -1,4 +1,4 @@
-"""A transport whose requests a test can hold, to force the order in which things happen."""
+"""A transport that holds requests or answers back, to force the order of events."""
 
 from __future__ import annotations
 
@@ -10,62 +10,68 @@ from typing import Any
 from catmq_client.http.transport import Transport
 
 LIMIT_S = 20.0
-Which = Callable[[Mapping[str, Any]], bool]
+BodyCondition = Callable[[Mapping[str, Any]], bool]
 
 
 class Gate:
-    """Holds matching requests, from when it was made until `open`."""
+    """Holds matching requests until `open` is called."""
 
-    def __init__(self, pattern: str, which: Which | None, after: bool) -> None:
+    def __init__(
+        self, pattern: str, matches_body: BodyCondition | None, after: bool
+    ) -> None:
         self._pattern = re.compile(pattern)
-        self._which = which
+        self._matches_body = matches_body
         self._opened = threading.Event()
         self._arrived = threading.Event()
         self.after = after
         self.held = 0
 
     def open(self) -> None:
-        """Lets everything through."""
+        """Let everything through, now and later."""
         self._opened.set()
 
     def spare_others(self) -> None:
-        """Holds what stands there already, and nothing that comes later."""
-        self._which = lambda body: False
+        """Keep holding requests that arrived already, and let later ones through."""
+        self._matches_body = lambda body: False
 
     def wait(self) -> None:
-        """Returns when a request stands at the gate."""
+        """Wait until a request is held."""
         assert self._arrived.wait(LIMIT_S), (
             f"nothing came that matches {self._pattern.pattern}"
         )
 
     def pass_through(self, request: str, body: Mapping[str, Any]) -> None:
-        """Called for every request; holds those that match."""
+        """Hold the request if it matches. Called for every request."""
         if self._opened.is_set() or not self._pattern.search(request):
             return
-        if self._which is None or self._which(body):
+        if self._matches_body is None or self._matches_body(body):
             self.held += 1
             self._arrived.set()
             assert self._opened.wait(LIMIT_S), f"{request} was held for too long"
 
 
 class HeldTransport:
-    """Passes requests on to another transport, some of them later than they came."""
+    """Passes requests on to another transport, some of them later."""
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
         self._gates: list[Gate] = []
 
     def hold(
-        self, pattern: str, which: Which | None = None, *, after: bool = False
+        self,
+        pattern: str,
+        matches_body: BodyCondition | None = None,
+        *,
+        after: bool = False,
     ) -> Gate:
-        """Holds requests that match `METHOD path` and have such a body; after=True: their
-        answers.
+        """Hold requests that match `METHOD path` and the body condition. `after`: hold
+        their answers.
         """
-        self._gates.append(Gate(pattern, which, after))
+        self._gates.append(Gate(pattern, matches_body, after))
         return self._gates[-1]
 
     def open_all(self) -> None:
-        """Opens every gate."""
+        """Open all gates."""
         for gate in self._gates:
             gate.open()
 

@@ -1,4 +1,4 @@
-"""Instances of a broadcasting group as the store sees them."""
+"""Instances of a broadcasting group, on the level of the message store."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ ME = actors.command("test")
 
 
 def news() -> list[int]:
-    """Topic `orders` with two queues, and the broadcasting group `news` that reads it from
-    the start.
+    """Create topic `orders` with two queues, and broadcasting group `news`, which reads it
+    from the start.
     """
     state = topics.create(name="orders", queues=2, actor=ME)
     groups.create(name="news", mode="broadcasting", actor=ME)
     subscriptions.create(group="news", topic="orders", start="earliest", actor=ME)
     snapshot.refresh()
-    return [one.queue.queue for one in state.queues]
+    return [topic_queue.queue.queue for topic_queue in state.queues]
 
 
 @dataclass
 class Instance:
-    """A process that joined the group as the instance `name`, and does what it is told at
+    """A process that joined the group as instance `name`. It applies each heartbeat at
     once.
     """
 
@@ -50,12 +50,12 @@ class Instance:
 
     @property
     def id(self) -> ConsumerId:
-        """Its consumer id."""
+        """The consumer id."""
         assert self.joined is not None
         return consumer_ids.check(self.joined.consumer_id)
 
     def join(self, *topics: str, address: str = "127.0.0.1") -> Instance:
-        """Registers."""
+        """Register."""
         self.joined = membership.join(
             group=self.group,
             topics=topics,
@@ -68,58 +68,58 @@ class Instance:
         return self
 
     def beat(self) -> HeartbeatAnswer:
-        """One heartbeat; takes over what it is told."""
-        told = consumers.heartbeat(
+        """Send one heartbeat and apply its assignment."""
+        answer = consumers.heartbeat(
             consumer=self.id, generation=self.generation, owned=[*self.owned.items()]
         )
-        self.generation = told.generation
-        self.owned = {one.queue: one.epoch for one in told.assigned}
-        return told
+        self.generation = answer.generation
+        self.owned = {assigned.queue: assigned.epoch for assigned in answer.assigned}
+        return answer
 
     def take(self) -> dict[int, tuple[str, int | None]]:
-        """Heartbeats and acquires all it is told to own: queue → (state, offset)."""
+        """Send a heartbeat and acquire all assigned queues. Return queue → (state, offset)."""
         self.beat()
         acquired = positions.acquire(
-            consumer=self.id, queues=[Claim(*one) for one in self.owned.items()]
+            consumer=self.id, queues=[Claim(*grant) for grant in self.owned.items()]
         )
-        return {one.queue: (one.state, one.offset) for one in acquired}
+        return {position.queue: (position.state, position.offset) for position in acquired}
 
     def pull(self, queue: int, offset: int = 0) -> PulledQueue:
-        """Reads a queue from an offset on."""
-        asked = [PullQueue(queue, self.owned[queue], offset)]
+        """Read a queue from an offset on."""
+        queues = [PullQueue(queue, self.owned[queue], offset)]
         return pull.pull(
-            consumer=self.id, queues=asked, max_messages=100, max_bytes=1 << 20
+            consumer=self.id, queues=queues, max_messages=100, max_bytes=1 << 20
         )[0]
 
     def commit(self, queue: int, offset: int) -> str:
-        """Commits; the state."""
-        asked = [CommitOffset(queue, self.owned[queue], offset)]
-        return positions.commit(consumer=self.id, offsets=asked)[0].state
+        """Commit an offset and return the state."""
+        offsets = [CommitOffset(queue, self.owned[queue], offset)]
+        return positions.commit(consumer=self.id, offsets=offsets)[0].state
 
     def leave(self) -> None:
-        """Ends the membership."""
+        """End the membership."""
         consumers.leave(consumer=self.id, actor=ME)
 
 
 def send(queue: int, count: int, topic: str = "orders") -> None:
-    """Puts messages m0, m1, … into a queue."""
+    """Send messages m0, m1, … to a queue."""
     messages = [NewMessage(body=b"m%d" % number, queue=queue) for number in range(count)]
     publish(topic=topic, messages=messages, batch_id=None, actor=ME)
 
 
 def bodies(instance: Instance, queue: int, offset: int = 0) -> list[bytes]:
-    """What the instance reads in a queue."""
+    """Return the bodies that the instance reads from a queue."""
     answer = instance.pull(queue, offset)
     assert answer.state == "ok"
     return [message.body for message in answer.messages]
 
 
 def committed(queue: int) -> dict[str, int]:
-    """Instance's name → its position in a queue, as the node has it."""
+    """Return the committed offsets of a queue by the instances' names, from the node."""
     names = {
         str(pk): name for pk, name in BroadcastInstance.objects.values_list("pk", "name")
     }
     return {
-        names.get(instance, instance): at
-        for _, instance, _, _, at in tampering.readers(queue)
+        names.get(instance, instance): offset
+        for _, instance, _, _, offset in tampering.readers(queue)
     }

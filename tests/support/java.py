@@ -1,9 +1,9 @@
-"""Java of tests: it lives for seconds, so it compiles quickly rather than well, and has one
-collector.
+"""Java options for tests: quick compilation and a single collector, because processes live
+for seconds.
 
 Spark's classes come from an archive (class data sharing), which saves a third of each
-start. It is made when it is missing, and kept in the user's cache for this Java, this Spark
-and its place.
+start. It is created if it is missing, and stored in the user's cache for this Java, Spark
+and path.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tests.support.environment import ROOT
 QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto -Xlog:cds=off -Xlog:cds+dynamic=off"
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "catmq" / "spark"
 LIMIT_S = 300
-# What most jobs do: read rows, shuffle them, write files.
+# The work of most jobs: read rows, shuffle them, write files.
 PROGRAM = """
 import sys
 from spark_tasks import sessions
@@ -39,16 +39,17 @@ session.stop()
 
 
 def options() -> str:
-    """Return the options of every Java, with the archive if it could be made."""
-    archive = CACHE / f"{_state()}.jsa"
+    """Return the options of every Java process, with the archive if it could be created."""
+    archive = CACHE / f"{_fingerprint()}.jsa"
     if not archive.exists():
-        _make(archive)
+        _create_archive(archive)
     return f"{QUICK} -XX:SharedArchiveFile={archive}" if archive.exists() else QUICK
 
 
-def _make(archive: Path) -> None:
+def _create_archive(archive: Path) -> None:
     archive.parent.mkdir(parents=True, exist_ok=True)
-    draft = archive.with_name(f"{uuid.uuid4().hex}.draft")  # somebody else may make it, too
+    # Another process may create it at the same time.
+    draft = archive.with_name(f"{uuid.uuid4().hex}.draft")
     environ = {
         **os.environ,
         "JDK_JAVA_OPTIONS": f"{QUICK} -XX:ArchiveClassesAtExit={draft}",
@@ -70,10 +71,12 @@ def _make(archive: Path) -> None:
         draft.rename(archive)
 
 
-def _state() -> str:
-    """Return a name that changes with what an archive depends on."""
+def _fingerprint() -> str:
+    """Return a name that changes with Java, Spark and its path."""
     java = Path(os.environ.get("JAVA_HOME", "/none"), "bin", "java")
     command = [str(java) if java.exists() else "java", "-version"]
-    told = subprocess.run(command, capture_output=True, text=True, check=True).stderr
-    place = Path(pyspark.__file__).resolve()
-    return hashlib.sha256(f"{told} {pyspark.__version__} {place}".encode()).hexdigest()[:16]
+    version = subprocess.run(command, capture_output=True, text=True, check=True).stderr
+    path = Path(pyspark.__file__).resolve()
+    return hashlib.sha256(f"{version} {pyspark.__version__} {path}".encode()).hexdigest()[
+        :16
+    ]

@@ -1,8 +1,8 @@
-"""A client that speaks as PMQ's Java client does: its calls, their order, its pauses, its
-use of answers.
+"""A client that behaves like PMQ's Java client: its calls, their order, its pauses, its use
+of answers.
 
-A thread polls, one commits, one sends heartbeats, and one reads each queue. What it does
-with versions is what docs/reference/java-clients.md says of these clients.
+One thread polls, one commits, one sends heartbeats, and one reads each queue.
+docs/reference/java-clients.md describes how it uses versions.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ _ports = itertools.count(20_000)
 
 
 class Failed(Exception):
-    """A call that got no 2xx, or nothing, in all its tries."""
+    """A call failed in all its attempts."""
 
 
 @dataclass(frozen=True)
 class Timing:
-    """Pauses in seconds, as the Spring client has them."""
+    """Pauses in seconds, as in the Spring client."""
 
     commit: float = 0.5
     first_beat: float = 1.0
@@ -41,12 +41,12 @@ class Timing:
     check: float = 120.0
     empty_pull: float = 0.5
     longer: float = 0.15
-    all_from: float = 20.0  # from then on every tick commits every queue
-    answers: int = 4  # polls before it starts to read
+    all_from: float = 20.0  # after this time every tick commits every queue
+    answers: int = 4  # number of polls before it starts to read
 
 
 class Wire:
-    """Calls of one thread, on a connection that it keeps."""
+    """Calls of one thread over a kept connection."""
 
     def __init__(self, url: str) -> None:
         parts = urlsplit(url)
@@ -58,24 +58,24 @@ class Wire:
         self._connection: http.client.HTTPConnection | None = None
 
     def call(self, path: str, body: Mapping[str, Any], *, tries: int = 1) -> dict[str, Any]:
-        """The answer. Raises Failed."""
+        """Return the answer. Raises Failed."""
         base = {"lan": "java", "sdkVersion": VERSION, "clientIp": "192.0.2.2"}
         data = json.dumps({**base, **body}).encode()
-        for left in range(tries - 1, -1, -1):
+        for tries_left in range(tries - 1, -1, -1):
             try:
-                status, text = self._ask(self._path + path, data)
+                status, text = self._post(self._path + path, data)
                 if 200 <= status < 300 and text.strip():
-                    found: dict[str, Any] = json.loads(text)
-                    return found
+                    answer: dict[str, Any] = json.loads(text)
+                    return answer
                 problem = f"{status} {text[:200]!r}"
             except (OSError, http.client.HTTPException, ValueError) as error:
                 self.close()
                 problem = repr(error)
-            if left:
+            if tries_left:
                 threading.Event().wait(PAUSE_S)
         raise Failed(f"{path}: {problem}")
 
-    def _ask(self, path: str, data: bytes) -> tuple[int, bytes]:
+    def _post(self, path: str, data: bytes) -> tuple[int, bytes]:
         if self._connection is None:
             self._connection = http.client.HTTPConnection(
                 self._host, self._port, timeout=TIMEOUT_S
@@ -92,7 +92,7 @@ class Wire:
 
 @dataclass
 class Group:
-    """A group as the client knows it."""
+    """The client's state of a group."""
 
     version: int = 0
     rb_version: int = -1
@@ -107,7 +107,7 @@ Handler = Callable[[dict[str, Any], dict[str, Any]], bool]
 
 
 class JavaClient:
-    """A consumer in some groups; `handle` says of each message whether it succeeded."""
+    """A consumer in several groups. `handle` returns True if a message succeeded."""
 
     def __init__(
         self,
@@ -129,10 +129,10 @@ class JavaClient:
         self._threads: list[threading.Thread] = []
 
     def start(self) -> None:
-        """Join the groups, and begin."""
+        """Join the groups and start the threads."""
         self._join()
         for work in (self._poll, self._commit, self._beat, self._check):
-            self._begin(work)
+            self._start_thread(work)
 
     def _join(self) -> None:
         wire = Wire(self.url)
@@ -160,7 +160,7 @@ class JavaClient:
         self._call(wire, CONSUMER + "deRegister", {"id": self.id}, tries=10)
         wire.close()
 
-    def _begin(self, work: Callable[[Wire], None]) -> None:
+    def _start_thread(self, work: Callable[[Wire], None]) -> None:
         def run() -> None:
             wire = Wire(self.url)
             try:
@@ -193,38 +193,40 @@ class JavaClient:
                 continue
             with self._lock:
                 if not self.stopped.is_set():
-                    self._take(answer)
+                    self._apply(answer)
 
-    def _take(self, answer: Mapping[str, Any]) -> None:
-        for name, told in (answer.get("consumerGroups") or {}).items():
-            self._take_group(self.known[name], told)
+    def _apply(self, answer: Mapping[str, Any]) -> None:
+        for name, group_answer in (answer.get("consumerGroups") or {}).items():
+            self._apply_group(self.known[name], group_answer)
         for group in self.known.values():
             group.answers += not group.running
             if not group.running and group.answers >= self.timing.answers and group.version:
                 self._start_executors(group)
 
-    def _take_group(self, group: Group, told: Mapping[str, Any]) -> None:
-        meta = told["meta"]
+    def _apply_group(self, group: Group, group_answer: Mapping[str, Any]) -> None:
+        meta = group_answer["meta"]
         if meta["rbVersion"] > group.rb_version:
             if group.running:
                 self._stop_executors(list(group.queues))
-            group.queues = {key: dict(queue) for key, queue in told["queues"].items()}
+            group.queues = {
+                key: dict(queue) for key, queue in group_answer["queues"].items()
+            }
             group.rb_version, group.answers, group.running = meta["rbVersion"], 0, False
         elif meta["metaVersion"] > group.meta_version:
-            for key, queue in told["queues"].items():
+            for key, queue in group_answer["queues"].items():
                 self._merge(group, key, queue)
         group.meta_version, group.version = meta["metaVersion"], meta["version"]
 
     def _merge(self, group: Group, key: str, queue: Mapping[str, Any]) -> None:
         if key not in group.queues:
             return
-        before = group.queues[key]
-        assert queue["threadSize"] <= before["threadSize"], "a newer Java fails here"
-        moved = queue["offsetVersion"] != before["offsetVersion"]
+        earlier = group.queues[key]
+        assert queue["threadSize"] <= earlier["threadSize"], "a newer Java fails here"
+        moved = queue["offsetVersion"] != earlier["offsetVersion"]
         group.queues[key] = dict(queue)
-        running = self._executors.get(key)
-        if running is not None:
-            running.update(queue, moved=moved)
+        executor = self._executors.get(key)
+        if executor is not None:
+            executor.update(queue, moved=moved)
 
     def _start_executors(self, group: Group) -> None:
         group.running = True
@@ -232,11 +234,11 @@ class JavaClient:
             self._executors[key] = _Executor(self, queue)
 
     def _stop_executors(self, keys: list[str]) -> None:
-        """Stop queues and commit them with flag 1, if they were ever committed."""
-        some = [self._executors.pop(key) for key in keys if key in self._executors]
-        for one in some:
-            one.stop()
-        offsets = [one.position() for one in some if one.was_committed]
+        """Stop reading queues, and commit those with flag 1 that were committed before."""
+        executors = [self._executors.pop(key) for key in keys if key in self._executors]
+        for executor in executors:
+            executor.stop()
+        offsets = [stopped.position() for stopped in executors if stopped.was_committed]
         if offsets:
             wire = Wire(self.url)
             self._send_commit(wire, offsets, flag=1)
@@ -259,14 +261,18 @@ class JavaClient:
         while not self.stopped.wait(self.timing.commit):
             waited += self.timing.commit
             with self._lock:
-                some = list(self._executors.values())
-            due = [
-                one for one in some if one.is_due(everything=waited >= self.timing.all_from)
+                executors = list(self._executors.values())
+            due_executors = [
+                executor
+                for executor in executors
+                if executor.is_due(everything=waited >= self.timing.all_from)
             ]
-            if due:
-                self._send_commit(wire, [one.position() for one in due], flag=0)
-                for one in due:
-                    one.was_committed = True
+            if due_executors:
+                self._send_commit(
+                    wire, [executor.position() for executor in due_executors], flag=0
+                )
+                for executor in due_executors:
+                    executor.was_committed = True
 
     def _send_commit(self, wire: Wire, offsets: list[dict[str, Any]], *, flag: int) -> None:
         with suppress(Failed):
@@ -297,7 +303,7 @@ class JavaClient:
 
 
 class _Executor:
-    """Reads one queue, and handles what it reads."""
+    """Reads one queue and handles its messages."""
 
     def __init__(self, client: JavaClient, queue: Mapping[str, Any]) -> None:
         self._client, self._queue = client, dict(queue)
@@ -308,9 +314,7 @@ class _Executor:
         threading.Thread(target=self._run, daemon=True).start()
 
     def stop(self) -> None:
-        """Stop, waiting for the message that is handled now, at most as long as the real
-        one does.
-        """
+        """Stop, and wait up to 10 s for the message being handled, as the real client does."""
         self._stopped.set()
         if self._busy.acquire(timeout=10):
             self._busy.release()
@@ -335,14 +339,14 @@ class _Executor:
     def _run(self) -> None:
         wire, pause = Wire(self._client.url), 0.0
         while not self._stopped.wait(pause) and not self._client.stopped.is_set():
-            found = [] if self._queue["stopFlag"] else self._pull(wire)
-            if found:
-                self._handle_all(wire, found)
+            messages = [] if self._queue["stopFlag"] else self._pull(wire)
+            if messages:
+                self._handle_all(wire, messages)
                 pause = 0.0
                 continue
-            step, most = self._client.timing.longer, self._queue["maxPullTime"]
+            step, max_pause = self._client.timing.longer, self._queue["maxPullTime"]
             pause = self._client.timing.empty_pull if pause == 0 else pause + step
-            pause = 0.05 if pause >= most else pause
+            pause = 0.05 if pause >= max_pause else pause
         wire.close()
 
     def _pull(self, wire: Wire) -> list[dict[str, Any]]:
@@ -355,10 +359,10 @@ class _Executor:
             return []
         return answer.get("msgs") or []
 
-    def _handle_all(self, wire: Wire, found: list[dict[str, Any]]) -> None:
+    def _handle_all(self, wire: Wire, messages: list[dict[str, Any]]) -> None:
         epoch = self._queue["offsetVersion"]
-        self._pulled = found[-1]["id"]
-        for message in found:
+        self._pulled = messages[-1]["id"]
+        for message in messages:
             with self._busy:
                 if self._stopped.is_set() or self._queue["offsetVersion"] != epoch:
                     return
@@ -377,13 +381,13 @@ class _Executor:
 
     def _report(self, wire: Wire, message: Mapping[str, Any]) -> None:
         names = ("id", "tag", "bizId", "head", "body", "traceId")
-        failed = {name: message[name] for name in names if message.get(name) is not None}
-        failed["retryCount"] = message["retryCount"] + 1
+        retry = {name: message[name] for name in names if message.get(name) is not None}
+        retry["retryCount"] = message["retryCount"] + 1
         queue = self._queue
         topic = f"{queue['consumerGroupName']}_{queue['originTopicName']}_fail"
         body = {
             "queueId": queue["queueId"],
-            "failMsg": {"msgs": [failed], "topicName": topic, "synFlag": 1},
+            "failMsg": {"msgs": [retry], "topicName": topic, "synFlag": 1},
         }
         with suppress(Failed):
             self._client._call(

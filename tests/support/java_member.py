@@ -1,9 +1,9 @@
-"""`python -m tests.support.java_member URL GROUP TOPIC`: a Java client that prints each
-message it handled.
+"""`python -m tests.support.java_member URL GROUP TOPIC`: a Java client that prints handled
+messages.
 
-A line has the queue, the epoch under which the client had it, and the body; of a message
-that failed,
-`failed` and the body. One whose body begins with `bad` fails at its first attempt.
+A line has the queue, the epoch under which the client owned it, and the body; for a failed
+message, `failed` and the body. A message whose body begins with `bad` fails at its first
+attempt.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 from tests.support.java_client import JavaClient, Timing
 
-QUEUE = (1 << 31) - 1  # of the id that a client gets
+QUEUE = (1 << 31) - 1  # bits of a Java queue id that hold the queue
 
 
 def handled(queue: int, epoch: int, body: str) -> None:

@@ -1,9 +1,8 @@
-"""What members and senders of a scenario write down while they work: all that judge.py
-believes.
+"""The journals of members and senders of a scenario, which are the only evidence of judge.py.
 
-One file for each process, a line of JSON for each event: `at` is CLOCK_MONOTONIC in
-seconds, which is the same for all processes of a machine, `n` counts the lines of the file
-from 1, `what` is
+Each process writes one file with a line of JSON for each event: `at` is CLOCK_MONOTONIC in
+seconds, which is the same for all processes of a machine; `n` counts the lines of the file
+from 1; `what` is the kind of the event:
 
     up          the program is ready to be told to stop
     joined      consumer (its id)                     a member has a new consumer id
@@ -15,27 +14,22 @@ from 1, `what` is
     commit      queue, offset, error                  a commit by hand; error is null if it was
                                                       stored
     sent        queue, offset, number, asked, due, took_s
-                                                      a receipt: when the send was asked
-                                                      for, when it should
-                                                      have been, and how long the asking
-                                                      kept the sender
-    asked       batch, queue, numbers                 a send is about to be tried; queue is null
-                                                      if the broker
-                                                      chooses
-    again       queue, offset, number                 a receipt that a repeat of what was
-                                                      acknowledged got
+                                                      a receipt: when the send was called, when
+                                                      it was scheduled, and how long the call
+                                                      blocked the sender
+    asked       batch, queue, numbers                 a send is about to be attempted; queue is
+                                                      null if the broker chooses
+    again       queue, offset, number                 the receipt of a repeat of an acknowledged
+                                                      send
     refused     batch, error                          such a repeat was refused
-    delayed     number, id                            a receipt of a message that waits for its time
-    dead        queue, offset                         the broker said that the message is dead
-    position    queue, epoch, committed, head         what the reader and head rows said at that
-                                                      time
-    left        numbers                               the process ends, and has told everything;
-                                                      what a
-                                                      sender numbered lies in this range,
+    delayed     number, id                            the receipt of a delayed message
+    dead        queue, offset                         the broker reported the message as dead
+    position    queue, epoch, committed, head         the reader and head rows at that time
+    left        numbers                               the process ends and its journal is
+                                                      complete; a sender's numbers are
                                                       [first, end)
-    error       error, waited_s                       what the application got to see; for a
-                                                      send, how long
-                                                      after it was asked for
+    error       error, waited_s                       an error that the application got; for a
+                                                      send, how long after its call
 """
 
 from __future__ import annotations
@@ -51,7 +45,7 @@ from typing import Any
 
 
 class Journal:
-    """The writer's end. Whole lines, also when the process is killed; safe for threads."""
+    """The writing end. Lines are whole, also if the process is killed. Thread-safe."""
 
     def __init__(self, path: str | Path) -> None:
         self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
@@ -59,18 +53,17 @@ class Journal:
         self._lines = 0
 
     def tell(self, what: str, *, at: float | None = None, **more: object) -> None:
-        """One line; `at` is now unless given."""
+        """Write a line. `at` defaults to now."""
         line = {"at": time.monotonic() if at is None else at, "what": what, **more}
-        with self._guard:  # or numbers would not rise
+        # The number and the line must be written in the same order.
+        with self._guard:
             self._lines += 1
             os.write(self._file, json.dumps({"n": self._lines, **line}).encode() + b"\n")
 
 
 @dataclass
 class Read:
-    """A journal, read to its end. `wrong`: (line number, what is wrong with the file
-    there).
-    """
+    """A complete journal. `wrong`: (line number, what is wrong with the file)."""
 
     name: str
     lines: list[dict[str, Any]] = field(default_factory=list)
@@ -78,27 +71,26 @@ class Read:
 
 
 def read(path: Path, *, killed: bool = False) -> Read:
-    """Reads the journal of a process that has ended; one that was `killed` may lack its
-    last word.
+    """Read the journal of a process that has ended. If it was `killed`, the last line may
+    be missing.
 
-    Nothing is swallowed: a torn line, a line that is missing, and an end that is missing
-    are all named, because a judge that believes journals must know when one does not tell
-    everything.
+    Torn lines, missing lines and a missing end are all reported, because a judge that
+    relies on journals must know whether they are complete.
     """
-    found = Read(path.stem)
+    journal = Read(path.stem)
     number = 0
     for number, raw in enumerate(path.read_bytes().splitlines(keepends=True), 1):
-        found.wrong += ((number, what) for what in _take(found.lines, raw))
-    last = found.lines[-1]["what"] if found.lines else "nothing"
+        journal.wrong += ((number, fault) for fault in _add_line(journal.lines, raw))
+    last = journal.lines[-1]["what"] if journal.lines else "nothing"
     if not killed and last != "left":
-        found.wrong.append(
+        journal.wrong.append(
             (number, f"the journal ends with {last!r}: its process has not told everything")
         )
-    return found
+    return journal
 
 
-def _take(lines: list[dict[str, Any]], raw: bytes) -> Iterator[str]:
-    """Adds a line; what is wrong with it."""
+def _add_line(lines: list[dict[str, Any]], raw: bytes) -> Iterator[str]:
+    """Append a line, and yield what is wrong with it."""
     try:
         line = json.loads(raw)
     except ValueError:
@@ -106,7 +98,7 @@ def _take(lines: list[dict[str, Any]], raw: bytes) -> Iterator[str]:
         return
     if not raw.endswith(b"\n"):
         yield "the last line has no end"
-    before = lines[-1]["n"] if lines else 0
-    if line["n"] != before + 1:
-        yield f"line {line['n']} follows line {before}: what lay between is missing"
+    last_number = lines[-1]["n"] if lines else 0
+    if line["n"] != last_number + 1:
+        yield f"line {line['n']} follows line {last_number}: what lay between is missing"
     lines.append(line)

@@ -1,5 +1,5 @@
-"""The judge of groups: from the journals of members and senders alone, whether promises
-were kept.
+"""The judge of groups: decides from journals of members and senders alone whether
+guarantees were kept.
 
 Each check takes a Story, raises AssertionError with the evidence, and returns its figures.
 Times are CLOCK_MONOTONIC in seconds.
@@ -18,15 +18,15 @@ from tests.support.logs import Place
 
 Line = Mapping[str, Any]
 SHOWN = 5  # pieces of evidence in a message
-# a send that fails so late was tried again and again; delivery_timeout_ms is twice that
+# a send that fails this late was repeated many times; delivery_timeout_ms is twice as long
 GIVEN_UP_S = 60.0
-# requests one after the other that hand a queue over, from the order to the first message
+# successive requests of a hand-over, from the assignment to the first message
 STEPS = 6
 
 
 @dataclass(frozen=True, slots=True)
 class Handling:
-    """One call of a handler; `ended` is None if it never returned."""
+    """One call of a handler. `ended` is None if it never returned."""
 
     member: str
     queue: int
@@ -39,12 +39,12 @@ class Handling:
 
     @property
     def place(self) -> Place:
-        """The message."""
+        """The message's place."""
         return Place(self.queue, self.offset)
 
     @property
     def last_seen(self) -> float:
-        """When it is known to have been at work last."""
+        """The last time at which it is known to have been running."""
         return self.begun if self.ended is None else self.ended
 
 
@@ -58,8 +58,8 @@ class Gain(NamedTuple):
 
 
 class Sent(NamedTuple):
-    """A message with a receipt; `late_s`: how long after its time the sender came to ask
-    for it.
+    """A message with a receipt. `late_s`: how long after its scheduled time the send was
+    called.
     """
 
     place: Place
@@ -72,9 +72,7 @@ class Sent(NamedTuple):
 
 @dataclass
 class Story:
-    """What happened to one group. `deaths`: when members were killed or frozen, from
-    outside.
-    """
+    """The events of one group. `deaths`: when members were killed or frozen from outside."""
 
     handlings: list[Handling] = field(default_factory=list)  # by begun
     sent: dict[Place, Sent] = field(default_factory=dict)
@@ -82,23 +80,23 @@ class Story:
     deaths: dict[str, float] = field(default_factory=dict)
     joins: dict[str, list[str]] = field(default_factory=dict)  # member → its consumer ids
     errors: list[str] = field(default_factory=list)
-    # sends that failed at the end of their time
+    # sends that failed at their delivery timeout
     given_up: list[str] = field(default_factory=list)
 
     def by_queue(self) -> dict[int, list[Handling]]:
-        """Queue → its handlings, by begun."""
-        found: dict[int, list[Handling]] = defaultdict(list)
-        for one in self.handlings:
-            found[one.queue].append(one)
-        return found
+        """Return the handlings by queue, sorted by their begin."""
+        handlings: dict[int, list[Handling]] = defaultdict(list)
+        for handling in self.handlings:
+            handlings[handling.queue].append(handling)
+        return handlings
 
-    def waits_from(self, one: Handling) -> float:
-        """When the message could first be handled."""
-        sent = self.sent.get(one.place)
+    def waits_from(self, handling: Handling) -> float:
+        """Return when the message could first be handled."""
+        sent = self.sent.get(handling.place)
         return sent.asked if sent else float("-inf")
 
     def dead_by(self, member: str, at: float) -> bool:
-        """Whether the member had been killed or frozen by then."""
+        """Return True if the member had been killed or frozen by then."""
         return self.deaths.get(member, math.inf) <= at
 
 
@@ -107,117 +105,118 @@ def story(
     senders: Iterable[Line],
     deaths: Mapping[str, float],
 ) -> Story:
-    """Reads the journals: those of members by name, and the lines of all senders."""
-    told = Story(deaths=dict(deaths))
+    """Build a story from journals: those of members by name, and the lines of all senders."""
+    events = Story(deaths=dict(deaths))
     for name, lines in members.items():
-        _read_member(told, name, list(lines))
+        _read_member(events, name, list(lines))
     for line in senders:
         if line["what"] == "sent":
             place = Place(line["queue"], line["offset"])
             late_s = line["asked"] - line["due"]
             number = line.get("number")
-            told.sent[place] = Sent(
+            events.sent[place] = Sent(
                 place, line["asked"], line["at"], late_s, line["took_s"], number
             )
         elif line["what"] == "error":
             late = line.get("waited_s", 0.0) >= GIVEN_UP_S
-            (told.given_up if late else told.errors).append(f"sender: {line['error']}")
-    told.handlings.sort(key=lambda one: one.begun)
-    told.gains.sort(key=lambda one: one.at)
-    return told
+            (events.given_up if late else events.errors).append(f"sender: {line['error']}")
+    events.handlings.sort(key=lambda handling: handling.begun)
+    events.gains.sort(key=lambda gain: gain.at)
+    return events
 
 
-def _read_member(told: Story, name: str, lines: Sequence[Line]) -> None:
+def _read_member(events: Story, name: str, lines: Sequence[Line]) -> None:
     ends: dict[tuple[int, int, int], list[float]] = defaultdict(list)
     for line in lines:
         if line["what"] == "end":
             ends[line["queue"], line["offset"], line["epoch"]].append(line["at"])
         elif line["what"] == "gained":
-            told.gains.append(Gain(name, line["queue"], line["epoch"], line["at"]))
+            events.gains.append(Gain(name, line["queue"], line["epoch"], line["at"]))
         elif line["what"] == "joined" and line["consumer"]:
-            told.joins.setdefault(name, []).append(line["consumer"])
+            events.joins.setdefault(name, []).append(line["consumer"])
         elif line["what"] == "error":
-            told.errors.append(f"{name}: {line['error']}")
+            events.errors.append(f"{name}: {line['error']}")
     for line in lines:
         if line["what"] == "begin":
             queue, offset, epoch = line["queue"], line["offset"], line["epoch"]
             ended = ends[queue, offset, epoch]
-            done = ended.pop(0) if ended else None
-            more = line.get("wall", 0.0), line.get("number")
-            told.handlings.append(
-                Handling(name, queue, offset, epoch, line["at"], done, *more)
+            end = ended.pop(0) if ended else None
+            details = line.get("wall", 0.0), line.get("number")
+            events.handlings.append(
+                Handling(name, queue, offset, epoch, line["at"], end, *details)
             )
 
 
-def one_owner(told: Story) -> int:
-    """Checks that no handler started under a lower epoch after one had under a higher, and
-    that each (queue, epoch) had one member; the number of handlings. One in flight when its
-    queue moves may end late."""
+def one_owner(events: Story) -> int:
+    """Check that no handler started under an older epoch after one under a newer epoch had
+    started.
+
+    Also check that each (queue, epoch) had one member. A handler in flight when its queue
+    moves may end late. Return the number of handlings.
+    """
     wrong = []
-    for queue, handlings in told.by_queue().items():
+    for queue, handlings in events.by_queue().items():
         holders: dict[int, str] = {}
         highest = handlings[0]
-        for one in handlings:
-            if one.epoch < highest.epoch:
-                late_ms = (one.begun - highest.begun) * 1000
+        for handling in handlings:
+            if handling.epoch < highest.epoch:
+                late_ms = (handling.begun - highest.begun) * 1000
                 wrong.append(
-                    f"queue {queue}: {one.member} started offset {one.offset} under epoch "
-                    f"{one.epoch}, "
+                    f"queue {queue}: {handling.member} started offset {handling.offset} "
+                    f"under epoch {handling.epoch}, "
                     f"{late_ms:.1f} ms after {highest.member} had under epoch {highest.epoch}"
                 )
-            highest = max(highest, one, key=lambda it: it.epoch)
-            holder = holders.setdefault(one.epoch, one.member)
-            if holder != one.member:
+            highest = max(highest, handling, key=lambda candidate: candidate.epoch)
+            holder = holders.setdefault(handling.epoch, handling.member)
+            if holder != handling.member:
                 wrong.append(
-                    f"queue {queue}: epoch {one.epoch} was {holder}'s and {one.member}'s"
+                    f"queue {queue}: epoch {handling.epoch} was {holder}'s and {handling.member}'s"
                 )
     _check(wrong, "times a queue had two owners")
-    return len(told.handlings)
+    return len(events.handlings)
 
 
-def all_handled(told: Story) -> int:
-    """Checks that a handler returned for every message that has a receipt; how many there
-    were.
+def all_handled(events: Story) -> int:
+    """Check that a handler returned for every message with a receipt. Return the number of
+    messages.
 
-    A message is known by its number, too: a place that was lost after somebody had read it,
-    and then given to another message, would otherwise look as if that one had been handled.
+    Messages are compared by their numbers, too: if a place was lost after it was read, and
+    then given to another message, that message would otherwise look handled.
     """
-    done: dict[Place, set[int | None]] = defaultdict(set)
-    for one in told.handlings:
-        if one.ended is not None:
-            done[one.place].add(one.number)
+    handled_numbers: dict[Place, set[int | None]] = defaultdict(set)
+    for handling in events.handlings:
+        if handling.ended is not None:
+            handled_numbers[handling.place].add(handling.number)
     missing = [
         f"queue {place.queue} offset {place.offset}"
-        + (f": another message, {done[place]}" if seen else "")
-        for place, sent in sorted(told.sent.items())
-        if sent.number not in (seen := done.get(place, set()))
+        + (f": another message, {handled_numbers[place]}" if numbers else "")
+        for place, sent in sorted(events.sent.items())
+        if sent.number not in (numbers := handled_numbers.get(place, set()))
     ]
     _check(missing, "messages were not handled")
-    return len(told.sent)
+    return len(events.sent)
 
 
 class Repeats(NamedTuple):
-    """Messages handled again; `oldest_s`: how long before its member's death the oldest of
-    them was begun.
+    """Messages handled again. `oldest_s`: the longest time between a repeated handling and
+    its member's death.
     """
 
     count: int
     oldest_s: float
 
 
-def repeats(told: Story) -> Repeats:
-    """Checks that a message is handled again only when the member that handled it first had
-    died since.
-    """
+def repeats(events: Story) -> Repeats:
+    """Check that a message is handled again only if its first member died in between."""
     by_place: dict[Place, list[Handling]] = defaultdict(list)
-    for one in told.handlings:
-        by_place[one.place].append(one)
+    for handling in events.handlings:
+        by_place[handling.place].append(handling)
     wrong, count, oldest_s = [], 0, 0.0
     for place, handlings in by_place.items():
         for first, again in pairwise(handlings):
             count += 1
-            if first.begun <= told.deaths.get(first.member, -math.inf) <= again.begun:
-                oldest_s = max(oldest_s, told.deaths[first.member] - first.begun)
+            if first.begun <= events.deaths.get(first.member, -math.inf) <= again.begun:
+                oldest_s = max(oldest_s, events.deaths[first.member] - first.begun)
                 continue
             wrong.append(
                 f"queue {place.queue} offset {place.offset}: by {first.member} (epoch "
@@ -229,50 +228,53 @@ def repeats(told: Story) -> Repeats:
 
 
 class Standstill(NamedTuple):
-    """How long a queue that had something to handle, and did not move, stood still."""
+    """How long a queue with unread messages stood still under the same owner."""
 
     queue: int
     seconds: float
-    at: float  # when it went on
+    at: float  # when the next message was handled
 
 
 def standstills(
-    told: Story, since: float = -math.inf, until: float = math.inf
+    events: Story, since: float = -math.inf, until: float = math.inf
 ) -> list[Standstill]:
-    """One for each message handled by the same owner as the one before, if it was asked for
-    in that time.
+    """Return a standstill for each message whose owner also handled the message before it.
 
-    It counts from when the message was asked for or the one before it was done, so a sender
-    that is late does not make a queue stand still, but a broker that stores late does.
+    Only messages sent in the given time count. The time runs from when the message was sent
+    or the earlier message was finished. So a late sender does not make a queue stand still,
+    but a broker that stores late does.
     """
-    found = []
-    for queue, handlings in told.by_queue().items():
-        for before, one in pairwise(handlings):
-            waits_from = told.waits_from(one)
+    all_standstills = []
+    for queue, handlings in events.by_queue().items():
+        for before, after in pairwise(handlings):
+            waits_from = events.waits_from(after)
             if (before.member, before.epoch) != (
-                one.member,
-                one.epoch,
+                after.member,
+                after.epoch,
             ) or not since <= waits_from < until:
                 continue
-            stood_s = one.begun - max(waits_from, before.last_seen)
-            found.append(Standstill(queue, max(0.0, stood_s), one.begun))
-    return found
+            stood_s = after.begun - max(waits_from, before.last_seen)
+            all_standstills.append(Standstill(queue, max(0.0, stood_s), after.begun))
+    return all_standstills
 
 
 def longest_waits(
-    told: Story, since: float = -math.inf, until: float = math.inf
+    events: Story, since: float = -math.inf, until: float = math.inf
 ) -> dict[int, float]:
-    """Queue → the longest time that it stood still, whoever owned it, while a message asked
-    for in that time waited; seconds. Fails for a queue of which nothing was asked for in
-    it."""
+    """Return the longest time that each queue stood still while a message waited, in
+    seconds.
+
+    Only messages sent in the given time count, whoever owned the queue. Fails if nothing
+    was sent to a queue.
+    """
     longest: dict[int, float] = {}
-    for queue, handlings in told.by_queue().items():
-        for before, one in pairwise(handlings):
-            waits_from = told.waits_from(one)
+    for queue, handlings in events.by_queue().items():
+        for before, after in pairwise(handlings):
+            waits_from = events.waits_from(after)
             if since <= waits_from < until:
-                stood_s = one.begun - max(waits_from, before.last_seen)
+                stood_s = after.begun - max(waits_from, before.last_seen)
                 longest[queue] = max(longest.get(queue, 0.0), stood_s)
-    missing = {place.queue for place in told.sent} - longest.keys()
+    missing = {place.queue for place in events.sent} - longest.keys()
     assert longest and not missing, (
         f"nothing was sent to queues {sorted(missing)} in that time"
     )
@@ -282,16 +284,21 @@ def longest_waits(
 def no_standstill(
     calm: Sequence[Standstill], stormy: Sequence[Standstill], least_s: float = 0.5
 ) -> float:
-    """Checks that nothing in `stormy` is over max(twice the 99.9 % of `calm`, `least_s`);
-    that limit.
+    """Check that no standstill of `stormy` exceeds max(2 x p99.9 of `calm`, `least_s`).
+
+    Return that limit.
     """
     assert calm and stormy, f"{len(calm)} and {len(stormy)} messages: too little to compare"
-    limit_s = max(2 * percentile([one.seconds for one in calm], 99.9), least_s)
+    limit_s = max(
+        2 * percentile([standstill.seconds for standstill in calm], 99.9), least_s
+    )
     over = sorted(
-        (one for one in stormy if one.seconds > limit_s), key=lambda one: -one.seconds
+        (standstill for standstill in stormy if standstill.seconds > limit_s),
+        key=lambda standstill: -standstill.seconds,
     )
     wrong = [
-        f"queue {one.queue} for {one.seconds:.3f} s until {one.at:.3f}" for one in over
+        f"queue {standstill.queue} for {standstill.seconds:.3f} s until {standstill.at:.3f}"
+        for standstill in over
     ]
     _check(
         wrong, f"times a queue that did not move stood still for more than {limit_s:.3f} s"
@@ -300,8 +307,8 @@ def no_standstill(
 
 
 class Move(NamedTuple):
-    """A queue went from one member to another. `deaths`: how many owners in between died or
-    never showed.
+    """A queue moved from one member to another. `deaths`: owners in between that died or
+    never appeared.
     """
 
     queue: int
@@ -311,184 +318,189 @@ class Move(NamedTuple):
     deaths: int
 
 
-def moves(told: Story, *, patience_s: float) -> list[Move]:
-    """Every change of owner that handlings show.
+def moves(events: Story, *, patience_s: float) -> list[Move]:
+    """Return all changes of owner that handlings show.
 
-    The pause counts from when the last owner's work was done, or the next message asked
-    for, to the first start under the new owner. An epoch that nobody handled under counts
-    as a death if nobody acquired it, or who did had died, and if somebody had died within
-    `patience_s` seconds before the queue went on.
+    The pause runs from when the last owner had finished, or the next message was sent, to
+    the first handling under the new owner. An epoch without handlings counts as a death if
+    no member acquired it, or the one that did had died, and if a member had died within
+    `patience_s` seconds before the queue moved on.
     """
-    gains = {(one.queue, one.epoch): one.member for one in told.gains}
-    found = []
-    for queue, handlings in told.by_queue().items():
+    gains = {(gain.queue, gain.epoch): gain.member for gain in events.gains}
+    all_moves = []
+    for queue, handlings in events.by_queue().items():
         epoch: list[Handling] = []
         for before, after in pairwise(handlings):
             epoch.append(before)
             if before.epoch >= after.epoch:
                 continue
-            # What was in flight may end late.
+            # A handler in flight may end after the move.
             done = max(
-                one.last_seen if one.last_seen <= after.begun else one.begun
-                for one in epoch
+                handling.last_seen if handling.last_seen <= after.begun else handling.begun
+                for handling in epoch
             )
             epoch = []
-            pause_s = max(0.0, after.begun - max(done, told.waits_from(after)))
+            pause_s = max(0.0, after.begun - max(done, events.waits_from(after)))
             unseen = [
                 gains.get((queue, epoch)) for epoch in range(before.epoch + 1, after.epoch)
             ]
-            deaths = _deaths(told, [before.member, *unseen], after.begun, done - patience_s)
-            found.append(Move(queue, before, after, pause_s, deaths))
-    return found
+            deaths = _deaths(
+                events, [before.member, *unseen], after.begun, done - patience_s
+            )
+            all_moves.append(Move(queue, before, after, pause_s, deaths))
+    return all_moves
 
 
-def _deaths(told: Story, owners: Sequence[str | None], at: float, since: float) -> int:
-    """How many of these owners were dead by `at`; None is one that never showed."""
-    someone_died = any(since <= death <= at for death in told.deaths.values())
-    return sum(someone_died if one is None else told.dead_by(one, at) for one in owners)
+def _deaths(events: Story, owners: Sequence[str | None], at: float, since: float) -> int:
+    """Return how many of these owners were dead by `at`. None is an owner that never
+    appeared.
+    """
+    any_death = any(since <= death <= at for death in events.deaths.values())
+    return sum(
+        any_death if owner is None else events.dead_by(owner, at) for owner in owners
+    )
 
 
 class Pauses(NamedTuple):
-    """Pauses in seconds of queues that were handed over, and of those whose owner had died."""
+    """Pauses in seconds of queues that were handed over, and of queues whose owner had
+    died.
+    """
 
     handed_over: list[float]
     after_death: list[float]
 
 
-def pauses(told: Story, *, session_s: float, hand_over_s: float = 3.0) -> Pauses:
-    """Checks that 99 % of the queues handed over pause for less than `hand_over_s` seconds,
-    and those of dead owners for less than session timeout + `hand_over_s`, for each that
-    died one after the other."""
-    all_moves = moves(told, patience_s=session_s + hand_over_s)
-    handed = sorted(one.pause_s for one in all_moves if not one.deaths)
-    dead = [one for one in all_moves if one.deaths]
+def pauses(events: Story, *, session_s: float, hand_over_s: float = 3.0) -> Pauses:
+    """Check the pauses of queues that moved.
+
+    99 % of the queues handed over must pause less than `hand_over_s` seconds. Queues of
+    dead owners must pause less than session timeout + `hand_over_s` for each owner that
+    died in turn.
+    """
+    all_moves = moves(events, patience_s=session_s + hand_over_s)
+    handed = sorted(move.pause_s for move in all_moves if not move.deaths)
+    dead = [move for move in all_moves if move.deaths]
     wrong = [
-        described(one) for one in dead if one.pause_s > one.deaths * (session_s + hand_over_s)
+        described(move) for move in dead if move.pause_s > move.deaths * (session_s + hand_over_s)
     ]  # fmt: skip
     if handed and percentile(handed, 99) >= hand_over_s:
         slow = sorted(
-            (one for one in all_moves if not one.deaths), key=lambda one: -one.pause_s
+            (move for move in all_moves if not move.deaths), key=lambda move: -move.pause_s
         )
-        wrong += [described(one) for one in slow if one.pause_s >= hand_over_s]
+        wrong += [described(move) for move in slow if move.pause_s >= hand_over_s]
     _check(wrong, "moves of a queue took too long")
-    return Pauses(handed, sorted(one.pause_s for one in dead))
+    return Pauses(handed, sorted(move.pause_s for move in dead))
 
 
-def described(one: Move) -> str:
-    """A move in words."""
+def described(move: Move) -> str:
+    """Return a description of a move."""
     return (
-        f"queue {one.queue}: {one.pause_s:.3f} s from {one.before.member} (epoch "
-        f"{one.before.epoch}, until "
-        f"{one.before.last_seen:.3f}) to {one.after.member} (epoch {one.after.epoch}, from "
-        f"{one.after.begun:.3f}), {one.deaths} deaths"
+        f"queue {move.queue}: {move.pause_s:.3f} s from {move.before.member} (epoch "
+        f"{move.before.epoch}, until "
+        f"{move.before.last_seen:.3f}) to {move.after.member} (epoch {move.after.epoch}, from "
+        f"{move.after.begun:.3f}), {move.deaths} deaths"
     )
 
 
 def nobody_moved(
-    told: Story, since: float, until: float, *, but: Iterable[str] = ()
+    events: Story, since: float, until: float, *, but: Iterable[str] = ()
 ) -> int:
-    """Checks that no queue got a new owner or epoch in that time, except by the members
+    """Check that no queue got a new owner or epoch in that time, except by the members
     `but`.
 
-    Returns how many handlings there were.
+    Return the number of handlings in that time.
     """
     wrong = [
-        f"queue {one.queue} went to {one.member} (epoch {one.epoch}) at {one.at - since:.3f} s"
-        for one in told.gains
-        if since <= one.at < until and one.member not in but
+        f"queue {gain.queue} went to {gain.member} (epoch {gain.epoch}) at "
+        f"{gain.at - since:.3f} s"
+        for gain in events.gains
+        if since <= gain.at < until and gain.member not in but
     ]
-    inside = [one for one in told.handlings if since <= one.begun < until]
+    inside = [handling for handling in events.handlings if since <= handling.begun < until]
     _check(wrong, "times a queue moved although nobody had come or gone")
     assert inside, "nothing was handled in that time, which proves nothing"
     return len(inside)
 
 
-def kept_ids(told: Story, members: Iterable[str]) -> None:
-    """Checks that these members had one consumer id from first to last: nobody was expired
-    or replaced.
-    """
+def kept_ids(events: Story, members: Iterable[str]) -> None:
+    """Check that each member kept one consumer id, so that none was expired or replaced."""
     wrong = [
-        f"{name}: {told.joins.get(name, [])}"
+        f"{name}: {events.joins.get(name, [])}"
         for name in members
-        if len(told.joins.get(name, [])) != 1
+        if len(events.joins.get(name, [])) != 1
     ]
     _check(wrong, "members did not keep their consumer id")
 
 
-def receipts(told: Story, since: float, until: float) -> list[float]:
-    """How long each send that was asked for in that time waited for its receipt."""
+def receipts(events: Story, since: float, until: float) -> list[float]:
+    """Return how long each send of that time waited for its receipt."""
     return [
-        one.confirmed - one.asked
-        for one in told.sent.values()
-        if since <= one.asked < until
+        sent.confirmed - sent.asked
+        for sent in events.sent.values()
+        if since <= sent.asked < until
     ]
 
 
-def journeys(told: Story, since: float, until: float) -> list[float]:
-    """How long after the asking each message sent in that time was first given to a
-    handler, if it was.
-    """
+def journeys(events: Story, since: float, until: float) -> list[float]:
+    """Return how long each message sent in that time took to its first handler."""
     first: dict[Place, float] = {}
-    for one in told.handlings:  # by begun
-        first.setdefault(one.place, one.begun)
-    sent = [
-        one
-        for one in told.sent.values()
-        if since <= one.asked < until and one.place in first
+    for handling in events.handlings:  # by begun
+        first.setdefault(handling.place, handling.begun)
+    sent_messages = [
+        sent
+        for sent in events.sent.values()
+        if since <= sent.asked < until and sent.place in first
     ]
-    return [first[one.place] - one.asked for one in sent]
+    return [first[sent.place] - sent.asked for sent in sent_messages]
 
 
 def undisturbed(
-    told: Story, calm: tuple[float, float], ill: tuple[float, float], least_s: float
+    events: Story, calm: tuple[float, float], ill: tuple[float, float], least_s: float
 ) -> str:
-    """Checks that p99 of receipts, ways to the handler in `ill` is at most max(2 x
-    `calm`'s, `least_s`).
+    """Check that p99 of receipts and of journeys in `ill` is at most max(2 x `calm`'s,
+    `least_s`).
     """
-    said, wrong = [], []
-    for what, ways in (("receipts", receipts), ("ways to the handler", journeys)):
-        before, during = (percentile(ways(told, *times), 99) for times in (calm, ill))
-        said.append(f"{what} p99 {before * 1000:.0f} ms, then {during * 1000:.0f} ms")
+    figures, wrong = [], []
+    for name, measure in (("receipts", receipts), ("ways to the handler", journeys)):
+        before, during = (percentile(measure(events, *times), 99) for times in (calm, ill))
+        figures.append(f"{name} p99 {before * 1000:.0f} ms, then {during * 1000:.0f} ms")
         if during > max(2 * before, least_s):
-            wrong.append(said[-1])
+            wrong.append(figures[-1])
     _check(wrong, "times of a node that was well were disturbed")
-    return "; ".join(said)
+    return "; ".join(figures)
 
 
 def hand_over_limit(
-    told: Story, since: float, until: float, *, least_s: float = 3.0
+    events: Story, since: float, until: float, *, least_s: float = 3.0
 ) -> float:
-    """How long a hand-over may take: `least_s`, more only where the calm shows that
-    requests are slow.
+    """Return how long a hand-over may take: `least_s`, more only if requests are slow in
+    calm times.
     """
-    return max(least_s, STEPS * percentile(receipts(told, since, until), 99.9))
+    return max(least_s, STEPS * percentile(receipts(events, since, until), 99.9))
 
 
-def no_errors(told: Story, *, starved: bool = False) -> int:
-    """Checks that no application saw an error; how many sends were given up.
+def no_errors(events: Story, *, starved: bool = False) -> int:
+    """Check that no application got an error. Return the number of sends that timed out.
 
-    `starved`: a send may end with the end of its time, since the scenario leaves little of
-    it to a node.
+    `starved`: sends may time out, because the scenario leaves a node little time.
     """
     _check(
-        told.errors + (told.given_up if not starved else []),
+        events.errors + (events.given_up if not starved else []),
         "errors were seen by applications",
     )
-    return len(told.given_up)
+    return len(events.given_up)
 
 
-def sender_was_free(told: Story, since: float, until: float, *, limit_s: float) -> float:
-    """Checks that asking for a send never kept the sender for longer than `limit_s`; the
-    longest time.
-    """
-    took = [one.took_s for one in told.sent.values() if since <= one.asked < until]
+def sender_was_free(events: Story, since: float, until: float, *, limit_s: float) -> float:
+    """Check that no call of send blocked longer than `limit_s`. Return the longest time."""
+    took = [sent.took_s for sent in events.sent.values() if since <= sent.asked < until]
     longest_s = max(took, default=0.0)
     assert longest_s <= limit_s, f"a send kept the application for {longest_s:.3f} s"
     return longest_s
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """The smallest value that `share` per cent of all are not above (nearest rank).
+    """Return the smallest value that `share` per cent of all do not exceed (nearest rank).
 
     >>> percentile([4, 1, 3, 2], 50), percentile([4, 1, 3, 2], 99)
     (2, 4)
@@ -498,7 +510,7 @@ def percentile(values: Sequence[float], share: float) -> float:
 
 
 def spread(seconds: Sequence[float]) -> str:
-    """The figures of a list of times.
+    """Return the figures of a list of times as a text.
 
     >>> spread([0.1, 0.2])
     '2: median 100, p99 200, p99.9 200, longest 200 ms'
@@ -512,5 +524,5 @@ def spread(seconds: Sequence[float]) -> str:
     )
 
 
-def _check(wrong: Sequence[str], what: str) -> None:
-    assert not wrong, f"{len(wrong)} {what}:\n  " + "\n  ".join(wrong[:SHOWN])
+def _check(wrong: Sequence[str], problem: str) -> None:
+    assert not wrong, f"{len(wrong)} {problem}:\n  " + "\n  ".join(wrong[:SHOWN])

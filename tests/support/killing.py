@@ -1,4 +1,4 @@
-"""A process that is killed with signal 9 before its first statement, its second, …"""
+"""A process that is killed by SIGKILL before its first statement, its second, and so on."""
 
 from __future__ import annotations
 
@@ -15,9 +15,11 @@ MOST_STEPS = 60
 
 
 def killed_step_by_step(act: Callable[[], object]) -> int:
-    """Runs `act` in a child that dies before its n-th statement on a node, n = 1, 2, …
-    until it comes through; how often it died. A child has connections of its own, and none
-    to metadata."""
+    """Run `act` in a child that is killed before its n-th statement on a node, n = 1, 2, …
+
+    Return how often it died before it ended. A child has its own connections to nodes and
+    none to metadata.
+    """
     for step in range(1, MOST_STEPS):
         child = os.fork()
         if child == 0:
@@ -31,17 +33,17 @@ def killed_step_by_step(act: Callable[[], object]) -> int:
 
 
 def _be_killed(step: int, act: Callable[[], object]) -> None:
-    node_pools._nodes.clear()  # the parent's connections are the parent's
-    left = step
+    node_pools._nodes.clear()  # a child must not use the parent's connections
+    statements_left = step
 
     def count(text: str | bytes) -> None:
-        nonlocal left
+        nonlocal statements_left
         start = text if isinstance(text, str) else text[:11].decode()
-        # of a session that is only being made
+        # statements that only set up a session
         if start.startswith(("SET SESSION", "PRAGMA")):
             return
-        left -= 1
-        if left == 0:
+        statements_left -= 1
+        if statements_left == 0:
             os.kill(os.getpid(), signal.SIGKILL)
 
     try:
@@ -66,8 +68,8 @@ def _count_mysql(count: Callable[[str | bytes], None]) -> None:
 def _count_sqlite(count: Callable[[str | bytes], None]) -> None:
     begin = SqliteSession.__init__
 
-    def traced(session: SqliteSession, **given: Any) -> None:
-        begin(session, **given)
+    def traced(session: SqliteSession, **arguments: Any) -> None:
+        begin(session, **arguments)
         session._db.set_trace_callback(count)
 
     SqliteSession.__init__ = traced  # type: ignore[method-assign]

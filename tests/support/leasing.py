@@ -1,4 +1,4 @@
-"""A share group on real tables: topic `orders`, group `mails`, and its members, without
+"""A share group on real tables: topic `orders`, group `mails` and its members, without
 HTTP.
 """
 
@@ -12,8 +12,8 @@ from messagestore.pool import node_pools
 from messagestore.produce.publish import publish
 from messagestore.shares import finishing, known_queues, leasing, upkeep
 from messagestore.shares.delivering import Leased
-from messagestore.shares.finishing import Done, Recorded
-from messagestore.shares.leasing import Shared, Wanted
+from messagestore.shares.finishing import GrantReport, ReportOutcome
+from messagestore.shares.leasing import LeaseResult, MessageRequest
 from messagestore.tables import reader_sql
 from messagestore.tables.shares import run_sql
 from messagestore.tables.shares.run_sql import Run
@@ -27,14 +27,14 @@ ME = actors.command("test")
 
 
 def made(*, queues: int = 1) -> list[int]:
-    """Makes the topic; the ids of its queues."""
+    """Create the topic and return the ids of its queues."""
     state = topics.create(name="orders", queues=queues, actor=ME)
     snapshot.refresh()
-    return [one.queue.queue for one in state.queues]
+    return [topic_queue.queue.queue for topic_queue in state.queues]
 
 
 def member(name: str = "one", **settings: Any) -> ConsumerId:
-    """A member of the group, which it makes if it has to."""
+    """Join the group, which is created if necessary."""
     joined = membership.join(
         group="mails",
         name=name,
@@ -49,71 +49,71 @@ def member(name: str = "one", **settings: Any) -> ConsumerId:
 
 
 def send(*bodies: str, **more: Any) -> None:
-    """Sends to the topic."""
+    """Send messages to the topic."""
     messages = [NewMessage(body=body.encode(), **more) for body in bodies]
     publish(topic="orders", messages=messages, batch_id=None, actor=ME)
 
 
-def asked(who: ConsumerId, **wanted: Any) -> Shared:
-    """The whole answer to a member that asks for runs."""
-    given = {"topics": (), "max_messages": 100, "max_bytes": 1 << 20, **wanted}
-    return leasing.lease(consumer=who, wanted=Wanted(**given))
+def asked(who: ConsumerId, **wanted: Any) -> LeaseResult:
+    """Ask for runs as a member, and return the whole answer."""
+    arguments = {"topics": (), "max_messages": 100, "max_bytes": 1 << 20, **wanted}
+    return leasing.lease(consumer=who, request=MessageRequest(**arguments))
 
 
 def lease(who: ConsumerId, **wanted: Any) -> list[Leased]:
-    """The runs that a member gets."""
+    """Return the runs that a member gets."""
     return asked(who, **wanted).runs
 
 
 def offsets(runs: list[Leased]) -> list[int]:
-    """The offsets of the messages of some runs."""
-    return [row[ROW_OFFSET] for one in runs for row in one.rows]
+    """Return the offsets of the messages of runs."""
+    return [row[ROW_OFFSET] for leased in runs for row in leased.rows]
 
 
-def report(who: ConsumerId, one: Leased, **said: Any) -> str:
-    """The state of a report on a run."""
-    done = Done(one.queue, one.run.first, one.run.grant.text, **said)
+def report(who: ConsumerId, leased: Leased, **said: Any) -> str:
+    """Report on a run and return the resulting state."""
+    done = GrantReport(leased.queue, leased.run.first, leased.run.grant.text, **said)
     (recorded,) = record(who, done)
     return recorded.state
 
 
-def record(who: ConsumerId, *reports: Done) -> list[Recorded]:
-    """What comes of some reports."""
-    return finishing.record(consumer=who, group=leasing.group_of(who), reports=reports)
+def record(who: ConsumerId, *reports: GrantReport) -> list[ReportOutcome]:
+    """Report on several runs and return the results."""
+    return finishing.record(consumer=who, group=leasing.find_group(who), reports=reports)
 
 
-def end_leases(one: Leased) -> None:
-    """Lets the lease of a run be over, as if its time had passed."""
-    with node_pools.node_of(one.queue).writing() as session:
+def end_leases(leased: Leased) -> None:
+    """Expire the lease of a run, as if its time had passed."""
+    with node_pools.node_of(leased.queue).writing() as session:
         run_sql.end_leases(
             session,
             group_id=snapshot.find_group("mails").id,
-            queue=one.queue,
-            first=one.run.first,
+            queue=leased.queue,
+            first=leased.run.first,
         )
     forget()
 
 
 def forget() -> None:
-    """Knows nothing of the queues any more, like another process, or a second later."""
+    """Drop the cached state of queues, as in another process or a second later."""
     known_queues._known.clear()
     known_queues._missing.clear()
 
 
 def runs(queue: int) -> list[Run]:
-    """The runs of the group as the node has them."""
+    """Return the runs of the group from the node."""
     group_id = snapshot.find_group("mails").id
     with node_pools.node_of(queue).reading() as session:
         return [
-            one.run
-            for one in run_sql.list_runs(
+            queue_run.run
+            for queue_run in run_sql.list_runs(
                 session, group_id=group_id, queues=[queue], most=10_000
             )
         ]
 
 
 def committed(queue: int) -> int | None:
-    """The committed offset, brought up to date."""
+    """Return the committed offset, after committing finished messages."""
     upkeep.commit_touched()
     group_id = snapshot.find_group("mails").id
     with node_pools.node_of(queue).reading() as session:

@@ -1,13 +1,13 @@
-"""A TCP link between two parts of the system that a test can cut, hold, slow down, or rob
-of its answers.
+"""A TCP link between two parts of the system that a test can cut, hold or slow down, and
+whose answers it can drop.
 
     with Link(port, mysql=True).running() as link:      # clients connect to link.port
-        link.hold(); link.restore()                     # what holds until restore()
-        link.cut(), link.half_close()                   # what happens at once, to all connections
-        lost = link.lose_answers(match=b"INSERT")       # waits for a request; lost.hit says when
+        link.hold(); link.restore()                     # lasts until restore()
+        link.cut(), link.half_close()                   # happens at once, to all connections
+        lost = link.lose_answers(match=b"INSERT")       # waits for a request; sets lost.hit
 
-Nothing here is left to chance: schedules choose, by their seed. One thread with an event
-loop serves all connections of a link.
+Faults are not random here: schedules choose them by a seed. One thread with an event loop
+serves all connections of a link.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tests.support.mysql_answers import MySqlAnswers
 
 T = TypeVar("T")
 PIECE = 1 << 16
-QUIET_S = 0.05  # an answer that is not MySQL's is over when nothing has come for so long
+QUIET_S = 0.05  # an answer of another protocol has ended after such a pause
 LONGEST_MATCH = 256
 LOSE, CUT_AFTER, CUT_BETWEEN = (
     "lose answers",
@@ -38,11 +38,10 @@ _GONE = (OSError, asyncio.IncompleteReadError)
 
 @dataclass
 class Fault:
-    """Waits for `count` requests that hold `match`; `hit` is set when it has struck so
-    often.
+    """Strikes at `count` requests that contain `match`. `hit` is set after the last strike.
 
-    `after`: how much of the answer is passed on, in bytes, or in results of a MySQL answer,
-    and then `more` bytes.
+    `after`: how much of the answer is passed on, in bytes or in results of a MySQL answer;
+    then `more` bytes.
     """
 
     kind: str
@@ -58,14 +57,14 @@ class Fault:
         self.left = self.count
 
     def strike(self) -> None:
-        """Notes that it has struck."""
+        """Record a strike."""
         self.hits += 1
         if self.hits >= self.count:
             self.hit.set()
 
 
 class Link:
-    """Listens on 127.0.0.1 and passes everything on to `target`; `mysql`: that speaks
+    """Listens on 127.0.0.1 and passes everything on to `target`. `mysql`: the traffic is
     MySQL's protocol.
     """
 
@@ -80,84 +79,84 @@ class Link:
 
     @property
     def url(self) -> str:
-        """The URL of a broker behind it."""
+        """The URL of the broker behind the link."""
         return f"http://127.0.0.1:{self.port}"
 
     @contextmanager
     def running(self) -> Iterator[Link]:
-        """Serves until the end of the block."""
+        """Serve during the block."""
         self.open = asyncio.Event()
         self.open.set()
         thread = threading.Thread(
             target=self._loop.run_forever, name=self.name, daemon=True
         )
         thread.start()
-        server = self._do(self._serve())
+        server = self._run(self._serve())
         try:
             yield self
         finally:
-            self._do(self._end(server))
+            self._run(self._end(server))
             self._loop.call_soon_threadsafe(self._loop.stop)
             thread.join(10)
             self._loop.close()
 
     def hold(self) -> None:
-        """Takes connections and passes nothing on, in either direction."""
-        self._now(self.open.clear)
+        """Accept connections, but pass nothing on in either direction."""
+        self._call(self.open.clear)
 
     def refuse(self) -> None:
-        """Cuts all connections and answers new ones with RST."""
+        """Cut all connections and answer new ones with RST."""
         self.refuses = True
         self.cut()
 
     def slow_down(self, seconds: float) -> None:
-        """Passes everything on so much later, piece by piece."""
+        """Delay everything, piece by piece."""
         self.delay_s = seconds
 
     def restore(self) -> None:
-        """Passes everything on again, and forgets faults that have not struck."""
+        """Pass everything on again, and drop faults that have not struck."""
 
         def restored() -> None:
             self.armed.clear()
             self.delay_s, self.refuses = 0.0, False
             self.open.set()
 
-        self._now(restored)
+        self._call(restored)
 
     def cut(self) -> int:
-        """Ends all connections with RST; how many."""
-        return self._now(lambda: sum(one.reset() for one in list(self.connections)))
+        """End all connections with RST. Return their number."""
+        return self._call(
+            lambda: sum(connection.reset() for connection in list(self.connections))
+        )
 
     def half_close(self) -> int:
-        """Ends the direction of the answers, as a server does that shuts down; requests
-        still go through.
-        """
-        return self._now(lambda: sum(one.end_answers() for one in list(self.connections)))
+        """End the direction of answers, as a server does at shutdown. Requests still pass."""
+        return self._call(
+            lambda: sum(connection.end_answers() for connection in list(self.connections))
+        )
 
     def lose_answers(self, count: int = 1, match: bytes = b"") -> Fault:
-        """The next requests go through and are done; their answers never come, and the
-        connection breaks.
-        """
+        """Let the next requests pass, but drop their answers and break the connection."""
         return self._arm(Fault(LOSE, match, count))
 
     def cut_answer(self, after: int, count: int = 1, match: bytes = b"") -> Fault:
-        """The next answers end after so many bytes."""
+        """End the next answers after this number of bytes."""
         return self._arm(Fault(CUT_AFTER, match, count, after))
 
     def cut_between_results(
         self, after: int = 1, *, more: int = 0, count: int = 1, match: bytes = b""
     ) -> Fault:
-        """The next answers that have more results than `after` end behind that one, or
-        `more` bytes on.
+        """End the next answers with more than `after` results behind that result, or `more`
+        bytes later.
 
-        The driver takes an end inside the columns of a later result for the end of the
-        whole answer.
+        The driver takes an end inside the columns of a later result as the end of the whole
+        answer.
         """
         assert self.mysql, "only MySQL answers with several results"
         return self._arm(Fault(CUT_BETWEEN, match, count, after, more))
 
     def take(self, request: bytes) -> Fault | None:
-        """The fault that a request meets; in the link's own thread."""
+        """Return the fault that a request meets. Called in the thread of the link."""
         for fault in self.armed:
             if fault.left and fault.match in request:
                 fault.left -= 1
@@ -165,16 +164,16 @@ class Link:
         return None
 
     def _arm(self, fault: Fault) -> Fault:
-        self._now(lambda: self.armed.append(fault))
+        self._call(lambda: self.armed.append(fault))
         return fault
 
-    def _now(self, act: Callable[[], T]) -> T:
+    def _call(self, act: Callable[[], T]) -> T:
         async def acted() -> T:
             return act()
 
-        return self._do(acted())
+        return self._run(acted())
 
-    def _do(self, work: Awaitable[T]) -> T:
+    def _run(self, work: Awaitable[T]) -> T:
         async def done() -> T:
             return await work
 
@@ -187,16 +186,16 @@ class Link:
 
     async def _end(self, server: asyncio.Server) -> None:
         server.close()
-        mine = [one for one in asyncio.all_tasks() if one is not asyncio.current_task()]
-        for one in mine:
-            one.cancel()
-        await asyncio.gather(*mine, return_exceptions=True)
+        tasks = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _accept(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
         client = _End(reader, writer)
-        server = await self._reached()
+        server = await self._connect_target()
         if server is None:
             client.reset()
             return
@@ -205,12 +204,12 @@ class Link:
         try:
             await connection.run()
         except asyncio.CancelledError:
-            return  # at the end of the link; who called this would take it for an error
+            return  # at the end of the link; asyncio would log it as an error
         finally:
             self.connections.discard(connection)
 
-    async def _reached(self) -> _End | None:
-        """The other end of a new connection; None if there is to be none."""
+    async def _connect_target(self) -> _End | None:
+        """Connect to the target. Return None if the connection is refused."""
         if not self.refuses:
             await self.open.wait()
         try:
@@ -236,14 +235,14 @@ class _End:
             await self.writer.drain()
 
     def end(self) -> None:
-        """FIN."""
+        """Send FIN."""
         if not self.ended:
             self.ended = True
             with suppress(*_GONE, RuntimeError):
                 self.writer.write_eof()
 
     def reset(self) -> None:
-        """RST, and what was not yet sent is dropped."""
+        """Send RST and drop unsent data."""
         self.ended = True
         with suppress(*_GONE):
             self.writer.get_extra_info("socket").setsockopt(
@@ -263,7 +262,7 @@ class _Connection:
         self.parser = MySqlAnswers() if link.mysql else None
 
     async def run(self) -> None:
-        """Until its end."""
+        """Pass everything on until the end."""
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._requests())
@@ -271,29 +270,29 @@ class _Connection:
         except* _GONE:
             pass
         finally:
-            # the connection ended before the fault could strike: the next one may
+            # The connection ended before the fault could strike; another request meets it.
             if self.fault is not None:
                 self.fault.left += 1
             self.client.writer.close()
             self.server.writer.close()
 
     def reset(self) -> int:
-        """RST to both sides."""
+        """Send RST to both sides."""
         self.client.reset()
         self.server.reset()
         return 1
 
     def end_answers(self) -> int:
-        """FIN to the client."""
+        """Send FIN to the client."""
         self.client.end()
         return 1
 
     async def _requests(self) -> None:
         while data := await self.client.reader.read(PIECE):
             await self._pass()
-            seen = self.tail + data
-            self.tail = seen[-LONGEST_MATCH:]
-            if self.fault is None and (fault := self.link.take(seen)):
+            recent = self.tail + data
+            self.tail = recent[-LONGEST_MATCH:]
+            if self.fault is None and (fault := self.link.take(recent)):
                 self.fault, self.answered, self.tail = fault, 0, b""
             await self.server.write(data)
         self.server.end()
@@ -302,20 +301,22 @@ class _Connection:
         while data := await self.server.reader.read(PIECE):
             await self._pass()
             ends = list(self.parser.feed(data)) if self.parser else []
-            over = bool(ends) and not ends[-1].more
+            answer_ended = bool(ends) and not ends[-1].more
             if self.fault is None:
                 await self.client.write(data)
             elif self.fault.kind == LOSE:
-                await self._lose(over)
+                await self._lose(answer_ended)
             elif self.fault.kind == CUT_AFTER:
-                await self._cut(data, self.fault.after - self.answered, len(data), over)
+                await self._cut(
+                    data, self.fault.after - self.answered, len(data), answer_ended
+                )
             else:
-                inner = [one.at for one in ends if one.more]
+                inner = [end.at for end in ends if end.more]
                 index = self.fault.after - self.answered - 1
                 at = len(data) + 1
                 if index < len(inner):
                     at = min(inner[index] + self.fault.more, len(data))
-                await self._cut(data, at, len(inner), over)
+                await self._cut(data, at, len(inner), answer_ended)
         self.client.end()
 
     async def _pass(self) -> None:
@@ -324,14 +325,14 @@ class _Connection:
         await self.link.open.wait()
 
     async def _lose(self, over: bool) -> None:
-        """Drops an answer; once it is whole, both connections break."""
+        """Drop an answer. When it is complete, break both connections."""
         assert self.fault is not None
         if not over and self.parser is not None:
             return
         with suppress(TimeoutError):
             while self.parser is None and await self._piece():
                 pass
-        self._struck(self.fault)
+        self._strike(self.fault)
         self.reset()
 
     async def _piece(self) -> bytes:
@@ -339,14 +340,14 @@ class _Connection:
             return await self.server.reader.read(PIECE)
 
     async def _cut(self, data: bytes, at: int, count: int, over: bool) -> None:
-        """Passes an answer on up to `at`. One that is over before that meets no fault: the
-        next one may.
+        """Pass an answer on up to `at`. If it ends earlier, the fault waits for the next
+        answer.
         """
         fault = self.fault
         assert fault is not None
         if at <= len(data):
             await self.client.write(data[:at])
-            self._struck(fault)
+            self._strike(fault)
             self.client.end()
             self.server.reset()
             raise ConnectionAbortedError
@@ -355,6 +356,6 @@ class _Connection:
         if over:
             self.fault, fault.left = None, fault.left + 1
 
-    def _struck(self, fault: Fault) -> None:
+    def _strike(self, fault: Fault) -> None:
         fault.strike()
         self.fault = None

@@ -1,4 +1,4 @@
-"""What consumers have printed so far: the only thing that tests of delivery believe."""
+"""The messages that consumers have printed: the only evidence in tests of delivery."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class Place(NamedTuple):
 
 
 class Tail:
-    """The lines of a file that another process still writes; a last one without an end does
-    not count yet.
+    """The lines of a file that another process is writing. An incomplete last line does not
+    count.
     """
 
     def __init__(self, path: Path) -> None:
@@ -29,7 +29,7 @@ class Tail:
         self._read = 0
 
     def follow(self) -> list[dict[str, Any]]:
-        """All lines so far."""
+        """Return all lines so far."""
         if self.path.exists() and self.path.stat().st_size > self._read:
             with self.path.open("rb") as file:
                 file.seek(self._read)
@@ -41,48 +41,48 @@ class Tail:
         return self.lines
 
     def note(self, new: list[dict[str, Any]]) -> None:
-        """Looks at lines that were just read."""
+        """Process lines that were just read."""
 
 
 class Log(Tail):
-    """Lines of which each is about one message."""
+    """A file whose lines are each about one message."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
-        self.known: set[Place] = set()
+        self.seen_places: set[Place] = set()
 
     def note(self, new: list[dict[str, Any]]) -> None:
-        """Remembers which messages there were."""
-        self.known.update(Place(line["queue"], line["offset"]) for line in new)
+        """Collect the messages."""
+        self.seen_places.update(Place(line["queue"], line["offset"]) for line in new)
 
     def places(self) -> list[Place]:
-        """The messages in the order they were printed."""
+        """Return the messages in the order in which they were printed."""
         return [Place(line["queue"], line["offset"]) for line in self.follow()]
 
     def first_offsets(self) -> dict[int, int]:
-        """Queue → the offset that came first."""
+        """Return the first printed offset of each queue."""
         return {place.queue: place.offset for place in reversed(self.places())}
 
     def next_offsets(self) -> dict[int, int]:
-        """Queue → the offset behind the last one printed."""
+        """Return the offset after the last printed one of each queue."""
         return {place.queue: place.offset + 1 for place in self.places()}
 
     def wait_for(self, count: int, *, stall_s: float = 60.0) -> None:
-        """Waits until there are so many lines."""
+        """Wait until there are `count` lines."""
         await_count(lambda: len(self.follow()), count, stall_s=stall_s)
 
 
 def distinct(logs: Iterable[Log]) -> int:
-    """How many different messages the logs hold."""
-    known: set[Place] = set()
+    """Return the number of different messages in the logs."""
+    places: set[Place] = set()
     for log in logs:
         log.follow()
-        known |= log.known
-    return len(known)
+        places |= log.seen_places
+    return len(places)
 
 
 def await_count(counted: Callable[[], int], count: int, *, stall_s: float = 60.0) -> None:
-    """Waits until `counted()` is at least `count`; fails when it stands still for `stall_s`
+    """Wait until `counted()` is at least `count`. Fails if it does not change for `stall_s`
     seconds.
     """
     state = [-1.0, time.monotonic()]
@@ -101,6 +101,6 @@ def await_count(counted: Callable[[], int], count: int, *, stall_s: float = 60.0
 
 
 def await_messages(logs: Iterable[Log], count: int, *, stall_s: float = 60.0) -> None:
-    """Waits until the logs together hold so many different messages."""
-    listed = list(logs)
-    await_count(lambda: distinct(listed), count, stall_s=stall_s)
+    """Wait until the logs together contain `count` different messages."""
+    all_logs = list(logs)
+    await_count(lambda: distinct(all_logs), count, stall_s=stall_s)

@@ -1,5 +1,5 @@
-"""A private server for tests, run by script/mariadb, or script/mysql if a version is
-chosen.
+"""A private database server for tests, run by script/mariadb, or by script/mysql if a
+version is chosen.
 """
 
 from __future__ import annotations
@@ -20,18 +20,16 @@ from tests.support.environment import ROOT, SERVER
 SCRIPT = ROOT / "script" / ("mysql" if SERVER else "mariadb")
 VERSION = ("--version", SERVER) if SERVER else ()
 ESTABLISHED = "01"  # as /proc/net/tcp has it
-# Options of a server that starts soon, and whose files take little of a memory that holds
-# them.
-# of MariaDB, of MySQL
+# Options for a quick start and small files, which may lie in memory: for MariaDB, for MySQL.
 LOG = ("--loose-innodb-log-file-size=64M", "--loose-innodb-redo-log-capacity=64M")
 SMALL = (*LOG, "--innodb-buffer-pool-size=128M")
-NO_BINLOG = (*SMALL, "--skip-log-bin")  # MySQL has a binary log unless told otherwise
+NO_BINLOG = (*SMALL, "--skip-log-bin")  # MySQL writes a binary log by default
 
 
 @dataclass(frozen=True)
 class MariaDB:
-    """A server: its URL's parts, SQL as its all-powerful user, fresh schemas, stop and
-    kill.
+    """A server: the parts of its URL, SQL as a user with all rights, fresh schemas, stop
+    and kill.
     """
 
     directory: Path
@@ -55,21 +53,21 @@ class MariaDB:
         return int((self.directory / "server.pid").read_text())
 
     def connect(self, **options: Any) -> Any:
-        """A new raw connection (mysqlclient), autocommit on."""
+        """Return a new raw connection (mysqlclient) with autocommit."""
         import MySQLdb
 
-        given = {
+        account = {
             "host": "127.0.0.1",
             "port": self.port,
             "user": "catmq",
             "password": self.password,
         }
-        return MySQLdb.connect(**given, autocommit=True, charset="utf8mb4", **options)
+        return MySQLdb.connect(**account, autocommit=True, charset="utf8mb4", **options)
 
     def execute(
         self, statement: str, arguments: Sequence[object] = ()
     ) -> list[tuple[Any, ...]]:
-        """Runs one statement on a connection of its own; its rows."""
+        """Run a statement on a connection of its own and return its rows."""
         connection = self.connect()
         try:
             cursor = connection.cursor()
@@ -80,7 +78,7 @@ class MariaDB:
 
     @contextmanager
     def schema(self) -> Iterator[str]:
-        """The name of a new empty schema, dropped at the end."""
+        """Create an empty schema for the block and yield its name."""
         name = f"test_{uuid.uuid4().hex[:12]}"
         self.execute(f"CREATE DATABASE {name} CHARACTER SET utf8mb4")
         try:
@@ -90,7 +88,7 @@ class MariaDB:
 
     @contextmanager
     def reader(self, schema: str) -> Iterator[tuple[str, str]]:
-        """(name, password) of an account that can only read one schema."""
+        """Create an account that can only read one schema, and yield (name, password)."""
         name, password = f"reader_{uuid.uuid4().hex[:12]}", uuid.uuid4().hex
         self.execute(f"CREATE USER {name}@'127.0.0.1' IDENTIFIED BY '{password}'")
         self.execute(f"GRANT SELECT ON {schema}.* TO {name}@'127.0.0.1'")
@@ -100,11 +98,11 @@ class MariaDB:
             self.execute(f"DROP USER {name}@'127.0.0.1'")
 
     def start(self) -> None:
-        """Starts the server again after stop() or a kill."""
+        """Start the server again after stop() or a kill."""
         start(self.directory, port=self.port, options=self.options, environ=self.environ)
 
     def stop(self) -> None:
-        """Ends the server cleanly."""
+        """Stop the server cleanly."""
         subprocess.run([SCRIPT, "stop", self.directory], check=True)
 
 
@@ -116,8 +114,8 @@ def start(
     options: Sequence[str] = (),
     environ: Mapping[str, str] = MappingProxyType({}),
 ) -> MariaDB:
-    """Starts a server; `options` are further ones of mariadbd, e.g. --log-bin, `environ`
-    its variables.
+    """Start a server. `options` are options of mariadbd such as --log-bin, `environ` its
+    variables.
     """
     if password:
         directory.mkdir(parents=True, exist_ok=True)
@@ -132,14 +130,16 @@ def start(
         "--",
         *options,
     ]
-    whole = {**os.environ, **environ}
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=whole)
-    assert done.returncode == 0, done.stderr
-    return MariaDB(directory, done.stdout.strip(), tuple(options), environ)
+    whole_environ = {**os.environ, **environ}
+    process = subprocess.run(
+        command, capture_output=True, text=True, check=False, env=whole_environ
+    )
+    assert process.returncode == 0, process.stderr
+    return MariaDB(directory, process.stdout.strip(), tuple(options), environ)
 
 
 def is_alive(server: MariaDB) -> bool:
-    """Whether the server's process runs."""
+    """Return True if the server's process runs."""
     try:
         stat = Path(f"/proc/{server.pid}/stat").read_text()
     except OSError:
@@ -148,8 +148,9 @@ def is_alive(server: MariaDB) -> bool:
 
 
 def is_connected(server: MariaDB) -> bool:
-    """Return True if a connection is open at its side: a killed server's threads end one by
-    one.
+    """Return True if a connection is open on the server's side.
+
+    The threads of a killed server end one by one.
     """
     end = f":{server.port:04X}"
     rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]

@@ -1,4 +1,4 @@
-"""A consumer that speaks raw HTTP."""
+"""A consumer that speaks plain HTTP."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.support.broker import Broker
 
 @dataclass
 class Member:
-    """A member of a group: what it was told, and its calls."""
+    """A member of a group: its assignment, and its calls."""
 
     broker: Broker
     path: str
@@ -22,7 +22,7 @@ class Member:
     def join(
         cls, broker: Broker, group: str = "readers", *, name: str = "c1", **more: Any
     ) -> Member:
-        """Registers; `topics` are subscribed to."""
+        """Register. `topics` are subscribed."""
         body = {"name": name, "incarnation": str(uuid.uuid4()), "sdk": "test", **more}
         return cls(
             broker,
@@ -31,30 +31,32 @@ class Member:
         )
 
     def heartbeat(self) -> Any:
-        """Says what it holds and takes over what it is told."""
+        """Report the owned queues and apply the assignment."""
         owned = [{"queue": queue, "epoch": epoch} for queue, epoch in self.owned.items()]
         body = {"generation": self.generation, "owned": owned}
-        told = self.broker.ok("POST", f"{self.path}/heartbeat", body)
-        self.generation = told["generation"]
-        self.owned = {one["queue"]: one["epoch"] for one in told["assigned"]}
-        return told
+        answer = self.broker.ok("POST", f"{self.path}/heartbeat", body)
+        self.generation = answer["generation"]
+        self.owned = {
+            assigned["queue"]: assigned["epoch"] for assigned in answer["assigned"]
+        }
+        return answer
 
     def acquire(self) -> Any:
-        """Acquires all it was told to own."""
+        """Acquire all assigned queues."""
         queues = [{"queue": queue, "epoch": epoch} for queue, epoch in self.owned.items()]
         return self.broker.ok("POST", f"{self.path}/acquire", {"queues": queues})["queues"]
 
     def position(self, queue: int, offset: int) -> dict[str, int]:
-        """A queue with its epoch and an offset, as pull and commit want it."""
+        """Return a queue with its epoch and an offset, as pull and commit take it."""
         return {"queue": queue, "epoch": self.owned[queue], "offset": offset}
 
     def pull(self, *positions: dict[str, int], **more: Any) -> Any:
-        """Pulls."""
+        """Pull messages."""
         body = {"generation": self.generation, "queues": list(positions), **more}
         return self.broker.ok("POST", f"{self.path}/pull", body)
 
     def commit(self, *positions: dict[str, int]) -> Any:
-        """Commits; the states in order."""
+        """Commit offsets and return the states in order."""
         results = self.broker.ok(
             "POST", f"{self.path}/commit", {"offsets": list(positions)}
         )["results"]
@@ -62,7 +64,7 @@ class Member:
 
 
 def reader(broker: Broker, **more: Any) -> Member:
-    """A member that has acquired every queue of topic `single`."""
+    """Join as a member that has acquired every queue of topic `single`."""
     member = Member.join(broker, topics=["single"], **more)
     member.heartbeat()
     member.acquire()

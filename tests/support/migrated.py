@@ -1,8 +1,8 @@
-"""Metadata databases that are migrated once for all tests: files of SQLite, copied wherever
-one is needed.
+"""Metadata databases that are migrated once for all tests: SQLite files, copied where they
+are needed.
 
-To migrate takes as long as many tests. The files are kept below .test until a migration or
-a package changes.
+Migrating takes as long as many tests. The files are kept in .test until a migration or a
+package changes.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from pathlib import Path
 from tests.support.environment import ROOT
 
 CACHE = ROOT / ".test" / "migrated"
-# All apps on both: an app whose tables are not on a database is recorded there, so nobody
-# looks again.
+# All apps on both: migrations of apps without tables on a database are recorded, too, so
+# that they are not examined again.
 ALIASES = {
     "metadata.sqlite3": ("migrate",),
     "jobs.sqlite3": ("migrate", "--database", "jobs"),
@@ -31,12 +31,10 @@ ALIASES = {
 
 
 def copy_to(directory: Path, *, prefix: str = "") -> None:
-    """Put migrated databases without rows into a directory, each with an incarnation of its
-    own.
-    """
+    """Copy migrated databases without rows into a directory, each with a new incarnation."""
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     for name in ALIASES:
-        shutil.copyfile(_made() / name, directory / f"{prefix}{name}")
+        shutil.copyfile(_migrated_files() / name, directory / f"{prefix}{name}")
         (directory / f"{prefix}{name}").chmod(0o600)
     with (
         closing(sqlite3.connect(directory / f"{prefix}metadata.sqlite3")) as database,
@@ -47,13 +45,13 @@ def copy_to(directory: Path, *, prefix: str = "") -> None:
         )
 
 
-def _made() -> Path:
-    """Return the directory of the migrated files, made by the first who asks."""
+def _migrated_files() -> Path:
+    """Return the directory of the migrated files. The first caller creates it."""
     CACHE.mkdir(parents=True, exist_ok=True)
-    made = CACHE / _state()
+    files = CACHE / _fingerprint()
     with (CACHE / "lock").open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if not made.exists():
+        if not files.exists():
             draft = Path(tempfile.mkdtemp(dir=CACHE))
             environ = {
                 name: value
@@ -73,15 +71,15 @@ def _made() -> Path:
                     "0",
                 ]
                 subprocess.run(command, env=environ, cwd=ROOT, check=True, timeout=300)
-            draft.rename(made)
-    return made
+            draft.rename(files)
+    return files
 
 
-def _state() -> str:
+def _fingerprint() -> str:
     """Return a name that changes with everything that migrations depend on."""
     digest = hashlib.sha256((ROOT / "requirements.lock").read_bytes())
     digest.update(repr(ALIASES).encode())
-    for room in ("migrations", "models"):
-        for file in sorted((ROOT / "metadata" / room).glob("*.py")):
+    for package in ("migrations", "models"):
+        for file in sorted((ROOT / "metadata" / package).glob("*.py")):
             digest.update(file.read_bytes())
     return digest.hexdigest()[:16]

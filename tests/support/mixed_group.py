@@ -1,5 +1,5 @@
-"""Members of both kinds in one group, each a process, and what they handled and reported as
-failed.
+"""Members of both kinds in one group, each a process, and the messages they handled or
+reported as failed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ Owners = dict[tuple[int, int], set[str]]  # (queue, epoch) → consumer ids
 
 @dataclass
 class MixedGroup:
-    """Bodies end in a dot: so a line that a kill cut off is known."""
+    """Members that write to files. Bodies end in a dot, so that a line cut off by a kill is
+    recognised.
+    """
 
     group: str
     topic: str
@@ -28,7 +30,7 @@ class MixedGroup:
     processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
 
     def start(self, *names: str, url: str) -> None:
-        """Start members; the name says of which kind each is."""
+        """Start members. The name begins with the kind of the member."""
         for name in names:
             kind = name.partition("-")[0]
             command = [
@@ -48,29 +50,29 @@ class MixedGroup:
                 )
 
     def kill(self, name: str) -> None:
-        """kill -9: it neither commits nor leaves."""
+        """Kill with SIGKILL, so that the member neither commits nor leaves."""
         self.processes[name].kill()
         self.processes[name].wait()
 
     def alive(self) -> list[str]:
-        """Names of the members that run, in the order of their starts."""
+        """Return the names of running members in the order of their starts."""
         return [name for name, process in self.processes.items() if process.poll() is None]
 
     def lines(self) -> Iterator[tuple[str, list[str]]]:
-        """(member, words) of all lines."""
+        """Yield (member, words) of all lines."""
         for name in self.processes:
             for line in (self.directory / name).read_text().splitlines():
                 if line.endswith("."):
                     yield name, line.split(" ")
 
     def all_handled(self) -> list[Handled]:
-        found = [(name, words) for name, words in self.lines() if len(words) == 3]
+        handled = [(name, words) for name, words in self.lines() if len(words) == 3]
         return [
-            (name, int(queue), int(epoch), body) for name, (queue, epoch, body) in found
+            (name, int(queue), int(epoch), body) for name, (queue, epoch, body) in handled
         ]
 
     def failed(self) -> dict[str, str]:
-        """Body → the member at which it failed."""
+        """Return the member at which each body failed."""
         return {words[1]: name for name, words in self.lines() if words[0] == "failed"}
 
     def bodies(self) -> set[str]:
@@ -86,8 +88,9 @@ class MixedGroup:
 
 
 def assert_one_member_of_an_epoch(handled: Iterable[Handled]) -> None:
-    """Fail if two members handled messages of a queue under one epoch: a reader row names
-    one owner.
+    """Fail if two members handled messages of a queue under one epoch.
+
+    A reader row names one owner.
     """
     members: Owners = {}
     for name, queue, epoch, _ in handled:
@@ -95,6 +98,6 @@ def assert_one_member_of_an_epoch(handled: Iterable[Handled]) -> None:
     assert [key for key, names in members.items() if len(names) > 1] == []
 
 
-def assert_one_owner_of_an_epoch(seen: Owners) -> None:
+def assert_one_owner_of_an_epoch(owners_by_epoch: Owners) -> None:
     """Fail if reader rows named two owners of a queue under one epoch."""
-    assert [key for key, owners in seen.items() if len(owners) > 1] == []
+    assert [key for key, owners in owners_by_epoch.items() if len(owners) > 1] == []

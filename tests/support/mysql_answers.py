@@ -1,8 +1,7 @@
-"""Finds the end of each result in what a MySQL server sends, so that a link can be cut just
-there.
+"""Find the end of each result in the bytes of a MySQL server, so that a link can be cut
+exactly there.
 
-The classic protocol with text results: what mysqlclient speaks, without TLS and without
-compression.
+The classic protocol with text results, as mysqlclient uses it, without TLS and compression.
 """
 
 from __future__ import annotations
@@ -10,18 +9,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-MORE_RESULTS = 0x0008  # of the status flags: another result of the same string follows
+MORE_RESULTS = 0x0008  # status flag: another result of the same statements follows
 OK, LOCAL_INFILE, EOF, ERR = 0x00, 0xFB, 0xFE, 0xFF
 SHORT = 9  # a longer packet that begins with 0xFE is a row
 HEADER = 4
-# Where the server is: before its word that the login worked; before a result; in its
-# columns; in its rows.
+# State of the server: before it confirmed the login; before a result; in its columns; in its
+# rows.
 LOGIN, RESULT, COLUMNS, ROWS = range(4)
 
 
 class End(NamedTuple):
-    """The end of a result, so many bytes into what was fed. `more`: another of the same
-    answer follows.
+    """The end of a result, in bytes from the start of the piece. `more`: another result of
+    the answer follows.
     """
 
     at: int
@@ -29,8 +28,8 @@ class End(NamedTuple):
 
 
 class MySqlAnswers:
-    """The bytes that the server of one connection sends, from its greeting on, in pieces of
-    any length.
+    """Parses the bytes that a server sends on one connection, from its greeting on, in
+    pieces of any length.
     """
 
     def __init__(self) -> None:
@@ -38,7 +37,7 @@ class MySqlAnswers:
         self._rest = b""
 
     def feed(self, data: bytes) -> Iterator[End]:
-        """The ends of results in this piece."""
+        """Yield the ends of results in this piece."""
         whole, offset = self._rest + data, 0
         skipped = len(self._rest)
         while len(whole) - offset >= HEADER:
@@ -52,8 +51,8 @@ class MySqlAnswers:
         self._rest = whole[offset:]
 
     def _packet(self, payload: bytes) -> bool | None:
-        """Return True if more results follow, if a result ends with this packet; None if it
-        goes on.
+        """Return True or False for the end of a result (more follow or not), None within a
+        result.
         """
         first = payload[0] if payload else OK
         if self._state == LOGIN:
@@ -65,7 +64,7 @@ class MySqlAnswers:
             return False
         ends = first == EOF and len(payload) < SHORT
         if self._state == RESULT:
-            return self._begin(payload, first, ends)
+            return self._begin_result(payload, first, ends)
         if ends and self._state == ROWS:
             self._state = RESULT
             return bool(int.from_bytes(payload[3:5], "little") & MORE_RESULTS)
@@ -73,9 +72,9 @@ class MySqlAnswers:
             self._state = ROWS
         return None
 
-    def _begin(self, payload: bytes, first: int, ends: bool) -> bool | None:
+    def _begin_result(self, payload: bytes, first: int, ends: bool) -> bool | None:
         if first == OK:
-            return bool(_status(payload) & MORE_RESULTS)
+            return bool(_status_flags(payload) & MORE_RESULTS)
         if ends:
             return False
         if first != LOCAL_INFILE:
@@ -83,10 +82,10 @@ class MySqlAnswers:
         return None
 
 
-def _status(payload: bytes) -> int:
-    """The status flags of an OK packet: behind two numbers of variable length.
+def _status_flags(payload: bytes) -> int:
+    """Return the status flags of an OK packet, which follow two numbers of variable length.
 
-    >>> _status(bytes([0, 1, 0xFC, 1, 2, 0x0A, 0, 0, 0]))
+    >>> _status_flags(bytes([0, 1, 0xFC, 1, 2, 0x0A, 0, 0, 0]))
     10
     """
     offset = 1

@@ -1,4 +1,4 @@
-"""Nodes as an earlier release made them, and steps of a later release."""
+"""Nodes as an earlier release created them, and schema steps of a later release."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ _TEXTS = {
 
 
 def database(info: NodeInfo) -> NodeDatabase:
-    """The database of a node, to be looked at behind the product's back."""
-    place = {
+    """Return the database of a node, for direct access."""
+    address = {
         "engine": info.engine,
         "host": info.host,
         "port": info.port,
         "username": info.username,
     }
-    where = (
+    name = (
         str(session_pool.sqlite_path(info.database))
         if info.engine == "sqlite"
         else info.database
     )
-    return NodeDatabase({**place, "database": where, "password": info.password})
+    return NodeDatabase({**address, "database": name, "password": info.password})
 
 
 def make_older(name: str = "main") -> NodeInfo:
-    """Turn a node into one of schema version 1, whose identity is all that its table holds."""
+    """Turn a node into one of schema version 1, whose identity table has no other columns."""
     info = snapshot.find_node(name)
     with database(info).cursor() as cursor:
         for column in ("schema_version", "min_release"):
@@ -46,7 +46,7 @@ def make_older(name: str = "main") -> NodeInfo:
 
 
 def evict(info: NodeInfo) -> None:
-    """Forget what this process knows of a node, as one that has just started."""
+    """Forget the cached state of a node, as in a process that has just started."""
     node_pools.evict_all()
     node_guard._schemas.pop(info.id, None)
     node_guard._misfits.pop(info.id, None)
@@ -55,7 +55,7 @@ def evict(info: NodeInfo) -> None:
 def declare(
     monkeypatch: pytest.MonkeyPatch, step: SchemaStep = LATER, *, oldest: int = 1
 ) -> None:
-    """Add a step to those that this release makes."""
+    """Add a schema step to those of this release."""
     for engine, text in _TEXTS.items():
         monkeypatch.setitem(
             statements.load(engine), step.statement, statements.parse(text)[step.statement]
@@ -66,13 +66,13 @@ def declare(
 
 
 def columns(info: NodeInfo, table: str) -> list[str]:
-    """The columns of a table, in order."""
+    """Return the columns of a table in order."""
     with database(info).cursor() as cursor:
         cursor.execute(f"SELECT * FROM {table} LIMIT 0")
-        return [one[0] for one in cursor.description]
+        return [description[0] for description in cursor.description]
 
 
 def need(info: NodeInfo, release: str) -> None:
-    """Have a newer release keep all before it from a node."""
+    """Make a node require a newer release."""
     with session_pool.direct(info, any_schema=True) as session:
         node_sql.write_min_release(session, release=release)

@@ -1,4 +1,4 @@
-"""An outbox in the test's database, a broker in memory, and relays between them."""
+"""An outbox in the test database, a broker in memory, and relays between them."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ from tests.support.simulated import SimulatedBroker
 
 
 def forget_all() -> None:
-    """Empties the tables; the lanes stay, as after the migration."""
+    """Empty the tables. The lanes stay, as after the migration."""
     for model in (OutboxMessage, OutboxRelay, InboxMessage):
         model.objects.all().delete()
 
 
 def commit(*bodies: str, topic: str = "t", **more: Any) -> None:
-    """Sends in one transaction."""
+    """Send messages in one transaction."""
     with transaction.atomic():
         for body in bodies:
             outbox.send(topic, body, **more)
 
 
 class Clock:
-    """A clock that stands still until it is moved."""
+    """A clock that stands still until it is set."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -44,30 +44,30 @@ class Clock:
 
 
 class Relays:
-    """Relays that work one after the other on one outbox."""
+    """Relays that work on one outbox, one after the other."""
 
     def __init__(self, broker: SimulatedBroker) -> None:
         self.broker = broker
         self.clock = Clock()
 
     def new(self, name: str = "first") -> Relay:
-        """A relay that has just started and has the lease."""
+        """Return a relay that has just started and holds the lease."""
         relay = Relay(self.broker, Claims(name), clock=self.clock)
         assert relay.claims.acquire() == ""
         return relay
 
     def drain(self, relay: Relay) -> PassResult:
-        """Lets what failed be due again, and passes until there is nothing more to do; the
+        """Make failed messages due again, and run passes until nothing is left. Return the
         last pass.
         """
         self.clock.now += 60.0
-        while (done := relay.run_once()).advanced:
+        while (pass_result := relay.run_once()).advanced:
             pass
-        return done
+        return pass_result
 
 
 def received(offset: int = 0) -> Message:
-    """A message of queue 7 of topic t, as a consumer gets it."""
+    """Return a message of queue 7 of topic t, as a consumer gets it."""
     return Message(
         Source("t", 7, 1),
         make_row({"offset": offset, "body_bytes": b"", "stored_at_ms": 0}),
@@ -76,7 +76,7 @@ def received(offset: int = 0) -> Message:
 
 @contextmanager
 def lost_lease(relay: Relay) -> Iterator[Relay]:
-    """For the length of a block another relay, which is yielded, has the lease."""
+    """During the block another relay, which is yielded, holds the lease."""
     relay.claims.release()
     other = Relay(relay._transport, Claims("the other"), clock=relay._clock)
     assert other.claims.acquire() == ""
@@ -85,7 +85,9 @@ def lost_lease(relay: Relay) -> Iterator[Relay]:
 
 
 def bodies(broker: SimulatedBroker, topic: str = "t", key: str | None = None) -> list[str]:
-    """What the topic's queues hold, each queue in order; with a key, only its messages."""
+    """Return the bodies in the topic's queues, each queue in order; with a key, only its
+    messages.
+    """
     return [
         message.body.decode()
         for queue in broker.topics.find(topic).queues

@@ -1,7 +1,8 @@
-"""Where the blocks of each page run: in a test here, in another test, or nowhere, and why.
+"""Where the blocks of each page run: in a test here, in another test, or nowhere with a
+reason.
 
-Every page with a block for shell, Python or SQL is in exactly one of the tables
-(tests/architecture/test_page_code.py). All commands of all pages go through the real
+Every page with a shell, Python or SQL block is in exactly one of the tables
+(tests/architecture/test_page_code.py). All commands of all pages are checked by the real
 parsers (tests/architecture/test_commands.py), and the names in Python blocks exist.
 """
 

@@ -1,5 +1,5 @@
-"""Two whole servers on one metadata database, which has a MariaDB of its own; the nodes lie
-on another.
+"""Two whole servers on one metadata database, which has its own MariaDB. The nodes are on
+another server.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ NODES = ("n1", "n2")
 
 @dataclass
 class Pair:
-    """The wall clock of the second server, its job runner included, can be moved."""
+    """Two servers. The wall clock of the second, with its job runner, can be moved."""
 
     metadata: MariaDB
     nodes: MariaDB
@@ -39,40 +39,42 @@ class Pair:
 
     @property
     def servers(self) -> tuple[Server, Server]:
-        """Both."""
+        """Both servers."""
         return self.first, self.second
 
     @property
     def urls(self) -> str:
-        """Where they answer, as CATMQ_URL takes it."""
+        """The URLs of both servers, as CATMQ_URL takes them."""
         return f"{self.first.url},{self.second.url}"
 
     def committed(self, queues: list[int]) -> int:
-        """The sum of all groups' committed offsets of these queues, as the nodes have them."""
-        listed = ",".join(map(str, queues))
+        """Return the sum of all groups' committed offsets of these queues, from the nodes."""
+        queue_list = ",".join(map(str, queues))
         total = 0
         for schema in self.schemas:
-            ours = f"FROM {schema}.reader WHERE queue_id IN ({listed})"
+            condition = f"FROM {schema}.reader WHERE queue_id IN ({queue_list})"
             total += int(
-                self.nodes.execute(f"SELECT COALESCE(SUM(committed), 0) {ours}")[0][0]
+                self.nodes.execute(f"SELECT COALESCE(SUM(committed), 0) {condition}")[0][0]
             )
         return total
 
     def reach_metadata(self) -> bool:
-        """Return True if both brokers do; asked many times, because each of their workers
-        finds that out.
+        """Return True if both brokers reach the metadata.
+
+        Each is called many times, because each of its workers detects it separately.
         """
-        asked = [one for one in self.servers for _ in range(10)]
-        return all(one.call("GET", "/api/v1/groups")[0] == 200 for one in asked)
+        calls = [server for server in self.servers for _ in range(10)]
+        return all(server.call("GET", "/api/v1/groups")[0] == 200 for server in calls)
 
     @contextmanager
     def metadata_frozen(self) -> Iterator[None]:
-        """SIGSTOP of the metadata's database during the block: it takes connections and is
-        silent.
+        """Stop the metadata's server with SIGSTOP during the block: it accepts connections
+        but never answers.
         """
         pid = self.metadata.pid
         os.kill(pid, signal.SIGSTOP)
-        until(lambda: _is_stopped(pid))  # on a busy machine a thread may still answer
+        # On a busy machine a thread may still answer for a moment.
+        until(lambda: _is_stopped(pid))
         try:
             yield
         finally:
@@ -80,7 +82,7 @@ class Pair:
 
     @contextmanager
     def metadata_killed(self) -> Iterator[None]:
-        """kill -9 of the metadata's database, which is started again after the block."""
+        """Kill the metadata's server with SIGKILL, and start it again after the block."""
         os.kill(self.metadata.pid, signal.SIGKILL)
         try:
             yield
@@ -89,7 +91,7 @@ class Pair:
 
 
 def _is_stopped(pid: int) -> bool:
-    """Whether every thread of a process has stopped."""
+    """Return True if every thread of a process has stopped."""
     states = [
         (task / "stat").read_text().rpartition(")")[2].split()[0] for task in _tasks(pid)
     ]
@@ -102,8 +104,8 @@ def _tasks(pid: int) -> list[Path]:
 
 @contextmanager
 def running(home: Path, nodes: MariaDB, *, linked: bool = False) -> Iterator[Pair]:
-    """Starts them, with two nodes on `nodes`; `linked`: each reaches the metadata through a
-    link.
+    """Start both servers, with two nodes on `nodes`. `linked`: each reaches the metadata
+    through a link.
     """
     home.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
@@ -121,16 +123,16 @@ def running(home: Path, nodes: MariaDB, *, linked: bool = False) -> Iterator[Pai
             stack.enter_context(Link(metadata.port, mysql=True, name="metadata").running())
             for _ in range(2 * linked)
         )
-        ways: list[dict[str, str]] = [
+        environs: list[dict[str, str]] = [
             {
                 "CATMQ_DATABASE_URL": metadata.url.replace(
-                    f":{metadata.port}/", f":{one.port}/"
+                    f":{metadata.port}/", f":{link.port}/"
                 )
             }
-            for one in links
+            for link in links
         ] or [{}, {}]
-        first = Server(home / "first", environ=common | ways[0])
-        second = Server(home / "second", environ=common | ways[1] | clock.environ)
+        first = Server(home / "first", environ=common | environs[0])
+        second = Server(home / "second", environ=common | environs[1] | clock.environ)
         stack.callback(first.clear_away)
         first.start()
         stack.callback(second.clear_away)

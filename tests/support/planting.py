@@ -1,5 +1,5 @@
-"""Ways to plant something wrong in a clean run: in its tables, behind the product, or in
-its journals.
+"""Ways to plant a defect in a clean run: in its tables, bypassing the product, or in its
+journals.
 """
 
 from __future__ import annotations
@@ -19,36 +19,34 @@ Lines = list[Line]
 
 
 def body(number: object) -> str:
-    """A message's body as a literal of SQL."""
+    """Return a message's body as an SQL literal."""
     return f"X'{str(number).encode().hex()}'"
 
 
 def set_number(queue: int, offset: int, number: object) -> None:
-    """Changes what is stored at an offset."""
+    """Change the message stored at an offset."""
     plant(
         queue, f"UPDATE message_{{q}} SET body = {body(number)} WHERE msg_offset = {offset}"
     )
 
 
 def number_at(run: CleanRun, queue: int, offset: int) -> int:
-    """Return what is stored at an offset."""
-    ((found,),) = run.asking(queue)(
+    """Return the number of the message stored at an offset."""
+    ((stored_body,),) = run.asking(queue)(
         f"SELECT body FROM message_{queue} WHERE msg_offset = {offset}"
     )
-    return int(found)
+    return int(stored_body)
 
 
 def head_of(run: CleanRun, queue: int) -> int:
-    """A queue's head."""
+    """Return the log end offset of a queue."""
     return int(
         run.asking(queue)(f"SELECT head FROM queue_head WHERE queue_id = {queue}")[0][0]
     )
 
 
 def append(run: CleanRun, queue: int, number: int) -> None:
-    """Stores a message once more, just as a send would: only its number tells that it is a
-    second copy.
-    """
+    """Store a message once more, as a send would. Only its number shows that it is a copy."""
     head = head_of(run, queue)
     columns = "msg_key, tag, headers, trace_id, producer, stored_at, attempt"
     plant(
@@ -62,7 +60,7 @@ def append(run: CleanRun, queue: int, number: int) -> None:
 
 
 def remember(run: CleanRun, queue: int, first: int, end: int) -> None:
-    """Writes a row of sent_batch that fits the messages at these offsets."""
+    """Insert a row of sent_batch that matches the messages at these offsets."""
     rows = stored.read([(run.asking(queue), [queue])]).queues[queue].rows
     digest = verdicts.digest([row for row in rows if first <= row.offset < end]).hex()
     plant(
@@ -73,7 +71,7 @@ def remember(run: CleanRun, queue: int, first: int, end: int) -> None:
 
 
 def lose_tail(run: CleanRun, queue: int, head: int) -> None:
-    """A node that has come back without its latest writes, and looks well in itself."""
+    """Make a node look as if it came back without its latest writes, consistent in itself."""
     plant(
         queue,
         f"DELETE FROM message_{{q}} WHERE msg_offset >= {head}",
@@ -84,9 +82,7 @@ def lose_tail(run: CleanRun, queue: int, head: int) -> None:
 
 
 def cut_batch(run: CleanRun) -> None:
-    """The send without a receipt is the last one of queue b: its second message is not
-    stored.
-    """
+    """Delete the second message of the last batch of queue b, the send without a receipt."""
     head = head_of(run, run.b)
     plant(
         run.b,
@@ -97,24 +93,30 @@ def cut_batch(run: CleanRun) -> None:
     remember(run, run.b, head - 2, head - 1)
 
 
-def swap(run: CleanRun, queue: int, one: int, other: int) -> None:
-    """Two messages lie at each other's places."""
-    first, second = number_at(run, queue, one), number_at(run, queue, other)
-    set_number(queue, one, second)
-    set_number(queue, other, first)
+def swap(run: CleanRun, queue: int, first_offset: int, second_offset: int) -> None:
+    """Exchange the messages at two offsets."""
+    first, second = (
+        number_at(run, queue, first_offset),
+        number_at(run, queue, second_offset),
+    )
+    set_number(queue, first_offset, second)
+    set_number(queue, second_offset, first)
 
 
 def swap_everywhere(run: CleanRun) -> None:
-    """Two messages are stored, acknowledged and handled in the wrong order; only numbers
-    tell.
+    """Store, acknowledge and handle two messages in the wrong order. Only their numbers
+    show it.
     """
-    one, other = number_at(run, run.a, 2), number_at(run, run.a, 4)
+    number, other_number = number_at(run, run.a, 2), number_at(run, run.a, 4)
     swap(run, run.a, 2, 4)
     for name in (SENDER, *MEMBERS):
         lines = run.lines(name)
         for line in lines:
-            if line["what"] in ("sent", "begin", "end") and line["number"] in (one, other):
-                line["number"] = one if line["number"] == other else other
+            if line["what"] in ("sent", "begin", "end") and line["number"] in (
+                number,
+                other_number,
+            ):
+                line["number"] = number if line["number"] == other_number else other_number
         run.rewrite(name, lines)
     for first in (2, 4):
         plant(
@@ -125,7 +127,7 @@ def swap_everywhere(run: CleanRun) -> None:
 
 
 def later(run: CleanRun, queue: int, offset: int) -> None:
-    """A message says that it was stored an hour later."""
+    """Make a message look as if it was stored an hour later."""
     sqlite = node_pools.node_of(queue).info.engine == "sqlite"
     when = "stored_at + 3600000" if sqlite else "stored_at + INTERVAL 1 HOUR"
     plant(queue, f"UPDATE message_{{q}} SET stored_at = {when} WHERE msg_offset = {offset}")
@@ -134,7 +136,7 @@ def later(run: CleanRun, queue: int, offset: int) -> None:
 def edited(
     name: str, edit: Callable[[CleanRun, Lines], Lines]
 ) -> Callable[[CleanRun], None]:
-    """Makes a journal tell something else."""
+    """Return an action that edits the lines of a journal."""
 
     def act(run: CleanRun) -> None:
         run.rewrite(name, edit(run, run.lines(name)))
@@ -143,97 +145,98 @@ def edited(
 
 
 def without(queue: str, offset: int, *kinds: str) -> Callable[[CleanRun, Lines], Lines]:
-    """A journal that does not tell of a message."""
+    """Return an edit that removes the lines of a kind about a message."""
 
     def edit(run: CleanRun, lines: Lines) -> Lines:
         place = getattr(run, queue), offset
         return [
-            one
-            for one in lines
-            if one["what"] not in kinds or (one["queue"], one["offset"]) != place
+            line
+            for line in lines
+            if line["what"] not in kinds or (line["queue"], line["offset"]) != place
         ]
 
     return edit
 
 
 def index_of(lines: Lines, what: str, queue: int, offset: int) -> int:
-    """Where a journal tells of a message."""
+    """Return the index of the line of a kind about a message."""
     return next(
         index
-        for index, one in enumerate(lines)
-        if one["what"] == what and (one["queue"], one["offset"]) == (queue, offset)
+        for index, line in enumerate(lines)
+        if line["what"] == what and (line["queue"], line["offset"]) == (queue, offset)
     )
 
 
 def handled_by(member: str, epoch_of: str) -> Callable[[CleanRun], None]:
-    """A member handles the third message of the second member's, too, a moment after that
-    one did.
+    """Return an action: a member also handles the third message of the second member,
+    shortly after it.
     """
 
     def act(run: CleanRun) -> None:
-        theirs, mine = run.lines(SECOND), run.lines(member)
-        begin = theirs[index_of(theirs, "begin", run.a, 8)]
+        other_lines, lines = run.lines(SECOND), run.lines(member)
+        begin = other_lines[index_of(other_lines, "begin", run.a, 8)]
         epoch = run.epochs[epoch_of]
         for what in ("begin", "end"):
             at = {"at": begin["at"] + 1e-5, "what": what, "epoch": epoch}
-            mine.insert(len(mine) - 1, {**begin, **at})
-        run.rewrite(member, mine)
+            lines.insert(len(lines) - 1, {**begin, **at})
+        run.rewrite(member, lines)
 
     return act
 
 
 def out_of_order(run: CleanRun, lines: Lines) -> Lines:
-    """The handler of one message started before that of the message in front of it."""
-    one, other = (lines[index_of(lines, "begin", run.a, offset)] for offset in (8, 9))
-    one["at"], other["at"] = other["at"], one["at"]
+    """Make the handler of a message start before that of the message in front of it."""
+    first, second = (lines[index_of(lines, "begin", run.a, offset)] for offset in (8, 9))
+    first["at"], second["at"] = second["at"], first["at"]
     return lines
 
 
 def not_reached(run: CleanRun) -> None:
-    """Queue a's last acknowledged messages were never handled, and are not committed
-    either.
-    """
+    """Make the last acknowledged messages of queue a neither handled nor committed."""
     cut = 9
 
     def edit(run: CleanRun, lines: Lines) -> Lines:
         return [
-            one
-            for one in lines
-            if not (one.get("queue") == run.a and one.get("offset", 0) >= cut)
+            line
+            for line in lines
+            if not (line.get("queue") == run.a and line.get("offset", 0) >= cut)
         ]
 
     edited(SECOND, edit)(run)
     edited(
-        WATCHER, lambda run, lines: [one for one in lines if one.get("committed", 0) <= cut]
+        WATCHER,
+        lambda run, lines: [line for line in lines if line.get("committed", 0) <= cut],
     )(run)
     plant(run.a, f"UPDATE reader SET committed = {cut} WHERE queue_id = {{q}}")
 
 
 def seen(name: str) -> Callable[[CleanRun, Lines], Lines]:
-    """The last look at queue a, at its head the one before, saw a lower value than an
-    earlier one.
+    """Return an edit that lowers a value of queue a's last recorded position (of the head:
+    the one before).
     """
 
     def edit(run: CleanRun, lines: Lines) -> Lines:
-        mine = [one for one in lines if one.get("queue") == run.a]
-        mine[-2 if name == "head" else -1][name] -= 2
+        queue_lines = [line for line in lines if line.get("queue") == run.a]
+        queue_lines[-2 if name == "head" else -1][name] -= 2
         return lines
 
     return edit
 
 
 def receipt(change: Callable[[CleanRun, Line], Line]) -> Callable[[CleanRun, Lines], Lines]:
-    """The sender tells one more receipt, made from that of the first message of queue a."""
+    """Return an edit that adds a receipt, derived from that of the first message of queue
+    a.
+    """
 
     def edit(run: CleanRun, lines: Lines) -> Lines:
-        told = lines[index_of(lines, "sent", run.a, 0)]
-        return [*lines[:-1], {**told, **change(run, told)}, lines[-1]]
+        line = lines[index_of(lines, "sent", run.a, 0)]
+        return [*lines[:-1], {**line, **change(run, line)}, lines[-1]]
 
     return edit
 
 
 def cut_bytes(name: str, count: int) -> Callable[[CleanRun], None]:
-    """The file lacks its last bytes."""
+    """Return an action that removes the last bytes of a journal."""
 
     def act(run: CleanRun) -> None:
         run.path(name).write_bytes(run.path(name).read_bytes()[:-count])
@@ -242,7 +245,7 @@ def cut_bytes(name: str, count: int) -> Callable[[CleanRun], None]:
 
 
 def cut_lines(name: str, first: int, end: int | None) -> Callable[[CleanRun], None]:
-    """Whole lines of the file are gone."""
+    """Return an action that removes whole lines of a journal."""
 
     def act(run: CleanRun) -> None:
         lines = run.path(name).read_bytes().splitlines(keepends=True)
@@ -253,12 +256,14 @@ def cut_lines(name: str, first: int, end: int | None) -> Callable[[CleanRun], No
 
 
 def raw(queue: str, *statements: str) -> Callable[[CleanRun], None]:
-    """Runs statements on the node of queue a or b; `{q}` is the queue."""
+    """Return an action that runs statements on the node of queue a or b. `{q}` is the
+    queue.
+    """
     return lambda run: plant(getattr(run, queue), *statements)
 
 
 def dead_again(run: CleanRun) -> None:
-    """The dead message is kept a second time."""
+    """Store the dead message a second time."""
     columns = (
         "group_id, topic_id, died_at, attempts, error_class, error, origin, body, producer"
     )
@@ -271,13 +276,13 @@ def dead_again(run: CleanRun) -> None:
 
 
 def waits_again(run: CleanRun) -> None:
-    """The delayed message that came into its queue waits, too: as a copy of the one that
+    """Add the delivered delayed message to the waiting ones, as a copy of the one that
     waits.
     """
-    came = number_at(run, run.a, 12)
+    delivered = number_at(run, run.a, 12)
     columns = "queue_id, due_at, by_key, position, producer, stored_at, attempt"
     plant(
         run.a,
         f"INSERT INTO delayed_message (body, batch_id, {columns}) "
-        f"SELECT {body(came)}, X'{batch_ids.new().hex}', {columns} FROM delayed_message",
+        f"SELECT {body(delivered)}, X'{batch_ids.new().hex}', {columns} FROM delayed_message",
     )

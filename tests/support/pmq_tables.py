@@ -1,5 +1,5 @@
-"""Tables of PMQ's metadata database, with the columns that it has, and rows of the kinds
-that occur there.
+"""Tables of PMQ's metadata database with their real columns, and the kinds of rows that
+occur there.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ TABLES = {
 
 
 class Pmq:
-    """A database of theirs."""
+    """A metadata database of PMQ."""
 
     def __init__(self, server: MariaDB, schema: str) -> None:
         self.server, self.schema = server, schema
@@ -67,7 +67,7 @@ class Pmq:
             )
 
     def execute(self, statement: str, arguments: tuple[object, ...] = ()) -> int:
-        """Run a statement; return the id that it made."""
+        """Run a statement. Return the id of the inserted row."""
         connection = self.server.connect(database=self.schema)
         try:
             with connection.cursor() as cursor:
@@ -77,27 +77,28 @@ class Pmq:
             connection.close()
 
     def add(self, table: str, **values: object) -> int:
-        """Insert a row; return its id."""
+        """Insert a row and return its id."""
         names = ", ".join(f"`{name}`" for name in values)
-        places = ", ".join(["%s"] * len(values))
+        placeholders = ", ".join(["%s"] * len(values))
         return self.execute(
-            f"INSERT INTO `{table}` ({names}) VALUES ({places})", tuple(values.values())
+            f"INSERT INTO `{table}` ({names}) VALUES ({placeholders})",
+            tuple(values.values()),
         )
 
     def topic(
         self, name: str, *, queues: int = 2, closed: int = 0, **values: object
     ) -> int:
-        """A topic with open and closed queues, which lie on two nodes."""
-        kind = {"topic_type": 1, "origin_name": name}
-        topic = self.add("topic", name=name, **{**kind, **values})
+        """Create a topic with open and closed queues on two nodes."""
+        defaults = {"topic_type": 1, "origin_name": name}
+        topic = self.add("topic", name=name, **{**defaults, **values})
         for number in range(queues + closed):
             state = 1 if number < queues else 2
-            where = {
+            location = {
                 "db_node_id": 1 + number % 2,
                 "tb_name": f"message_{number:02}",
                 "read_only": state,
             }
-            self.add("queue", topic_id=topic, topic_name=name, **where)
+            self.add("queue", topic_id=topic, topic_name=name, **location)
         return topic
 
     def group(
@@ -106,8 +107,8 @@ class Pmq:
         topics: Mapping[str, Mapping[str, Any]] | None = None,
         **values: object,
     ) -> int:
-        """A group, its subscriptions and what PMQ makes with each: a retry topic, and
-        offsets.
+        """Create a group with subscriptions, and the retry topic and offsets that PMQ
+        creates for each.
         """
         group = self.add("consumer_group", name=name, **{"origin_name": name, **values})
         for topic, settings in (topics or {}).items():
@@ -118,28 +119,44 @@ class Pmq:
         (row,) = self.server.execute(
             f"SELECT id FROM `{self.schema}`.topic WHERE name = %s", (topic,)
         )
-        given = {"consumer_group_id": group, "consumer_group_name": name}
-        more = {
-            one: settings.pop(one)
-            for one in ("stop_flag", "consumer_name")
-            if one in settings
+        group_columns = {"consumer_group_id": group, "consumer_group_name": name}
+        offset_columns = {
+            name: settings.pop(name)
+            for name in ("stop_flag", "consumer_name")
+            if name in settings
         }
         self.add(
-            "consumer_group_topic", **given, topic_id=row[0], topic_name=topic, **settings
+            "consumer_group_topic",
+            **group_columns,
+            topic_id=row[0],
+            topic_name=topic,
+            **settings,
         )
         queues = self.server.execute(
             f"SELECT id FROM `{self.schema}`.queue WHERE topic_id = %s", (row[0],)
         )
         for number, (queue,) in enumerate(queues):
-            at = {"queue_id": queue, "offset": 1_000 + number, **more}
-            self.add("queue_offset", **given, topic_id=row[0], topic_name=topic, **at)
+            columns = {"queue_id": queue, "offset": 1_000 + number, **offset_columns}
+            self.add(
+                "queue_offset",
+                **group_columns,
+                topic_id=row[0],
+                topic_name=topic,
+                **columns,
+            )
         retry = f"{name}_{topic}_fail"
-        made = self.topic(retry, queues=1, origin_name=topic, topic_type=2)
-        kind = {
-            "topic_id": made,
+        retry_topic = self.topic(retry, queues=1, origin_name=topic, topic_type=2)
+        retry_columns = {
+            "topic_id": retry_topic,
             "topic_name": retry,
             "origin_topic_name": topic,
             "topic_type": 2,
         }
-        self.add("consumer_group_topic", **given, **kind)
-        self.add("queue_offset", **given, **kind, queue_id=900_000 + made, offset=5)
+        self.add("consumer_group_topic", **group_columns, **retry_columns)
+        self.add(
+            "queue_offset",
+            **group_columns,
+            **retry_columns,
+            queue_id=900_000 + retry_topic,
+            offset=5,
+        )

@@ -1,11 +1,10 @@
-"""A TCP proxy in front of a MySQL or MariaDB server that shows the signs of ProxySQL and
-its like.
+"""A TCP proxy for a MySQL or MariaDB server that behaves like ProxySQL and similar proxies.
 
     with Posing(port, version="8.0.30", shift=1000) as proxy:
         … connect to proxy.port
 
-It changes the greeting (version, connection id) and answers some questions itself; all else
-passes.
+It changes the greeting (version, connection id) and answers some statements itself;
+everything else passes.
 """
 
 from __future__ import annotations
@@ -25,9 +24,11 @@ VAR_STRING = 0xFD
 
 @dataclass
 class Posing:
-    """`version` of the greeting ("" as it is); `shift` is added to the connection's id;
-    `answers` by the
-    beginning of a question."""
+    """A proxy. `version` replaces that of the greeting unless ''; `shift` is added to the
+    connection id.
+
+    `answers` maps the beginning of a statement to the answer.
+    """
 
     target: int
     version: str = ""
@@ -48,21 +49,22 @@ class Posing:
         self._server.server_close()
 
     def greeting(self, payload: bytes) -> bytes:
-        """The server's greeting, changed. It offers no TLS, and results only in their
-        oldest form.
+        """Return the changed greeting of the server.
+
+        It offers no TLS, and results only in their oldest form.
         """
         end = payload.index(b"\0", 1)
         version, rest = payload[1:end], payload[end:]
         thread = int.from_bytes(rest[1:5], "little") + self.shift
         low = int.from_bytes(rest[14:16], "little") & ~SSL
         high = int.from_bytes(rest[19:21], "little") & ~(DEPRECATE_EOF >> 16)
-        said = self.version.encode() or version
+        shown_version = self.version.encode() or version
         changed = (
             rest[:1] + thread.to_bytes(4, "little") + rest[5:14] + low.to_bytes(2, "little")
         )
         return (
             payload[:1]
-            + said
+            + shown_version
             + changed
             + rest[16:19]
             + high.to_bytes(2, "little")
@@ -72,7 +74,7 @@ class Posing:
         )
 
     def answer(self, packet: bytes) -> bytes | None:
-        """What it answers to a request by itself; None if that is for the server."""
+        """Return the proxy's own answer to a request; None if the server must answer."""
         if packet[HEADER] != COM_QUERY:
             return None
         for beginning, text in self.answers.items():
@@ -82,12 +84,12 @@ class Posing:
 
 
 def result(text: bytes) -> bytes:
-    """A result of one row with one text."""
+    """Return a result of one row with one text."""
     kind = bytes([12, 45, 0, 255, 0, 0, 0, VAR_STRING, 0, 0, 0, 0, 0])
     column = b"".join(map(lenenc, (b"def", b"", b"", b"", b"x", b""))) + kind
     eof = b"\xfe\0\0\2\0"
     packets = (b"\1", column, eof, lenenc(text), eof)
-    return b"".join(packed(one, number) for number, one in enumerate(packets, 1))
+    return b"".join(packed(packet, number) for number, packet in enumerate(packets, 1))
 
 
 def lenenc(text: bytes) -> bytes:
@@ -108,34 +110,34 @@ class _Connection(socketserver.BaseRequestHandler):
     server: _Listener
 
     def handle(self) -> None:
-        """Passes packets of the client on one by one, and whatever comes back."""
+        """Pass the client's packets on one by one, and everything that comes back."""
         posing: Posing = self.server.posing
-        with socket.create_connection(("127.0.0.1", posing.target), timeout=30) as there:
-            first = _packet(there)
+        with socket.create_connection(("127.0.0.1", posing.target), timeout=30) as server:
+            first = _packet(server)
             self.request.sendall(packed(posing.greeting(first[HEADER:]), 0))
-            threading.Thread(target=self._back, args=(there,), daemon=True).start()
+            threading.Thread(target=self._pass_back, args=(server,), daemon=True).start()
             while packet := _packet(self.request):
-                said = posing.answer(packet) if packet[3] == 0 else None
-                (self.request if said else there).sendall(said or packet)
+                own_answer = posing.answer(packet) if packet[3] == 0 else None
+                (self.request if own_answer else server).sendall(own_answer or packet)
 
-    def _back(self, there: socket.socket) -> None:
+    def _pass_back(self, server: socket.socket) -> None:
         try:
-            while piece := there.recv(65_536):
+            while piece := server.recv(65_536):
                 self.request.sendall(piece)
         except OSError:
             return
 
 
 def _packet(source: Any) -> bytes:
-    """A whole packet with its header; empty when the peer closed."""
+    """Return a whole packet with its header; b'' if the peer closed."""
     data = b""
     while len(data) < HEADER or len(data) < HEADER + int.from_bytes(data[:3], "little"):
-        wanted = (
+        missing = (
             HEADER - len(data)
             if len(data) < HEADER
             else HEADER + int.from_bytes(data[:3], "little") - len(data)
         )
-        piece = source.recv(wanted)
+        piece = source.recv(missing)
         if not piece:
             return b""
         data += piece

@@ -1,4 +1,4 @@
-"""A reverse proxy that shows a server under a path of its host, as nginx with `location
+"""A reverse proxy that serves a server under a path of its host, like nginx with `location
 /catmq/`.
 """
 
@@ -11,11 +11,12 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-KEPT_BY_PROXY = ("connection", "keep-alive", "transfer-encoding")  # headers of one hop
+KEPT_BY_PROXY = ("connection", "keep-alive", "transfer-encoding")  # hop-by-hop headers
 
 
 class PrefixProxy(ThreadingHTTPServer):
-    """Passes requests below `prefix` on; all others are answered 404 and kept in `outside`.
+    """Passes requests below `prefix` on. All others get a 404 and are collected in
+    `outside`.
 
     `removes`: the server gets the path without the prefix.
     """
@@ -35,7 +36,7 @@ class PrefixProxy(ThreadingHTTPServer):
 
     @property
     def url(self) -> str:
-        """The URL at which the server is shown."""
+        """The URL of the server behind the proxy."""
         return f"{self.host_url}{self.prefix}"
 
 
@@ -81,7 +82,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 @contextmanager
 def prefix_proxy(target_port: int, prefix: str, *, removes: bool) -> Iterator[PrefixProxy]:
-    """A proxy that listens until the end of the block."""
+    """Run a proxy during the block."""
     proxy = PrefixProxy(target_port, prefix, removes=removes)
     thread = threading.Thread(
         target=proxy.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True

@@ -1,5 +1,5 @@
-"""Requests that are repeated in threads while something happens to a server; how long each
-took.
+"""Requests that threads repeat while something happens to a server, with the duration of
+each.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ LIMIT_S = 30.0  # of one request
 
 
 class Answer(NamedTuple):
-    """One request: when it was sent, status (0: none came), decoded body, seconds."""
+    """A request: when it was sent, its status (0: no answer), decoded body, and seconds."""
 
     at: float
     status: int
@@ -29,7 +29,7 @@ class Answer(NamedTuple):
 
 @dataclass
 class Probe:
-    """One request to one server, sent again `every_s` seconds after each answer, over new
+    """A request to a server, repeated `every_s` seconds after each answer, over new
     connections.
     """
 
@@ -42,12 +42,12 @@ class Probe:
 
     @property
     def name(self) -> str:
-        """What is asked."""
+        """The method and path of the request."""
         return f"{self.method} {self.path}"
 
     def once(self) -> Answer:
-        """Sends it."""
-        at = time.monotonic()
+        """Send the request once."""
+        sent_at = time.monotonic()
         connection = http.client.HTTPConnection(
             "127.0.0.1", self.server.port, timeout=LIMIT_S
         )
@@ -70,18 +70,18 @@ class Probe:
             body = repr(error)
         finally:
             connection.close()
-        return Answer(at, status, body, time.monotonic() - at)
+        return Answer(sent_at, status, body, time.monotonic() - sent_at)
 
 
 @contextmanager
 def probing(*probes: Probe) -> Iterator[None]:
-    """Sends all of them, each in a thread, for the length of the block."""
-    over = threading.Event()
+    """Repeat all probes during the block, each in a thread."""
+    stopped = threading.Event()
 
     def work(probe: Probe) -> None:
-        while not over.is_set():
+        while not stopped.is_set():
             probe.answers.append(probe.once())
-            over.wait(probe.every_s)
+            stopped.wait(probe.every_s)
 
     threads = [
         threading.Thread(target=work, args=(probe,), daemon=True) for probe in probes
@@ -91,6 +91,6 @@ def probing(*probes: Probe) -> Iterator[None]:
     try:
         yield
     finally:
-        over.set()
+        stopped.set()
         for thread in threads:
             thread.join(LIMIT_S)

@@ -1,4 +1,4 @@
-"""A proxy that forwards whole requests and cuts off answers on demand."""
+"""A proxy that forwards whole requests and drops answers on demand."""
 
 from __future__ import annotations
 
@@ -10,11 +10,10 @@ from contextlib import contextmanager
 
 
 class CuttingProxy:
-    """Listens on 127.0.0.1 and passes every connection on; `cut_next(n)` drops the next n
-    answers.
+    """A proxy on 127.0.0.1. `cut_next(n)` drops the next n answers to sends.
 
-    A dropped answer was given: the broker has done what was asked, and the client never
-    hears of it.
+    The broker has processed a request whose answer is dropped, but the client never learns
+    it.
     """
 
     def __init__(self, target_port: int) -> None:
@@ -27,16 +26,16 @@ class CuttingProxy:
 
     @property
     def url(self) -> str:
-        """Where it listens."""
+        """The URL of the proxy."""
         return f"http://127.0.0.1:{self._server.server_address[1]}"
 
     def cut_next(self, count: int = 1) -> None:
-        """Drops the next `count` answers to sends."""
+        """Drop the next `count` answers to sends."""
         with self._guard:
             self._to_cut = count
 
     def drops(self, request: bytes) -> bool:
-        """Whether the answer to this request is to be dropped."""
+        """Return True if the answer to this request shall be dropped."""
         if not (
             request.startswith(b"POST") and b"/messages " in request.split(b"\r\n", 1)[0]
         ):
@@ -50,7 +49,7 @@ class CuttingProxy:
 
     @contextmanager
     def running(self) -> Iterator[CuttingProxy]:
-        """Serves until the end of the block."""
+        """Serve during the block."""
         serving = threading.Thread(
             target=self._server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True
         )
@@ -72,7 +71,7 @@ class _Connection(socketserver.BaseRequestHandler):
     server: _Listener
 
     def handle(self) -> None:
-        """Passes requests and answers on, one after the other, until either side closes."""
+        """Pass requests and answers on in turn, until either side closes."""
         with socket.create_connection(
             ("127.0.0.1", self.server.proxy.target_port), timeout=30
         ) as broker:
@@ -85,7 +84,7 @@ class _Connection(socketserver.BaseRequestHandler):
 
 
 def _message(source: socket.socket) -> bytes:
-    """One whole HTTP message that says its Content-Length; empty when the peer closed."""
+    """Return one whole HTTP message with a Content-Length; b'' if the peer closed."""
     data = b""
     while b"\r\n\r\n" not in data:
         piece = source.recv(65536)

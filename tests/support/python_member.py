@@ -1,7 +1,7 @@
-"""`python -m tests.support.python_member URL GROUP TOPIC NAME`: a Consumer that prints what
-it handled.
+"""`python -m tests.support.python_member URL GROUP TOPIC NAME`: a Consumer that prints
+handled messages.
 
-A line is as java_member.py prints it. A message whose body begins with `bad` fails at its
+Its lines are those of java_member.py. A message whose body begins with `bad` fails at its
 first attempt. The API key comes from the environment.
 """
 
@@ -19,12 +19,12 @@ def main() -> None:
     key = os.environ["CATMQ_API_KEY"]
     with Consumer(url, group=group, topics=[topic], api_key=key, name=name) as consumer:
         while True:
-            for one in consumer.poll(max_messages=20, timeout_s=0.2):
-                if one.attempt == 0 and one.text.startswith("bad"):
-                    failed(one.text)
-                    consumer.fail(one, "bad")
+            for message in consumer.poll(max_messages=20, timeout_s=0.2):
+                if message.attempt == 0 and message.text.startswith("bad"):
+                    failed(message.text)
+                    consumer.fail(message, "bad")
                 else:
-                    handled(one.queue, one.epoch, one.text)
+                    handled(message.queue, message.epoch, message.text)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Two servers of the version under test in GTID replication."""
+"""Two servers of the tested version in GTID replication."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from tests.support.mariadb import SMALL, MariaDB
 from tests.support.waiting import until
 
 BINLOG = ("--log-bin", "--sync-binlog=1")
-# of MySQL
+# for MySQL
 GTID = ("--gtid-mode=ON", "--enforce-gtid-consistency=ON", "--replica-net-timeout=5")
-ROWS = ("--binlog-format=ROW", "--log-slave-updates")  # of MariaDB
+ROWS = ("--binlog-format=ROW", "--log-slave-updates")  # for MariaDB
 MARIADB = (*ROWS, "--slave-net-timeout=5", "--slave-parallel-threads=2")
 POSITION = "SELECT @@gtid_executed" if IS_MYSQL else "SELECT @@gtid_binlog_pos"
 APPLIED = (
@@ -20,12 +20,12 @@ APPLIED = (
 
 
 def options(server_id: int) -> list[str]:
-    """What a server of a pair is started with."""
+    """Return the options of a server in a pair."""
     return [*SMALL, *BINLOG, *(GTID if IS_MYSQL else MARIADB), f"--server-id={server_id}"]
 
 
 def follow(replica: MariaDB, primary: MariaDB) -> None:
-    """Has a server copy another one, from now on, and be read-only."""
+    """Make a server replicate another one from now on, and be read-only."""
     statements = as_mysql(primary) if IS_MYSQL else as_mariadb(primary)
     for statement in (
         "STOP REPLICA",
@@ -38,34 +38,36 @@ def follow(replica: MariaDB, primary: MariaDB) -> None:
 
 
 def as_mysql(primary: MariaDB) -> tuple[str, ...]:
-    """Statements of MySQL that have a server copy another one from where that is now."""
+    """Return MySQL statements that make a server replicate another one from its current
+    position.
+    """
     account = f"SOURCE_USER='catmq', SOURCE_PASSWORD='{primary.password}', GET_SOURCE_PUBLIC_KEY=1"
-    place = f"SOURCE_HOST='127.0.0.1', SOURCE_PORT={primary.port}"
+    address = f"SOURCE_HOST='127.0.0.1', SOURCE_PORT={primary.port}"
     return (
         "RESET BINARY LOGS AND GTIDS",
         f"SET GLOBAL gtid_purged = '{position(primary)}'",
-        f"CHANGE REPLICATION SOURCE TO {place}, {account}, SOURCE_CONNECT_RETRY=1, "
+        f"CHANGE REPLICATION SOURCE TO {address}, {account}, SOURCE_CONNECT_RETRY=1, "
         "SOURCE_AUTO_POSITION=1",
     )
 
 
 def as_mariadb(primary: MariaDB) -> tuple[str, ...]:
-    """Statements of MariaDB that do the same."""
+    """Return MariaDB statements that do the same."""
     account = f"MASTER_USER='catmq', MASTER_PASSWORD='{primary.password}'"
-    place = f"MASTER_HOST='127.0.0.1', MASTER_PORT={primary.port}"
+    address = f"MASTER_HOST='127.0.0.1', MASTER_PORT={primary.port}"
     return (
         "RESET MASTER",
         f"SET GLOBAL gtid_slave_pos = '{position(primary)}'",
-        f"CHANGE MASTER TO {place}, {account}, MASTER_CONNECT_RETRY=1, MASTER_USE_GTID=slave_pos",
+        f"CHANGE MASTER TO {address}, {account}, MASTER_CONNECT_RETRY=1, MASTER_USE_GTID=slave_pos",
     )
 
 
 def position(server: MariaDB) -> str:
-    """The transactions that a server has."""
+    """Return the transactions that a server has executed."""
     return str(server.execute(POSITION)[0][0]).replace("\n", "")
 
 
 def await_caught_up(replica: MariaDB, primary: MariaDB) -> None:
-    """Returns when the replica has all that the primary has now."""
-    wanted = position(primary)
-    until(lambda: replica.execute(APPLIED, [wanted])[0][0] == 0, limit_s=60)
+    """Wait until the replica has applied everything that the primary has now."""
+    primary_position = position(primary)
+    until(lambda: replica.execute(APPLIED, [primary_position])[0][0] == 0, limit_s=60)

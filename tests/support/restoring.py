@@ -1,5 +1,5 @@
-"""Makes a node's database what a backup of some time ago, or a replica without the tail,
-would be.
+"""Make a node's database look like an older backup, or like a replica without the latest
+writes.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ from tests.support.tampering import plant
 
 
 def lose_tail(queue: int, head: int, *, connected: bool = False) -> None:
-    """Takes a queue back to a head: messages, batches and positions above it are gone.
+    """Delete the messages, batches and positions of a queue above a log end offset.
 
-    Connections, too, unless they stay `connected`.
+    Connections are closed, too, unless they stay `connected`.
     """
     plant(
         queue,
@@ -25,5 +25,5 @@ def lose_tail(queue: int, head: int, *, connected: bool = False) -> None:
 
 
 def evict_known_heads() -> None:
-    """This process has just started: it knows no head."""
+    """Forget all log end offsets, as in a process that has just started."""
     known_heads.evict_all()

@@ -1,8 +1,8 @@
-"""Every route by every actor: the table of what each may do, and the world in which that is
-tried.
+"""Every route with every actor: the table of permissions, and the objects with which it is
+tested.
 
 `tests/integration/site/routes.txt` holds the table, a line for each method of each route.
-Eleven actors ask, on what is called `mine-…` and on what is called `theirs-…`.
+Eleven actors send requests, on objects named `mine-…` and on objects named `theirs-…`.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ RIGHTS: dict[str, dict[str, list[str]]] = {
 }
 PEOPLE = ("user", "owner", "administrator")
 ACTORS = ("nobody", *RIGHTS, *PEOPLE)
-# the columns; the other actors are as nobody
+# the columns of the table; other actors get the same answers as `nobody`
 API, PORTAL = ("nobody", *RIGHTS), ("nobody", *PEOPLE)
 REFUSED = ("401", "403", "405", "login")
 MODEL = "{model}"
@@ -67,8 +67,8 @@ APPS = re.compile(r"\^\(\?P<app_label>[^)]*\)/\$")  # the admin's page of an app
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """A route and one of its methods; `cells` says what each actor gets, on its own and on
-    others' things.
+    """A method of a route. `cells` holds the answers of each actor on its own objects and
+    on others'.
     """
 
     method: str
@@ -84,88 +84,96 @@ class Route:
 
     @property
     def is_api(self) -> bool:
-        """True if programs ask."""
+        """True for routes of programs."""
         return self.route.startswith(("api", "^api", "livez", "readyz", "metrics"))
 
     def expected(self, actor: str, prefix: str) -> str:
-        """Return what the table says of an actor; '' if it has no such line."""
+        """Return an actor's answer in the table; '' if the table has no such line."""
         return self.cells.get(actor if actor in self.columns else "nobody", ("", ""))[
             prefix == THEIRS
         ]
 
     def line(self) -> str:
-        """The route as the table has it."""
-        shown = [
+        """Return the route as a line of the table."""
+        cell_texts = [
             mine if mine == theirs else f"{mine}/{theirs}"
             for mine, theirs in self.cells.values()
         ]
         return " ".join(
-            [f"{self.method:6}", f"{self.route:55}", *(f"{one:7}" for one in shown)]
+            [f"{self.method:6}", f"{self.route:55}", *(f"{text:7}" for text in cell_texts)]
         ).rstrip()
 
 
 def table() -> list[Route]:
-    """The table as it is written."""
-    found = []
+    """Return the table as it is written."""
+    rows = []
     for line in TABLE.read_text().splitlines():
         if line.strip() and not line.startswith("#"):
             method, route, *cells = line.split()
             row = Route(method, route)
-            pairs = [(one.partition("/")[0], one.partition("/")[2] or one) for one in cells]
-            found.append(Route(method, route, dict(zip(row.columns, pairs, strict=True))))
-    return found
+            pairs = [
+                (cell.partition("/")[0], cell.partition("/")[2] or cell) for cell in cells
+            ]
+            rows.append(Route(method, route, dict(zip(row.columns, pairs, strict=True))))
+    return rows
 
 
 def routes() -> Iterator[Route]:
-    """Every method of every route that the URL configuration has; those of models' lists
-    once for all.
+    """Yield every method of every route in the URL configuration.
+
+    The routes of the admin's model lists appear once for all models.
     """
-    seen = set()
+    known_routes = set()
     for route, pattern in _walk(get_resolver().url_patterns):
-        general = _general(route)
+        general_route = _generalize(route)
         for method in _methods(route, pattern):
-            if (method, general) not in seen:
-                seen.add((method, general))
-                yield Route(method, general)
+            if (method, general_route) not in known_routes:
+                known_routes.add((method, general_route))
+                yield Route(method, general_route)
 
 
-def _walk(patterns: Any, before: str = "") -> Iterator[tuple[str, URLPattern]]:
-    for one in patterns:
-        route = before + str(one.pattern)
-        if isinstance(one, URLPattern):
-            yield route, one
+def _walk(patterns: Any, prefix: str = "") -> Iterator[tuple[str, URLPattern]]:
+    for pattern in patterns:
+        route = prefix + str(pattern.pattern)
+        if isinstance(pattern, URLPattern):
+            yield route, pattern
         else:
-            yield from _walk(one.url_patterns, route)
+            yield from _walk(pattern.url_patterns, route)
 
 
 def models() -> list[str]:
-    """app/model of every list in the admin."""
-    return [f"{one._meta.app_label}/{one._meta.model_name}" for one in admin.site._registry]
+    """Return app/model of every list in the admin."""
+    return [
+        f"{model._meta.app_label}/{model._meta.model_name}"
+        for model in admin.site._registry
+    ]
 
 
-def _general(route: str) -> str:
+def _generalize(route: str) -> str:
     for model in models():
         route = route.replace(f"admin/{model}/", f"admin/{MODEL}/")
     return APPS.sub("{app}/", route) or "/"
 
 
 def _methods(route: str, pattern: URLPattern) -> list[str]:
-    """The methods that a view answers: an endpoint's or a class's own; a function's are GET
-    and POST.
+    """Return the methods of a view: those an endpoint or class defines, GET and POST for a
+    function.
     """
     view: Any = pattern.callback
-    made: Any = getattr(view, "cls", None) or getattr(view, "view_class", None)
-    if made is None or route.startswith(("^api", "admin/")):
+    view_class: Any = getattr(view, "cls", None) or getattr(view, "view_class", None)
+    if view_class is None or route.startswith(("^api", "admin/")):
         return ["GET", "POST"]
-    return [method.upper() for method in METHODS if hasattr(made, method)]
+    return [method.upper() for method in METHODS if hasattr(view_class, method)]
 
 
 class World:
-    """One of everything, twice: called mine-… and theirs-…; and who asks."""
+    """Two objects of every kind, named mine-… and theirs-…, and the actors that send
+    requests.
+    """
 
     def __init__(self, make_node: Callable[..., str]) -> None:
         self.words: dict[str, dict[str, Any]] = {}
-        self._made = 0
+        self._new_names = 0
         for name in ("main", "failure"):
             make_node(name, kind="failure" if name == "failure" else "normal")
         self._keys = {name: api_keys.create(name=f"k-{name}", rights=rights, actor=ME)[1]
@@ -173,7 +181,7 @@ class World:
                       "stranger": RIGHTS["consume"]}.items()}  # fmt: skip
         self._people = {"user": "uma", "owner": "olga", "administrator": "ada"}
         for prefix in (MINE, THEIRS):
-            self.words[prefix] = self._one_of_each(prefix)
+            self.words[prefix] = self._create_objects(prefix)
         self._rename_nodes()
         self._clients = {name: self._client(name) for name in ACTORS}
 
@@ -184,7 +192,7 @@ class World:
             record_change("node", *DbNode.objects.values_list("pk", flat=True))
         snapshot.refresh()
 
-    def _one_of_each(self, prefix: str) -> dict[str, Any]:
+    def _create_objects(self, prefix: str) -> dict[str, Any]:
         topic, group = f"{prefix}-orders", f"{prefix}-billing"
         owners = {"owners": "olga"} if prefix == MINE else {}
         for name in (topic, f"{prefix}-spare"):
@@ -242,28 +250,28 @@ class World:
         client.raise_request_exception = False
         return client
 
-    def ask(self, name: str, row: Route, given: dict[str, Any]) -> str:
-        """Return what an actor is answered: a status, or login."""
-        answer = self._clients[name].generic(row.method, **_sent(row, given))
-        place = answer.headers.get("Location", "").partition("?")[0]
+    def ask(self, name: str, row: Route, request: dict[str, Any]) -> str:
+        """Send an actor's request. Return the status, or login."""
+        answer = self._clients[name].generic(row.method, **_sent(row, request))
+        location = answer.headers.get("Location", "").partition("?")[0]
         answer.close()
-        # nobody reads them, and they grow
+        # The messages of the portal are not shown here, and the cookie would grow.
         self._clients[name].cookies.pop("messages", None)
-        at_login = answer.status_code == 302 and place.rstrip("/").endswith("/login")
+        at_login = answer.status_code == 302 and location.rstrip("/").endswith("/login")
         if "logout" in row.route:
             self._clients[name] = self._client(name)
         return "login" if at_login else str(answer.status_code)
 
     def new(self, prefix: str) -> str:
-        """A name that nothing has."""
-        self._made += 1
-        return f"{prefix}-new{self._made}"
+        """Return a name without an object."""
+        self._new_names += 1
+        return f"{prefix}-new{self._new_names}"
 
     def request(self, row: Route, prefix: str) -> dict[str, Any]:
-        """Path and data with which a route is asked about what is called so."""
+        """Return path and data of a request on the objects with this prefix."""
         path, query = "/" + row.route.lstrip("^/"), ""
-        for written, meant in OTHER_PATHS.items():
-            path = path.replace(written, meant)
+        for pattern, example in OTHER_PATHS.items():
+            path = path.replace(pattern, example)
         for word in path.split("<")[1:]:
             kind, _, rest = word.partition(":")
             path = path.replace(
@@ -271,8 +279,8 @@ class World:
                 self._word(row, prefix, rest.partition(">")[0]),
             )
         path = path.replace(MODEL, "metadata/topic").replace("{app}", "metadata")
-        asked = REQUESTS.get(f"{row.method} {row.route}", {})
-        data = asked(self, prefix) if callable(asked) else asked
+        request_data = REQUESTS.get(f"{row.method} {row.route}", {})
+        data = request_data(self, prefix) if callable(request_data) else request_data
         if row.method in ("GET", "DELETE") and data:
             query, data = (
                 "?" + "&".join(f"{name}={value}" for name, value in data.items()),
@@ -281,7 +289,7 @@ class World:
         return {"path": path + query, "data": data}
 
     def _word(self, row: Route, prefix: str, word: str) -> str:
-        mine, route = self.words[prefix], row.route
+        objects, route = self.words[prefix], row.route
         if word == "consumer":
             return self._consumer(prefix)
         if word == "name":
@@ -294,13 +302,23 @@ class World:
                 if route.startswith("messages/")
                 else "delayed"
             )
-            return str(mine[kind])
+            return str(objects[kind])
         if word == "topic" and f"{row.method} {route}" in UNSUBSCRIBED:
             return f"{prefix}-spare"
-        named = {one: f"{prefix}-{one}" for one in ("node", "broker", "key")}
-        none = {"kind": "lag", "object_id": "0", "content_type_id": "0", "token": "none"}
-        others = {"message": mine["dead"], "number_": mine["report"], **none, **named}
-        return str({**others, **mine}[word])
+        named_objects = {kind: f"{prefix}-{kind}" for kind in ("node", "broker", "key")}
+        placeholders = {
+            "kind": "lag",
+            "object_id": "0",
+            "content_type_id": "0",
+            "token": "none",
+        }
+        others = {
+            "message": objects["dead"],
+            "number_": objects["report"],
+            **placeholders,
+            **named_objects,
+        }
+        return str({**others, **objects}[word])
 
     def _name(self, route: str, prefix: str) -> str:
         first = route.partition("/")[0]
@@ -308,13 +326,13 @@ class World:
             return "prune_audit"
         if first == "alarms":
             return f"{prefix}-billing/{prefix}-orders"
-        called = {"topics": "orders", "groups": "billing"}.get(
+        object_name = {"topics": "orders", "groups": "billing"}.get(
             first, first.removesuffix("s")
         )
-        return f"{prefix}-{called}"
+        return f"{prefix}-{object_name}"
 
     def _consumer(self, prefix: str) -> str:
-        """A member that joined with the key `consume`, or with one that nobody here has."""
+        """Join as a member, with the key `consume`, or with the key of a stranger."""
         name = "consume" if prefix == MINE else "stranger"
         key = ApiKey.objects.get(name=f"k-{name}")
         actor = Actor(kind="key", name=key.name, rights={"consume": ("*",)}, key_id=key.pk)
@@ -325,27 +343,27 @@ class World:
         ).consumer_id  # fmt: skip
 
 
-def _sent(row: Route, given: dict[str, Any]) -> dict[str, Any]:
-    """The arguments of a test client's request."""
+def _sent(row: Route, request: dict[str, Any]) -> dict[str, Any]:
+    """Return the arguments of a test client's request."""
     if row.is_api:
-        body = json.dumps(given["data"]) if row.method in ("POST", "PATCH") else ""
-        return {"path": given["path"], "data": body, "content_type": "application/json"}
-    body = "&".join(f"{name}={value}" for name, value in given["data"].items())
+        body = json.dumps(request["data"]) if row.method in ("POST", "PATCH") else ""
+        return {"path": request["path"], "data": body, "content_type": "application/json"}
+    body = "&".join(f"{name}={value}" for name, value in request["data"].items())
     return {
-        "path": given["path"],
+        "path": request["path"],
         "data": body,
         "content_type": "application/x-www-form-urlencoded",
     }
 
 
 def _rows(model: Any) -> list[str]:
-    """Return what a table holds, but for when somebody was here last: who logs out has to
-    come back.
+    """Return the rows of a table without `last_login`, because a logged-out actor must log
+    in again.
 
-    Read without models: this is asked before and after every request that is refused.
+    Reads without models, because it runs before and after every refused request.
     """
     names = ", ".join(
-        f'"{one.column}"' for one in model._meta.fields if one.name != "last_login"
+        f'"{column.column}"' for column in model._meta.fields if column.name != "last_login"
     )
     with connection.cursor() as cursor:
         cursor.execute(f'SELECT {names} FROM "{model._meta.db_table}"')
@@ -353,30 +371,34 @@ def _rows(model: Any) -> list[str]:
 
 
 def state() -> dict[str, Any]:
-    """All that metadata and the queues hold, but for what changes by itself."""
-    held = [
+    """Return everything in metadata and the queues, except values that change by
+    themselves.
+    """
+    models_with_state = [
         *apps.get_app_config("metadata").get_models(),
         *apps.get_app_config("auth").get_models(),
     ]
-    left_out = ("Lease", "ClockMark", "Permission", "Heartbeat")
-    found: dict[str, Any] = {
-        one.__name__: _rows(one) for one in held if one.__name__ not in left_out
+    excluded = ("Lease", "ClockMark", "Permission", "Heartbeat")
+    contents: dict[str, Any] = {
+        model.__name__: _rows(model)
+        for model in models_with_state
+        if model.__name__ not in excluded
     }
     for queue in Queue.objects.filter(
         topic__kind="normal", topic__state="ready"
     ).values_list("pk", flat=True):
         with node_pools.node_of(queue).reading() as session:
-            found[f"queue {queue}"] = queue_sql.read_head(session, queue=queue)
-            found[f"delayed {queue}"] = delayed_sql.count_delayed(
+            contents[f"queue {queue}"] = queue_sql.read_head(session, queue=queue)
+            contents[f"delayed {queue}"] = delayed_sql.count_delayed(
                 session, queues=[queue], most=1_000
             )
-    return found
+    return contents
 
 
 OTHER_PATHS = {"static/(?P<path>.+)$": "static/portal/portal.css", "api(/.*)?$": "api/nothing",
                "api/+(?:client|server)/.*$": "api/client/nothing",
                "admin/(?P<url>.*)$": "admin/nothing"}  # fmt: skip
-# else the first would end it
+# With the subscribed topic the first request would end the subscription.
 UNSUBSCRIBED = ("DELETE api/v1/groups/<str:group>/subscriptions/<str:topic>",)
 T, G, C, N = (
     "api/v1/topics/<str:topic>",
@@ -384,7 +406,7 @@ T, G, C, N = (
     "api/v1/consumers/<str:consumer>",
     "nodes/<str:node>",
 )
-# What is asked: of who may, nothing that would keep the next one from being asked the same.
+# Data of the requests. A permitted request must not change what the next actor's request meets.
 REQUESTS: dict[str, Any] = {
     f"POST {T}/messages": {"messages": [{"body": "a"}]},
     f"GET {T}/messages": lambda world, prefix: {"queue": world.words[prefix]["queue"]},

@@ -1,4 +1,4 @@
-"""Makes metadata for tests: rows only, no tables on any node."""
+"""Metadata for tests: rows only, without tables on any node."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from metadata.topics import topic_rows
 ME = actors.command("test")
 
 
-def node(name: str = "n1", **given: object) -> None:
-    """A node without a database behind it."""
+def node(name: str = "n1", **settings: object) -> None:
+    """Create a node without a database."""
     node_rows.create(
-        name=name, engine="sqlite", database=f"nowhere/{name}", actor=ME, **given
+        name=name, engine="sqlite", database=f"nowhere/{name}", actor=ME, **settings
     )  # type: ignore[arg-type]
 
 
 def topic(name: str = "orders", *, queues: int = 4) -> tuple[int, ...]:
-    """A ready topic; its queue ids."""
-    made = topic_rows.make_ready(
+    """Create a ready topic and return its queue ids."""
+    ready_topic = topic_rows.make_ready(
         topic_rows.plan_topic(name=name, queues=queues, actor=ME).id
     )
-    return tuple(one.queue for one in made.queues)
+    return tuple(queue.queue for queue in ready_topic.queues)
 
 
 def group(
@@ -43,48 +43,50 @@ def group(
     mode: str = "clustering",
     **settings: object,
 ) -> None:
-    """A group with ready subscriptions."""
+    """Create a group with ready subscriptions."""
     groups.create(name=name, mode=mode, settings=settings, actor=ME)
-    for one in topics:
-        subscribe(name, one)
+    for topic_name in topics:
+        subscribe(name, topic_name)
 
 
 def subscribe(group: str, topic: str) -> int:
-    """A ready subscription; its id."""
-    made = subscription_rows.plan(group=group, topic=topic, start="earliest", actor=ME)
-    return subscription_rows.make_ready(made.id).id
+    """Create a ready subscription and return its id."""
+    planned = subscription_rows.plan(group=group, topic=topic, start="earliest", actor=ME)
+    return subscription_rows.make_ready(planned.id).id
 
 
 def world(
     *, queues: int = 4, mode: str = "clustering", **settings: object
 ) -> tuple[int, ...]:
-    """Node n1, topic orders, group billing that reads it; the queue ids."""
+    """Create node n1, topic orders, and group billing, which reads it. Return the queue
+    ids.
+    """
     node()
     ids = topic(queues=queues)
     group(mode=mode, **settings)
-    QueueOffset.objects.update(epoch=0)  # so that tests can speak of epochs 1, 2, 3
+    QueueOffset.objects.update(epoch=0)  # so that tests can expect epochs 1, 2, 3
     return ids
 
 
 def owners() -> dict[int, int | None]:
-    """Queue → the member that owns it, of the only group."""
+    """Return the owning member of each queue of the only group."""
     return dict(QueueOffset.objects.values_list("queue_id", "owner_id"))
 
 
 def epochs() -> dict[int, int]:
-    """Queue → epoch, of the only group."""
+    """Return the epoch of each queue of the only group."""
     return dict(QueueOffset.objects.values_list("queue_id", "epoch"))
 
 
 def generation() -> int:
-    """The generation of the only group."""
+    """Return the generation of the only group."""
     return ConsumerGroup.objects.get().generation
 
 
 @dataclass
 class Member:
-    """A client process as the server sees it: registers, heartbeats, does what it is told
-    at once.
+    """A client process as the server sees it: it registers, sends heartbeats, and applies
+    them at once.
     """
 
     name: str
@@ -97,7 +99,7 @@ class Member:
     id: consumer_ids.ConsumerId | None = None
 
     def register(self) -> Member:
-        """Joins, or comes back."""
+        """Register, or register again."""
         registered = consumers.register(
             group=self.group,
             name=self.name,
@@ -111,23 +113,23 @@ class Member:
         return self
 
     def beat(self) -> HeartbeatAnswer:
-        """One heartbeat; takes what is assigned and lets go of the rest."""
+        """Send a heartbeat and own exactly the assigned queues."""
         assert self.id is not None
         answer = consumers.heartbeat(
             consumer=self.id, generation=self.generation, owned=[*self.owned.items()]
         )
         self.generation = answer.generation
-        self.owned = {one.queue: one.epoch for one in answer.assigned}
+        self.owned = {assigned.queue: assigned.epoch for assigned in answer.assigned}
         return answer
 
     def leave(self) -> None:
-        """Ends the membership."""
+        """End the membership."""
         assert self.id is not None
         consumers.leave(consumer=self.id, actor=ME)
 
 
 def steady_guard() -> expiry.OutageGuard:
-    """A guard that has watched a healthy database for ages."""
+    """Return a guard that has seen a healthy database for a very long time."""
 
     class Steady(expiry.OutageGuard):
         def look(self) -> Watch:
@@ -138,19 +140,19 @@ def steady_guard() -> expiry.OutageGuard:
 
 
 def long_ago(*, seconds: float) -> datetime:
-    """The database's time so many seconds ago."""
+    """Return the database's time `seconds` ago."""
     return before(database_now(), seconds=seconds)
 
 
 class Speaker(Protocol):
-    """Whoever has a consumer id."""
+    """An object with a consumer id."""
 
     @property
     def id(self) -> consumer_ids.ConsumerId | None: ...
 
 
 def silence(member: Speaker, *, seconds: float) -> None:
-    """Makes the member's last heartbeat that old."""
+    """Set the member's last heartbeat to `seconds` ago."""
     assert member.id is not None
     Heartbeat.objects.filter(pk=member.id.member_id).update(
         last_seen=long_ago(seconds=seconds)

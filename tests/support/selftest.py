@@ -1,5 +1,5 @@
-"""Plants defects in a clean run, one after the other, and shows that each is named by kind
-and place.
+"""Plant defects in a clean run, one after the other, and check that each is reported by
+kind and place.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from messagestore.verify import visit
 from tests.support import defects, verdicts
 from tests.support.clean_run import ME, TOPIC, CleanRun
 from tests.support.defects import Defect
-from tests.support.verdicts import Found
+from tests.support.verdicts import Finding
 
-# what looks wrong to verify is looked at again after so long: nobody works meanwhile
+# verify examines a suspicious queue again after this pause; here nothing changes meanwhile
 QUICK_S = 0.01
 
 
 @dataclass(frozen=True)
-class Named:
-    """The names of a defect. `judge`: the finding that had to come; `verify`: that of
-    manage.py verify.
+class NamedDefect:
+    """A reported defect. `judge`: the expected finding; `verify`: the one of manage.py
+    verify.
     """
 
     defect: Defect
-    judge: Found
+    judge: Finding
     verify: str
 
     def __str__(self) -> str:
@@ -44,62 +44,69 @@ def _quick() -> Iterator[None]:
         yield
 
 
-def audited() -> dict[str, str]:
-    """Return what verify finds: kind → sentence."""
+def run_verify() -> dict[str, str]:
+    """Return the findings of verify: kind → sentence."""
     with _quick():
         report = verify.verify(topics=[TOPIC], actor=ME, rows_per_s=0, digests=True)
     assert report.complete
-    assert not report.unseen, [one.unseen for one in report.unseen]
+    assert not report.unseen, [queue.unseen for queue in report.unseen]
     return {
-        one.kind: f"{one.kind}, queue {queue.id} {one.where}: {one.what}"
+        finding.kind: f"{finding.kind}, queue {queue.id} {finding.where}: {finding.what}"
         for queue in report.queues
-        for one in queue.findings
+        for finding in queue.findings
     }
 
 
 def is_clean(run: CleanRun) -> None:
-    """Raises AssertionError unless neither the judge nor verify finds anything."""
-    verdicts.nothing(verdicts.found(run.evidence()))
-    found = audited()
-    assert not found, list(found.values())
+    """Raise AssertionError if the judge or verify finds anything."""
+    verdicts.assert_no_findings(verdicts.find_faults(run.evidence()))
+    findings = run_verify()
+    assert not findings, list(findings.values())
 
 
-def proved(run: CleanRun) -> Iterator[Named]:
-    """Every defect, each planted in a run of which nothing else is wrong. Raises
+def prove_all(run: CleanRun) -> Iterator[NamedDefect]:
+    """Yield every defect, each planted in a run without any other fault. Raises
     AssertionError.
     """
     is_clean(run)
     for defect in defects.ALL:
         yield prove(run, defect)
-        verdicts.nothing(verdicts.found(run.evidence()))
+        verdicts.assert_no_findings(verdicts.find_faults(run.evidence()))
     is_clean(run)
 
 
-def prove(run: CleanRun, defect: Defect) -> Named:
-    """Plants a defect, and takes it away again. Raises AssertionError unless it is named as
-    it must be.
+def prove(run: CleanRun, defect: Defect) -> NamedDefect:
+    """Plant a defect, check its findings, and restore the run.
+
+    Raises AssertionError unless it is reported as expected.
     """
     defect.act(run)
     try:
-        found = verdicts.found(run.evidence())
-        # Of what journals tell verify cannot know.
-        by_verify = audited() if defect in defects.IN_TABLES else {}
+        findings = verdicts.find_faults(run.evidence())
+        # verify cannot find what only journals show.
+        by_verify = run_verify() if defect in defects.IN_TABLES else {}
     finally:
         run.restore()
     place = defect.place.format(a=run.a, b=run.b)
-    mine = [
-        one for one in found if one.kind == defect.judge and one.place.startswith(place)
+    expected_findings = [
+        finding
+        for finding in findings
+        if finding.kind == defect.judge and finding.place.startswith(place)
     ]
-    listed = "\n  ".join(map(str, found)) or "nothing"
-    assert mine, f"{defect.name}: not named {defect.judge} at {place!r}, but\n  {listed}"
-    strange = {one.kind for one in found} - {defect.judge, *defect.also}
-    assert not strange, f"{defect.name}: also named {sorted(strange)}:\n  {listed}"
+    finding_list = "\n  ".join(map(str, findings)) or "nothing"
+    assert expected_findings, (
+        f"{defect.name}: not named {defect.judge} at {place!r}, but\n  {finding_list}"
+    )
+    unexpected_kinds = {finding.kind for finding in findings} - {defect.judge, *defect.also}
+    assert not unexpected_kinds, (
+        f"{defect.name}: also named {sorted(unexpected_kinds)}:\n  {finding_list}"
+    )
     if defect.verify is None:
         assert not by_verify, (
             f"{defect.name}: verify is not said to know of it: {by_verify}"
         )
-        return Named(defect, mine[0], "")
+        return NamedDefect(defect, expected_findings[0], "")
     assert defect.verify in by_verify, (
         f"{defect.name}: verify found {list(by_verify.values())}"
     )
-    return Named(defect, mine[0], by_verify[defect.verify])
+    return NamedDefect(defect, expected_findings[0], by_verify[defect.verify])

@@ -1,4 +1,4 @@
-"""FakeBroker over HTTP, for programs that a test runs as processes of their own."""
+"""A FakeBroker over HTTP, for programs that a test runs as separate processes."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ MSGPACK = "application/msgpack"
 
 
 class Handler(BaseHTTPRequestHandler):
-    """One request in MessagePack, as the client sends it when msgspec is installed."""
+    """Handles requests in MessagePack, which the client sends if msgspec is installed."""
 
     protocol_version = "HTTP/1.1"
     broker: FakeBroker
 
     def answer(self) -> None:
-        """Hands the request to the broker."""
+        """Pass the request to the broker and send its answer."""
         length = int(self.headers.get("Content-Length") or 0)
         body = msgspec.msgpack.decode(self.rfile.read(length)) if length else None
-        split = urlsplit(self.path)
+        url = urlsplit(self.path)
         try:
-            found = self.broker.request(
-                self.command, split.path, body=body, params=dict(parse_qsl(split.query))
+            result = self.broker.request(
+                self.command, url.path, body=body, params=dict(parse_qsl(url.query))
             )
-            self.reply(200, msgspec.msgpack.encode(found), MSGPACK)
+            self.reply(200, msgspec.msgpack.encode(result), MSGPACK)
         except CatmqError as error:
             problem = {
                 "detail": error.detail,
@@ -48,7 +48,7 @@ class Handler(BaseHTTPRequestHandler):
     do_GET = do_POST = do_PATCH = do_DELETE = answer
 
     def reply(self, status: int, body: bytes, kind: str) -> None:
-        """Sends the answer; a client that was killed no longer takes it."""
+        """Send an answer. A killed client no longer reads it."""
         try:
             self.send_response(status)
             self.send_header("Content-Type", kind)
@@ -59,12 +59,12 @@ class Handler(BaseHTTPRequestHandler):
             self.close_connection = True
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Tests print nothing."""
+        """Log nothing."""
 
 
 @contextmanager
 def served(broker: FakeBroker) -> Iterator[str]:
-    """The URL at which the broker answers."""
+    """Run an HTTP server for a broker and yield its URL."""
     handler = type("BrokerHandler", (Handler,), {"broker": broker})
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     server.daemon_threads = True

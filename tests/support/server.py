@@ -1,4 +1,4 @@
-"""A whole server, started by script/server like everybody's, in a directory of its own."""
+"""A whole server, started by script/server as users start it, in a directory of its own."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from tests.support import migrated
 from tests.support.environment import ROOT, free_port
 from tests.support.waiting import until
 
-READY_S = 180  # of a start, on a machine that does other things too
+READY_S = 180  # for a start on a busy machine
 STOP_S = 90
-NEW = ("CATMQ_JAVA_NETWORKS",)  # settings that the previous release would refuse
+NEW_SETTINGS = ("CATMQ_JAVA_NETWORKS",)  # settings that the previous release refuses
 TAIL_BYTES = 20_000  # of each log, in the report of a failed test
-started: list[Server] = []  # servers that are not cleared away yet
+started: list[Server] = []  # servers that were not cleared away yet
 
 
 @dataclass
 class Server:
-    """A server of `data`; `environ` adds settings, e.g. CATMQ_DATABASE_URL.
+    """A server of the directory `data`. `environ` adds settings, e.g. CATMQ_DATABASE_URL.
 
-    On the embedded engine it finds its databases migrated, unless `from_nothing`. `root` is
-    where its code lies; that of another release runs with our packages.
+    On the embedded engine its databases are migrated already, unless `from_nothing`. `root`
+    is the directory of its code; another release runs with our packages.
     """
 
     data: Path
@@ -45,44 +45,47 @@ class Server:
 
     @property
     def url(self) -> str:
-        """Where the broker answers."""
+        """The URL of the broker."""
         return f"http://127.0.0.1:{self.port}"
 
     @property
     def credentials(self) -> dict[str, str]:
-        """What credentials.env holds."""
+        """The content of credentials.env."""
         lines = (self.data / "credentials.env").read_text().splitlines()
         return dict(line.split("=", 1) for line in lines)
 
     @property
     def api_key(self) -> str:
-        """The key that may do everything."""
+        """The API key with all rights."""
         return self.credentials["CATMQ_API_KEY"]
 
     @property
     def broker_pid(self) -> int:
-        """gunicorn's master."""
+        """The process id of gunicorn's master."""
         return int((self.data / "broker.pid").read_text())
 
     def command(self) -> list[str]:
-        """How the server is started."""
-        where = ["--port", str(self.port), "--data", str(self.data)]
+        """Return the command that starts the server."""
+        options = ["--port", str(self.port), "--data", str(self.data)]
         if self.root != ROOT:  # script/server would install that release's requirements
-            return [sys.executable, "-P", "-m", "catmq_site.server.supervisor", *where]
-        return [str(ROOT / "script/server"), *where]
+            return [sys.executable, "-P", "-m", "catmq_site.server.supervisor", *options]
+        return [str(ROOT / "script/server"), *options]
 
     def environment(self) -> dict[str, str]:
-        """The environment without the test session's own settings; the directory marks our
-        processes.
+        """Return the environment without the settings of the test session.
+
+        The data directory marks the processes of this server.
         """
-        own = {"CATMQ_DATA_DIR": str(self.data), **self.environ}
+        settings = {"CATMQ_DATA_DIR": str(self.data), **self.environ}
         if self.root != ROOT:
-            own = {name: value for name, value in own.items() if name not in NEW}
-            own["PYTHONPATH"] = str(self.root)
-        return clean_environment() | own
+            settings = {
+                name: value for name, value in settings.items() if name not in NEW_SETTINGS
+            }
+            settings["PYTHONPATH"] = str(self.root)
+        return clean_environment() | settings
 
     def start(self) -> Server:
-        """Starts and waits for the line on stdout."""
+        """Start and wait for the line on stdout."""
         if not any(server is self for server in started):
             started.append(self)
         self.data.mkdir(parents=True, exist_ok=True)
@@ -109,17 +112,15 @@ class Server:
         return self
 
     def join(self, other: Server, *files: str) -> Server:
-        """Copies files of another server's directory, which its metadata goes with; by
-        default the key.
-        """
+        """Copy files of another server with the same metadata; by default the key."""
         self.data.mkdir(parents=True, exist_ok=True)
         for name in files or ("credentials.env",):
             shutil.copy(other.data / name, self.data / name)
         return self
 
     def refused(self) -> tuple[int, str]:
-        """(exit code, stderr) of a start that is expected to fail."""
-        done = subprocess.run(
+        """Return (exit code, stderr) of a start that must fail."""
+        process = subprocess.run(
             self.command(),
             env=self.environment(),
             capture_output=True,
@@ -127,10 +128,10 @@ class Server:
             check=False,
             timeout=60,
         )
-        return done.returncode, done.stderr
+        return process.returncode, process.stderr
 
     def end(self, number: int = signal.SIGTERM) -> int:
-        """Signals the server and waits for its end; its exit code."""
+        """Send a signal, wait for the end, and return the exit code."""
         assert self.process is not None
         if self.process.poll() is None:
             self.process.send_signal(number)
@@ -140,18 +141,20 @@ class Server:
         return code
 
     def restart_broker(self, number: int = signal.SIGTERM) -> None:
-        """Ends the broker alone and waits until the next one answers."""
-        before = self.broker_pid
-        os.kill(before, number)
-        until(lambda: self.serves() and self.broker_pid != before, limit_s=READY_S)
+        """Stop only the broker, and wait until the next one answers."""
+        former_pid = self.broker_pid
+        os.kill(former_pid, number)
+        until(lambda: self.serves() and self.broker_pid != former_pid, limit_s=READY_S)
 
     def kill_worker(self, index: int = 0) -> None:
-        """kill -9 of one worker of the broker; returns when another has taken its place."""
-        before = until(self.workers, limit_s=READY_S)
-        os.kill(before[index % len(before)], signal.SIGKILL)
+        """Kill a worker of the broker with SIGKILL, and wait until another has replaced it."""
+        former_workers = until(self.workers, limit_s=READY_S)
+        os.kill(former_workers[index % len(former_workers)], signal.SIGKILL)
         until(
             lambda: (
-                len(set(self.workers()) & set(before)) < len(before) == len(self.workers())
+                len(set(self.workers()) & set(former_workers))
+                < len(former_workers)
+                == len(self.workers())
             ),
             limit_s=READY_S,
         )
@@ -159,10 +162,10 @@ class Server:
 
     @contextlib.contextmanager
     def untended(self) -> Iterator[None]:
-        """For the length of a block what is killed stays dead: the supervisor is stopped by
-        SIGSTOP.
+        """Stop the supervisor with SIGSTOP during the block, so that killed processes stay
+        dead.
 
-        Afterwards everything is started again; it serves when the block is over.
+        Afterwards it starts them again; the server is ready when the block is left.
         """
         assert self.process is not None
         # script/server has become the supervisor by exec.
@@ -176,36 +179,36 @@ class Server:
             )
 
     def kill_broker(self) -> None:
-        """kill -9 of gunicorn's master; its workers end with it."""
+        """Kill gunicorn's master with SIGKILL. Its workers end with it."""
         workers = self.workers()
         os.kill(self.broker_pid, signal.SIGKILL)
         until(lambda: not any(alive(pid) for pid in workers))
 
     def kill_job_runners(self) -> None:
-        """kill -9 of every process of django-q's cluster."""
+        """Kill every process of django-q's cluster with SIGKILL."""
         for pid in self.job_runners():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
 
     def job_runners(self) -> set[int]:
-        """The processes of django-q's cluster."""
+        """Return the processes of django-q's cluster."""
         return {pid for pid in self.processes() if b"qcluster" in command_of(pid)}
 
     def workers(self) -> list[int]:
-        """The broker's worker processes."""
+        """Return the broker's worker processes."""
         return [pid for pid in self.processes() if parent_of(pid) == self.broker_pid]
 
     def serves(self) -> bool:
-        """Whether sends and pulls are served."""
+        """Return True if sends and pulls are served."""
         try:
             return self.call("GET", "/readyz")[0] == 200
         except (OSError, http.client.HTTPException):
             return False
 
     def manage(self, *arguments: str) -> str:
-        """What a management command prints, run beside the server."""
+        """Run a management command beside the server and return its output."""
         command = [sys.executable, str(self.root / "manage.py"), *arguments]
-        done = subprocess.run(
+        process = subprocess.run(
             command,
             env=self.environment(),
             capture_output=True,
@@ -213,11 +216,11 @@ class Server:
             check=False,
             timeout=READY_S,
         )
-        assert done.returncode == 0, done.stdout[-4000:] + done.stderr
-        return done.stdout
+        assert process.returncode == 0, process.stdout[-4000:] + process.stderr
+        return process.stdout
 
     def clear_away(self) -> None:
-        """Ends it, and kills whatever of it is left."""
+        """Stop the server, and kill all its remaining processes."""
         started[:] = [server for server in started if server is not self]
         if self.process is not None:
             self.end()
@@ -226,7 +229,7 @@ class Server:
                 os.kill(pid, signal.SIGKILL)
 
     def call(self, method: str, path: str, body: object = None) -> tuple[int, Any]:
-        """(status, decoded body) of one request with the server's own key."""
+        """Send a request with the server's own key. Return (status, decoded body)."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
         try:
             headers = {
@@ -244,12 +247,12 @@ class Server:
         return response.status, json.loads(text) if is_json and text else text.decode()
 
     def processes(self) -> list[int]:
-        """Every process that works on this server's directory, the supervisor included."""
-        found = []
+        """Return every process that uses this server's directory, including the supervisor."""
+        pids = []
         for entry in Path("/proc").iterdir():
             if entry.name.isdigit() and self._is_ours(entry):
-                found.append(int(entry.name))
-        return found
+                pids.append(int(entry.name))
+        return pids
 
     def _is_ours(self, entry: Path) -> bool:
         try:
@@ -261,13 +264,13 @@ class Server:
 
 
 def log_tails() -> list[tuple[str, str]]:
-    """Return the ends of the logs of all started servers, as (title, text), for the report
+    """Return the ends of the logs of all started servers as (title, text), for the report
     of a failure.
     """
     sections = []
     for server in started:
         for path in (server.data / "stderr", *sorted((server.data / "log").glob("*.log"))):
-            # not written, or the directory is gone
+            # The log was not written, or its directory was removed.
             with contextlib.suppress(FileNotFoundError):
                 text = path.read_bytes()[-TAIL_BYTES:].decode(errors="replace")
                 sections += [(f"end of {path}", text)] if text.strip() else []
@@ -275,13 +278,15 @@ def log_tails() -> list[tuple[str, str]]:
 
 
 def clean_environment() -> dict[str, str]:
-    """The caller's environment without any setting of CatMQ."""
-    ours = ("CATMQ_", "DJANGO_")
-    return {name: value for name, value in os.environ.items() if not name.startswith(ours)}
+    """Return the caller's environment without settings of CatMQ and Django."""
+    prefixes = ("CATMQ_", "DJANGO_")
+    return {
+        name: value for name, value in os.environ.items() if not name.startswith(prefixes)
+    }
 
 
 def command_of(pid: int) -> bytes:
-    """A process's command line, b'' when it is gone."""
+    """Return the command line of a process; b'' if it has ended."""
     try:
         return Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:
@@ -289,7 +294,7 @@ def command_of(pid: int) -> bytes:
 
 
 def alive(pid: int) -> bool:
-    """Whether the process has not ended."""
+    """Return True if the process has not ended."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
@@ -297,7 +302,7 @@ def alive(pid: int) -> bool:
 
 
 def stopped(pid: int) -> bool:
-    """Return True if each thread of a process is stopped; False if it is gone."""
+    """Return True if all threads of a process are stopped; False if it has ended."""
     try:
         stats = [stat.read_text() for stat in Path(f"/proc/{pid}/task").glob("*/stat")]
     except OSError:  # a thread has just ended
@@ -306,7 +311,7 @@ def stopped(pid: int) -> bool:
 
 
 def parent_of(pid: int) -> int | None:
-    """The parent of a process; None when it is gone."""
+    """Return the parent of a process; None if it has ended."""
     try:
         return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
     except OSError:
@@ -314,7 +319,7 @@ def parent_of(pid: int) -> int | None:
 
 
 def first_line(process: subprocess.Popen[str]) -> str:
-    """The first line of a process's stdout, '' when it ends without one."""
+    """Return the first line of a process's stdout; '' if it ends without one."""
     lines: queue.SimpleQueue[str] = queue.SimpleQueue()
     assert process.stdout is not None
     output = process.stdout

@@ -1,5 +1,5 @@
-"""The settings of test sessions: the server's, the outbox and tasks, as an application
-would install them.
+"""Settings of test sessions: the server's, with outbox and tasks as an application installs
+them.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from catmq_site.settings import INSTALLED_APPS as _SERVER
 
 INSTALLED_APPS = [
     *_SERVER,
-    *(("django_tasks",) if django.VERSION < (6, 0) else ()),  # Django has it from then on
+    *(("django_tasks",) if django.VERSION < (6, 0) else ()),  # part of Django since 6.0
     "catmq_client.contrib.django_outbox",
     "catmq_client.contrib.django_tasks",
 ]
@@ -22,5 +22,5 @@ TASKS = {
         "OPTIONS": {"MISSING_TASK_S": 5},
     }
 }
-# One that is meant to be slow takes half a second for each login.
+# The production hasher is slow by design and takes half a second for each login.
 PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]

@@ -1,5 +1,5 @@
-"""A share group on a FakeBroker, and members that give up their pauses and are closed at
-the end.
+"""A share group on a FakeBroker, and members with short pauses that are closed at the end
+of a test.
 """
 
 from __future__ import annotations
@@ -18,46 +18,48 @@ Make = Callable[..., ShareConsumer]
 
 
 def shared_topic() -> FakeBroker:
-    """A broker with topic `t` of one queue, which the share group `g` reads."""
-    made = FakeBroker()
-    made.create_topic("t", queues=1)
-    made.subscribe("g", "t", mode="share")
-    return made
+    """Return a broker with topic `t` of one queue, which share group `g` reads."""
+    broker = FakeBroker()
+    broker.create_topic("t", queues=1)
+    broker.subscribe("g", "t", mode="share")
+    return broker
 
 
 def committed(broker: FakeBroker) -> int:
-    """The sum of the group's committed offsets."""
+    """Return the sum of the group's committed offsets."""
     return sum(broker.committed("g").values())
 
 
 @contextmanager
 def sharing(broker: FakeBroker) -> Iterator[Make]:
-    """Makes members of group `g` and topic `t`, if the options name no others."""
-    made: list[ShareConsumer] = []
+    """Yield a function that creates members, of group `g` and topic `t` unless options name
+    others.
+    """
+    consumers: list[ShareConsumer] = []
 
     def consumer(**options: Any) -> ShareConsumer:
-        made.append(ShareConsumer(transport=broker, **{**QUICK, **options}))
-        return made[-1]
+        consumers.append(ShareConsumer(transport=broker, **{**QUICK, **options}))
+        return consumers[-1]
 
     yield consumer
     broker.heal()
-    for one in made:
-        one.close(timeout_s=LIMIT_S)
+    for open_consumer in consumers:
+        open_consumer.close(timeout_s=LIMIT_S)
 
 
 def send(broker: FakeBroker, count: int, *, topic: str = "t", **more: Any) -> None:
-    """Sends messages whose bodies count from 0."""
+    """Send messages whose bodies are 0, 1, …."""
     with Producer(transport=broker) as producer:
         producer.send_batch(topic, [NewMessage(b"%d" % n, **more) for n in range(count)])
 
 
 def numbers(messages: list[ShareMessage]) -> list[int]:
-    """The bodies of messages."""
+    """Return the numbers in the bodies of messages."""
     return [int(message.body) for message in messages]
 
 
 class Running:
-    """A member in run(), in a thread of its own; what its handlers got is in `got`."""
+    """A member in run(), in a thread of its own. Its handlers collect messages in `got`."""
 
     def __init__(
         self, consumer: ShareConsumer, handler: Callable[[Any], object], **options: Any

@@ -1,4 +1,4 @@
-"""A member of a share group that speaks raw HTTP, or MessagePack."""
+"""A member of a share group that speaks plain HTTP, with JSON."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.support.broker import Broker
 
 
 class ShareMember:
-    """A member of a share group: its calls, and what it was told last."""
+    """A member of a share group and its calls."""
 
     def __init__(self, broker: Broker, path: str, group: str) -> None:
         self.broker, self.path, self.group = broker, path, group
@@ -18,9 +18,7 @@ class ShareMember:
     def join(
         cls, broker: Broker, group: str = "mails", *, name: str = "s1", **more: Any
     ) -> ShareMember:
-        """Registers, and makes the group if it has to; reads topic `single` unless told
-        otherwise.
-        """
+        """Register and create the group if necessary. The default topic is `single`."""
         body = {
             "name": name,
             "incarnation": str(uuid.uuid4()),
@@ -28,35 +26,35 @@ class ShareMember:
             "mode": "share",
         }
         body |= {"topics": ["single"], **more}
-        told = broker.ok("POST", f"/groups/{group}/consumers", body)
-        return cls(broker, f"/consumers/{told['consumer_id']}", group)
+        answer = broker.ok("POST", f"/groups/{group}/consumers", body)
+        return cls(broker, f"/consumers/{answer['consumer_id']}", group)
 
-    def share(self, **asked: Any) -> Any:
-        """The whole answer to a call for runs."""
-        return self.broker.ok("POST", f"{self.path}/share", asked)
+    def share(self, **request: Any) -> Any:
+        """Call for runs and return the whole answer."""
+        return self.broker.ok("POST", f"{self.path}/share", request)
 
-    def lease(self, **asked: Any) -> list[Any]:
-        """The runs that it gets."""
-        runs: list[Any] = self.share(**asked)["runs"]
+    def lease(self, **request: Any) -> list[Any]:
+        """Call for runs and return those it gets."""
+        runs: list[Any] = self.share(**request)["runs"]
         return runs
 
     def report(self, *reports: dict[str, Any]) -> list[str]:
-        """The states of its reports, in order."""
-        told = self.broker.ok("POST", f"{self.path}/share/done", {"done": list(reports)})
-        return [one["state"] for one in told["done"]]
+        """Report on runs and return the states in order."""
+        answer = self.broker.ok("POST", f"{self.path}/share/done", {"done": list(reports)})
+        return [result["state"] for result in answer["done"]]
 
     def heartbeat(self) -> Any:
-        """Says that it lives."""
+        """Send a heartbeat."""
         return self.broker.ok(
             "POST", f"{self.path}/heartbeat", {"generation": 0, "owned": []}
         )
 
 
 def about(run: dict[str, Any], **report: Any) -> dict[str, Any]:
-    """A report on a run."""
+    """Return a report on a run."""
     return {"queue": run["queue"], "first": run["first"], "grant": run["grant"], **report}
 
 
 def bodies(runs: list[Any]) -> list[str]:
-    """The bodies of the messages of some runs."""
+    """Return the bodies of the messages of runs."""
     return [message["body"] for run in runs for message in run["messages"]]

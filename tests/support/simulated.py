@@ -1,11 +1,11 @@
-"""FakeBroker with the whole protocol of groups, for tests of the client; tests/contract
-holds it to a broker.
+"""A FakeBroker with the whole protocol of groups, for tests of the client. tests/contract
+compares it with a broker.
 
-It follows the broker's rules: a queue is revoked in a heartbeat's answer, released by a
-heartbeat that no longer lists it, and granted to its target with the next epoch; the first
-acquire with that epoch fences the former owner. A member is an identity: another
-incarnation of it takes its queues over at once, under the next epoch. In a broadcasting
-group every instance owns all queues, at positions of its own.
+It follows the broker's rules: a queue is revoked in the answer to a heartbeat, released by
+a heartbeat that no longer lists it, and granted to its target with the next epoch. The
+first acquire with that epoch fences the former owner. A member is an identity: another
+incarnation takes over its queues at once, under the next epoch. In a broadcasting group
+every instance owns all queues, at positions of its own.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from catmq_client.testing.failures import FakeFailures
 from catmq_client.testing.groups import FakeGroup, Position, pulled
 from catmq_client.testing.topics import FakeClock, FakeQueue, FakeTopic, FakeTopics
 
-MOST_QUEUES = 1_000  # in one request
+MAX_QUEUES = 1_000  # in one request
 _ids = itertools.count(1)
 
 
 @dataclass(slots=True)
 class Place(Position):
-    """A position with its owner and the member that it goes to."""
+    """A position with its owner, and the member to which it moves."""
 
     owner: str | None = None
     target: str | None = None
@@ -43,7 +43,7 @@ class Place(Position):
 
 @dataclass(slots=True)
 class Member:
-    """A registered consumer; `name` is its identity, `number` its place in the order of
+    """A registered consumer. `name` is its identity, `number` its place in the order of
     joining.
     """
 
@@ -56,8 +56,8 @@ class Member:
 
 
 class SimulatedGroup(FakeGroup):
-    """A group of many members, and positions by queue id; in a broadcasting group those of
-    each instance.
+    """A group of many members with positions by queue id; in a broadcasting group, by
+    instance.
     """
 
     positions: dict[int, Place]  # type: ignore[assignment]
@@ -71,29 +71,32 @@ class SimulatedGroup(FakeGroup):
         self.members: dict[str, Member] = {}
         self.gone: dict[str, str] = {}
         self.instances: dict[str, dict[int, Place]] = {}
-        # Consumer id → instance; it outlives the member, as reader rows do.
+        # Consumer id → instance. It remains after the member has left, like reader rows.
         self.instance_of: dict[str, str] = {}
 
     def subscribe(self, queues: list[FakeQueue], *, start: str) -> bool:
-        before, new = self.generation, super().subscribe(queues, start=start)
-        self.generation = before
+        earlier_generation, has_new_queues = (
+            self.generation,
+            super().subscribe(queues, start=start),
+        )
+        self.generation = earlier_generation
         for positions in self.instances.values():
             positions.update(
                 (q.id, self.position_in(q)) for q in queues if q.id not in positions
             )
-        if new:
+        if has_new_queues:
             self.rebalance()
-        return new
+        return has_new_queues
 
     def position_in(self, queue: FakeQueue) -> Place:
         return Place(
             queue, queue.low if self._starts[queue.id] == "earliest" else queue.head
         )
 
-    def join(self, name: str, incarnation: str, **asked: Any) -> str:
-        """Another incarnation of an identity replaces the former."""
-        self.check(**asked)
-        member = next((one for one in self.members.values() if one.name == name), None)
+    def join(self, name: str, incarnation: str, **settings: Any) -> str:
+        """Register. Another incarnation of an identity replaces the former."""
+        self.check(**settings)
+        member = next((m for m in self.members.values() if m.name == name), None)
         if member is None:
             member = Member(self._new_id(name), name, incarnation, next(_ids))
             self.members[member.consumer_id] = member
@@ -115,22 +118,23 @@ class SimulatedGroup(FakeGroup):
         session_timeout_ms: int | None = None,
         instance_id: str | None = None,
     ) -> None:
-        """Raise unless a consumer that asks for these settings may register."""
-        for name, asked in (("mode", mode), ("session_timeout_ms", session_timeout_ms)):
-            has = getattr(self, name)
-            if asked is not None and asked != has:
+        """Raise unless a consumer with these settings may register."""
+        for name, requested in (("mode", mode), ("session_timeout_ms", session_timeout_ms)):
+            current = getattr(self, name)
+            if requested is not None and requested != current:
                 detail = (
-                    f"Group {self.name} has {name} {has}, this consumer asks for {asked}"
+                    f"Group {self.name} has {name} {current}, this consumer asks for "
+                    f"{requested}"
                 )
                 raise Conflict(detail, code="group_settings_differ", status=409)
         if self.mode == "broadcasting" and not instance_id:
-            wrong = FieldError(
+            field_error = FieldError(
                 "instance_id", f"group {self.name} is broadcasting: name the instance"
             )
-            raise InvalidRequest(wrong.message, errors=[wrong], status=400)
+            raise InvalidRequest(field_error.message, errors=[field_error], status=400)
 
     def leave(self, consumer_id: str, why: str = "left") -> None:
-        """Take a member out: `expired` or `left`."""
+        """Remove a member. `why` is `expired` or `left`."""
         if self.members.pop(consumer_id, None) is not None:
             self.gone[consumer_id] = why
             for place in self.positions.values():
@@ -144,9 +148,7 @@ class SimulatedGroup(FakeGroup):
         return consumer_id in self.instance_of
 
     def rebalance(self) -> None:
-        """Sticky and balanced: every member gets as many queues as any other, give or take
-        one.
-        """
+        """Distribute the queues evenly, and let members keep their queues where possible."""
         if self.mode == "broadcasting":
             for member in self.members.values():
                 self._grant_all(self.instances[member.name], member.consumer_id)
@@ -159,19 +161,19 @@ class SimulatedGroup(FakeGroup):
         generation, moved = self.generation + 1, False
         for queue_id, place in self.positions.items():
             target, owner = targets.get(queue_id), place.owner
-            again = target is not None and (
+            granted_now = target is not None and (
                 owner is None or owner == target != place.target
             )
-            if again or place.target != target:
+            if granted_now or place.target != target:
                 place.target, place.target_generation, moved = target, generation, True
-            if again:
+            if granted_now:
                 self._grant(place)
         self.generation += moved
 
     def set_stopped(
         self, stopped: bool, *, topic: str | None = None, queue: int | None = None
     ) -> None:
-        """Stop or start the group, its subscription to a topic, or one queue of it."""
+        """Stop or start the group, its subscription to a topic, or one of its queues."""
         if topic is not None:
             (self.stopped_topics.add if stopped else self.stopped_topics.discard)(topic)
         elif queue is not None:
@@ -181,7 +183,7 @@ class SimulatedGroup(FakeGroup):
         self.generation += 1
 
     def reset(self, queues: list[FakeQueue], offsets: list[int]) -> None:
-        """Move the group; its owners keep their queues under the next epoch."""
+        """Move the group's positions. Owners keep their queues under the next epoch."""
         for positions in [self.positions, *self.instances.values()]:
             for queue, offset in zip(queues, offsets, strict=True):
                 place = positions[queue.id]
@@ -193,26 +195,28 @@ class SimulatedGroup(FakeGroup):
     def heartbeat(
         self, consumer_id: str, generation: int, owned: list[dict[str, int]]
     ) -> dict[str, Any]:
-        """Return the queues to own and to give up; release what `owned` no longer lists."""
+        """Return the queues to own and to give up. Release queues that `owned` no longer
+        lists.
+        """
         self._check(consumer_id)
         self.members[consumer_id].heartbeats += 1
-        holds = {item["queue"] for item in owned}
+        held_queues = {item["queue"] for item in owned}
         for place in self._owned_by(consumer_id):
-            released = place.queue.id not in holds and place.target != consumer_id
+            released = place.queue.id not in held_queues and place.target != consumer_id
             if released and generation >= place.target_generation:
                 self.generation += 1
                 self._grant(place)
-        mine = self._owned_by(consumer_id)
-        leaving = {p.queue.id for p in mine if p.target != consumer_id}
+        owned_places = self._owned_by(consumer_id)
+        leaving = {p.queue.id for p in owned_places if p.target != consumer_id}
         return {
             "generation": self.generation,
-            "assigned": [self.assigned(p) for p in mine if p.target == consumer_id],
-            "revoked": sorted(leaving | (holds - {p.queue.id for p in mine})),
-            "subscriptions": self.subscriptions(mine),
+            "assigned": [self.assigned(p) for p in owned_places if p.target == consumer_id],
+            "revoked": sorted(leaving | (held_queues - {p.queue.id for p in owned_places})),
+            "subscriptions": self.subscriptions(owned_places),
         }
 
     def acquire(self, consumer_id: str, queue: int, epoch: int) -> dict[str, Any]:
-        """Fence all former owners, if metadata granted the queue under this epoch."""
+        """Fence all former owners if the queue was granted under this epoch."""
         self._check(consumer_id)
         place = self.position_of(consumer_id, queue)
         granted = place is not None and place.owner == place.target == consumer_id
@@ -221,18 +225,20 @@ class SimulatedGroup(FakeGroup):
         if epoch > place.fence[0] or place.fence == (epoch, consumer_id):
             place.fence = (epoch, consumer_id)
             return {"queue": queue, "state": "ok", "offset": place.committed}
-        # Metadata follows its node.
+        # The node had a later epoch; the metadata catches up with it.
         place.epoch = place.fence[0] + 1
         self.generation += 1
         return {"queue": queue, "state": "fenced", "offset": None}
 
     def read(
-        self, consumer_id: str, asked: dict[str, int], *, limit: int
+        self, consumer_id: str, position: dict[str, int], *, limit: int
     ) -> dict[str, Any]:
-        place = self.position_of(consumer_id, asked["queue"])
+        place = self.position_of(consumer_id, position["queue"])
         if place is not None and self._stops(place.queue):
-            return pulled(asked["queue"], "stopped", asked["offset"], head=place.queue.head)
-        return super().read(consumer_id, asked, limit=limit)
+            return pulled(
+                position["queue"], "stopped", position["offset"], head=place.queue.head
+            )
+        return super().read(consumer_id, position, limit=limit)
 
     def assigned(self, position: Position) -> dict[str, Any]:
         return {**super().assigned(position), "stopped": self._stops(position.queue)}
@@ -247,7 +253,7 @@ class SimulatedGroup(FakeGroup):
         )
 
     def _positions(self, consumer_id: str) -> dict[int, Place]:
-        """Those that a consumer reads by, also one that is no member any more."""
+        """Return the positions by which a consumer reads, or by which a former member read."""
         return (
             self.positions
             if self.mode == "clustering"
@@ -263,7 +269,9 @@ class SimulatedGroup(FakeGroup):
         return consumer_id
 
     def _replace(self, member: Member, incarnation: str) -> None:
-        """The successor owns at once what the former process did; what was leaving goes."""
+        """Let the successor own the queues of the former process. Revoked queues go to
+        their targets.
+        """
         former, member.consumer_id = member.consumer_id, self._new_id(member.name)
         member.replaced.append(member.incarnation)
         member.incarnation = incarnation
@@ -297,22 +305,21 @@ class SimulatedGroup(FakeGroup):
 
 
 class SimulatedTopics(FakeTopics):
-    """Topics over several nodes: `down_nodes` refuse, so that a batch may be stored in
+    """Topics on several nodes. `down_nodes` refuse sends, so that a batch may be stored in
     part.
     """
 
     def __init__(self, clock: FakeClock) -> None:
         super().__init__(clock)
         self.down_nodes: set[str] = set()
-        # The parts of batches that are stored, by batch_id and the queue they preferred.
+        # Stored parts of batches, by batch_id and the queue they were meant for.
         self._parts: dict[tuple[str, int], tuple[str, list[dict[str, Any]]]] = {}
 
     def publish(self, name: str, body: dict[str, Any]) -> list[dict[str, Any]]:
-        """Return a receipt for each message, or `{error}` where its queue refused; raise
-        when all did.
+        """Return a receipt for each message, or `{error}` where its queue refused.
 
-        A repeated batch_id gives the first receipts again, and stores what is still
-        missing.
+        Raises if all refused. A repeated batch_id gets the first receipts again, and stores
+        messages that are missing.
         """
         topic, messages = self.find(name), body["messages"]
         batch_id = body.get("batch_id") or f"none-{time.monotonic_ns()}"
@@ -346,18 +353,18 @@ class SimulatedTopics(FakeTopics):
         self, topic: FakeTopic, batch_id: str, home: int, messages: list[dict[str, Any]]
     ) -> list[dict[str, Any]]:
         content, queue = repr((topic.name, messages)), self.queues[home]
-        # First: what a node has stored, it cannot tell while it is down.
+        # Checked first: a node that is down cannot look for a stored batch.
         if queue.node in self.down_nodes:
             raise Unavailable(
                 f"node {queue.node} is down", code="node_unavailable", status=503
             )
-        known = self._parts.get((batch_id, home))
-        if known is not None:
-            if known[0] != content:
+        stored_part = self._parts.get((batch_id, home))
+        if stored_part is not None:
+            if stored_part[0] != content:
                 raise Conflict(
                     "that batch_id held other messages", code="batch_conflict", status=409
                 )
-            return known[1]
+            return stored_part[1]
         if queue.state != "read_write":
             raise Conflict(
                 f"queue {home} is {queue.state}", code="queue_not_writable", status=409
@@ -368,7 +375,7 @@ class SimulatedTopics(FakeTopics):
 
 
 class SimulatedFailures(FakeFailures):
-    """Failures of messages on nodes that may be down."""
+    """Failure reports for messages on nodes that may be down."""
 
     _topics: SimulatedTopics
 
@@ -390,8 +397,8 @@ class SimulatedFailures(FakeFailures):
 
 
 class SimulatedBroker(FakeBroker):
-    """`stop`, `start`, `drain`, `reset`, `expire` and `clean` are what operators and time
-    do.
+    """`stop`, `start`, `drain`, `reset`, `expire` and `clean` are acts of operators or of
+    time.
     """
 
     topics: SimulatedTopics
@@ -405,27 +412,27 @@ class SimulatedBroker(FakeBroker):
     def create_topic(
         self, name: str, *, queues: int = 4, nodes: list[str] | None = None, **settings: str
     ) -> FakeTopic:
-        """Make a topic, its queues spread over `nodes`. Settings: keyed, on_unknown."""
+        """Create a topic with queues spread over `nodes`. Settings: keyed, on_unknown."""
         with self._changed:
-            for old in (
+            for former_queue in (
                 self.topics.by_name[name].queues if name in self.topics.by_name else ()
             ):
-                old.state = "retired"
-            made = self.topics.create(name, queues=queues)
-            for queue in made.queues if nodes else ():
+                former_queue.state = "retired"
+            topic = self.topics.create(name, queues=queues)
+            for queue in topic.queues if nodes else ():
                 queue.node = nodes[queue.number % len(nodes)] if nodes else "main"
             for setting, value in settings.items():
-                setattr(made, setting, value)
-            return made
+                setattr(topic, setting, value)
+            return topic
 
     def subscribe(  # type: ignore[override]
         self, group: str, topic: str, *, start: str = "earliest", mode: str | None = None
     ) -> SimulatedGroup:
         with self._changed:
-            found = self.ensure_group(group, {"mode": mode})
-            found.subscribe(self.topics.find(topic).queues, start=start)
+            simulated_group = self.ensure_group(group, {"mode": mode})
+            simulated_group.subscribe(self.topics.find(topic).queues, start=start)
             self._changed.notify_all()
-            return found
+            return simulated_group
 
     def ensure_group(self, name: str, body: dict[str, Any]) -> SimulatedGroup:
         if name not in self.groups:
@@ -436,14 +443,14 @@ class SimulatedBroker(FakeBroker):
         return self.find_group(name)
 
     def find_group(self, name: str) -> SimulatedGroup:
-        found = super().find_group(name)
-        assert isinstance(found, SimulatedGroup)
-        return found
+        simulated_group = super().find_group(name)
+        assert isinstance(simulated_group, SimulatedGroup)
+        return simulated_group
 
     def stop(
         self, group: str, *, topic: str | None = None, queue: int | None = None
     ) -> None:
-        """Stop consumption of a group, or of one topic or one queue in it."""
+        """Stop consumption of a group, or of a topic or queue in it."""
         self.change(
             lambda: self.find_group(group).set_stopped(True, topic=topic, queue=queue)
         )
@@ -457,7 +464,7 @@ class SimulatedBroker(FakeBroker):
         )
 
     def drain(self, draining: bool = True) -> None:
-        """Pulled out, or stopping: it answers the pulls that wait, and refuses what begins
+        """Act as drained or stopping: answer waiting pulls, and refuse requests that begin
         something.
         """
         self.change(lambda: setattr(self, "draining", draining))
@@ -466,8 +473,8 @@ class SimulatedBroker(FakeBroker):
         return self.draining
 
     def reset(self, group: str, topic: str, *, to: str | int) -> None:
-        """Move a group in all queues of a topic, while it reads: to "earliest", "latest" or
-        an offset.
+        """Move a group in all queues of a topic to "earliest", "latest" or an offset, while
+        it reads.
         """
 
         def move() -> None:
@@ -479,14 +486,14 @@ class SimulatedBroker(FakeBroker):
             self.find_group(group).reset(
                 queues, ends[to] if isinstance(to, str) else clamped
             )
-            for known in [one for one in self.failures.answers if one[0] == group]:
-                del self.failures.answers[known]
+            for answer_key in [key for key in self.failures.answers if key[0] == group]:
+                del self.failures.answers[answer_key]
 
         self.change(move)
 
     def committed(self, group: str, instance: str | None = None) -> dict[int, int]:
-        """The committed offset of each queue of a group, or of an instance of a
-        broadcasting one.
+        """Return the committed offset of each queue of a group, or of a broadcasting
+        instance.
         """
         if instance is None:
             return super().committed(group)
@@ -495,21 +502,21 @@ class SimulatedBroker(FakeBroker):
             return {queue: place.committed for queue, place in places.items()}
 
     def expire(self, group: str, name: str) -> None:
-        """Take the member of that name out of its group, as if its session had run out."""
+        """Remove the named member from its group, as if its session had expired."""
 
         def end() -> None:
-            found = self.find_group(group)
-            for member in [one for one in found.members.values() if one.name == name]:
-                found.leave(member.consumer_id, "expired")
+            simulated_group = self.find_group(group)
+            for member in [m for m in simulated_group.members.values() if m.name == name]:
+                simulated_group.leave(member.consumer_id, "expired")
 
         self.change(end)
 
     def clean(self, queue: int, *, before: int) -> None:
-        """Drop the messages of a queue below an offset, as retention does."""
+        """Delete the messages of a queue below an offset, as retention does."""
         with self._changed:
-            found = self.topics.queues[queue]
-            found.messages = found.messages[before - found.low :]
-            found.low = before
+            fake_queue = self.topics.queues[queue]
+            fake_queue.messages = fake_queue.messages[before - fake_queue.low :]
+            fake_queue.low = before
 
     def _answer(self, method: str, path: str, body: dict[str, Any]) -> dict[str, Any]:
         begins = path.endswith(("/messages", "/consumers", "/pull")) and method == "POST"
@@ -520,11 +527,11 @@ class SimulatedBroker(FakeBroker):
         for name in ("queues", "offsets", "messages"):
             if (
                 path.startswith("/api/v1/consumers/")
-                and len(body.get(name, ())) > MOST_QUEUES
+                and len(body.get(name, ())) > MAX_QUEUES
             ):
-                wrong = FieldError(name, "too many")
+                field_error = FieldError(name, "too many")
                 raise InvalidRequest(
-                    f"{name}: at most {MOST_QUEUES}", errors=[wrong], status=400
+                    f"{name}: at most {MAX_QUEUES}", errors=[field_error], status=400
                 )
         return super()._answer(method, path, body)
 
@@ -532,8 +539,8 @@ class SimulatedBroker(FakeBroker):
 def _balanced(members: list[str], owners: dict[int, str | None]) -> dict[int, str]:
     if not members:
         return {}
-    least, more = divmod(len(owners), len(members))
-    room = {member: least + (i < more) for i, member in enumerate(members)}
+    minimum, remainder = divmod(len(owners), len(members))
+    room = {member: minimum + (i < remainder) for i, member in enumerate(members)}
     targets: dict[int, str] = {}
     for queue, owner in owners.items():
         if owner is not None and room.get(owner, 0) > 0:

@@ -1,4 +1,4 @@
-"""A wall clock that a test moves, for a process and all that it starts; waits and monotonic
+"""A wall clock that a test can move, for a process and its children. Waits and monotonic
 time stay.
 """
 
@@ -16,26 +16,26 @@ WIDTH = 32  # bytes of the file, as in skew.c
 
 @dataclass(frozen=True)
 class WallClock:
-    """Processes started with `environ` see the wall clock of this machine plus what was
-    last set.
-    """
+    """Processes started with `environ` see the machine's wall clock plus the set offset."""
 
     library: Path
     file: Path
 
     @property
     def environ(self) -> dict[str, str]:
-        """What makes a process use it."""
+        """The environment that makes a process use it."""
         return {"LD_PRELOAD": str(self.library), "SKEW_FILE": str(self.file)}
 
     def set(self, seconds: int) -> None:
-        """Moves the clock, at once and for processes that run."""
+        """Move the clock to an offset of `seconds`, also for running processes."""
         with self.file.open("r+b") as file:
             os.pwrite(file.fileno(), str(seconds).encode().ljust(WIDTH, b"\0"), 0)
 
 
 def wall_clock(directory: Path, name: str = "skew") -> WallClock:
-    """A clock that is right so far; the library is compiled at first use in `directory`."""
+    """Return a clock without offset. The library is compiled in `directory` at the first
+    use.
+    """
     compiler = shutil.which("cc")
     assert compiler, "a C compiler is needed: apt-get install build-essential"
     library, file = directory / "skew.so", directory / f"{name}.seconds"

@@ -1,4 +1,4 @@
-"""A group whose handlers are slower than what is sent, and how many messages are pulled for
+"""A group whose handlers are slower than the sender, and a count of the messages pulled for
 it.
 """
 
@@ -16,8 +16,8 @@ THREADS = 2
 NO_PULL_S = 1.0
 
 
-class Counted:
-    """A transport that counts the messages in the answers of pulls, and the pulls."""
+class CountingTransport:
+    """A transport that counts pulls and the messages in their answers."""
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
@@ -35,22 +35,22 @@ class Counted:
         return answer
 
     def await_pulls(self, count: int) -> None:
-        """Returns when so many more pulls were answered, or none came for a while."""
+        """Wait until `count` more pulls were answered, or none came for a while."""
         with self._changed:
             goal = self.pulls + count
             self._changed.wait_for(lambda: self.pulls >= goal, NO_PULL_S)
 
 
 @dataclass(frozen=True)
-class Played:
-    """The outcome; `held` is what one buffer holds."""
+class Outcome:
+    """The outcome of a run. `held` is the size of a buffer."""
 
     handled: int
     pulled: int
     held: int
 
     def check(self) -> None:
-        """The broker gave each message about once."""
+        """Check that the broker delivered each message about once."""
         assert self.pulled <= 1.2 * self.handled + self.held, self
 
 
@@ -59,14 +59,14 @@ def play(
     *,
     group: str,
     topic: str,
-    slow: Callable[[Counted], object],
+    slow: Callable[[CountingTransport], object],
     is_over: Callable[[int], bool],
     **options: Any,
-) -> Played:
-    """Handles messages in THREADS threads, each after `slow(counted)`, until
+) -> Outcome:
+    """Handle messages in THREADS threads, each after `slow(counted)`, until
     `is_over(handled)`.
     """
-    counted = Counted(transport)
+    counted = CountingTransport(transport)
     consumer = Consumer(transport=counted, group=group, topics=[topic], **options)
     guard = threading.Lock()
     handled = 0
@@ -80,7 +80,7 @@ def play(
                 consumer.stop()
 
     consumer.run(handler, threads=THREADS, order="none")
-    return Played(handled, counted.messages, consumer.options.max_poll_records)
+    return Outcome(handled, counted.messages, consumer.options.max_poll_records)
 
 
 def _count(queue: dict[str, Any]) -> int:

@@ -1,4 +1,4 @@
-"""A slow disk: the redo log of a server takes as much longer to be synced as a test says."""
+"""A slow disk: syncing a server's redo log takes longer by a time that a test sets."""
 
 from __future__ import annotations
 
@@ -12,60 +12,58 @@ from dataclasses import dataclass
 from pathlib import Path
 
 SOURCE = Path(__file__).with_name("slowsync.c")
-# temporary files may lie in memory, where a server maps its log and never syncs it
+# The default directory may be in memory, where a server maps its log and never syncs it.
 DISK = "/var/tmp"
-_INSIDE = 16  # where the third number is in the file (slowsync.c)
+_INSIDE = 16  # position of the third number in the file (slowsync.c)
 
 
 @dataclass(frozen=True)
 class SlowSync:
-    """A server started with `environ` syncs its log as slowly as was last set."""
+    """A server started with `environ` syncs its log with the delay that was set."""
 
     library: Path
     file: Path
 
     @property
     def home(self) -> Path:
-        """Where the files of a server have to lie."""
+        """The directory where a server's files must be."""
         return self.file.parent / "server"
 
     @property
     def environ(self) -> dict[str, str]:
-        """What makes a process use it."""
+        """The environment that makes a process use it."""
         return {"LD_PRELOAD": str(self.library), "SLOWSYNC_FILE": str(self.file)}
 
     def set(self, milliseconds: int, *, thread: int = 0) -> None:
-        """Makes every sync, or those of one thread, so much longer; who sleeps ends early
-        if it is less.
+        """Delay every sync, or those of one thread. A smaller delay ends longer ones that
+        are running.
         """
         with self.file.open("r+b") as file:
             file.write(struct.pack("qq", milliseconds, thread))
 
     def delay_ms(self) -> int:
-        """What was last set."""
+        """Return the delay that was set."""
         return int(struct.unpack_from("q", self.file.read_bytes())[0])
 
     def inside(self) -> int:
-        """How many threads are in a slow sync now."""
+        """Return the number of threads in a slow sync now."""
         return int(struct.unpack_from("q", self.file.read_bytes(), _INSIDE)[0])
 
     def forget(self) -> None:
-        """Nothing is slow, and nobody is inside: for the next start of a server that was
-        killed.
-        """
+        """Reset the delay and the count, for the next start of a killed server."""
         self.file.write_bytes(bytes(24))
 
 
 @contextmanager
 def slow_disk() -> Iterator[SlowSync]:
-    """A disk that is not slow so far, with a directory on it that is removed at the end."""
+    """Yield a disk without delay, with a directory that is removed at the end."""
     with tempfile.TemporaryDirectory(prefix="catmq-slow-", dir=DISK) as directory:
         yield slow_sync(Path(directory))
 
 
 def slow_sync(directory: Path) -> SlowSync:
-    """A disk that is not slow so far; the library is compiled in `directory`, which lies on
-    it.
+    """Return a disk without delay. The library is compiled in `directory`, which is on that
+    disk.
     """
     compiler = shutil.which("cc")
     assert compiler, "a C compiler is needed: apt-get install build-essential"

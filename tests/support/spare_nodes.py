@@ -1,10 +1,9 @@
-"""Node databases that one test after the other uses: emptied after each, instead of made
-anew.
+"""Node databases that tests use one after the other: emptied after each test instead of
+created again.
 
-Registering a node proves rights by making and dropping tables, which takes longer than most
-tests. So a database that was registered once is emptied after its test and given to a later
-one. One that a test left in another shape than it had (a table altered, missing or still
-locked) is dropped.
+Registering a node checks rights by creating and dropping tables, which takes longer than
+most tests. So a registered database is emptied after its test and given to a later one. A
+database whose tables a test altered, dropped or left locked is dropped.
 """
 
 from __future__ import annotations
@@ -21,14 +20,14 @@ from typing import Any
 from tests.support import databases
 from tests.support.mariadb import MariaDB
 
-LOCK_S = 1  # that a table of a test that is over may stay locked
+LOCK_S = 1  # for which a table may stay locked after its test
 _COUNTER = re.compile(r"AUTO_INCREMENT=\d+ ?")
 
 
 @dataclass
 class NodeDatabase:
-    """A database for a node: how to reach it, and its tables' shape once a node was
-    registered on it.
+    """A database for a node: the arguments to reach it, and its table definitions after
+    registration.
     """
 
     given: dict[str, Any]
@@ -36,7 +35,7 @@ class NodeDatabase:
 
     @contextmanager
     def cursor(self) -> Iterator[Any]:
-        """A cursor of a connection of its own, which commits at the end."""
+        """Yield a cursor of a connection of its own, which commits at the end."""
         if self.given["engine"] == "sqlite":
             with (
                 closing(sqlite3.connect(self.given["database"], timeout=LOCK_S)) as file,
@@ -47,12 +46,12 @@ class NodeDatabase:
         import MySQLdb
 
         account = {"user": self.given["username"], "passwd": self.given["password"]}
-        place = {
+        address = {
             "host": self.given["host"],
             "port": self.given["port"],
             "db": self.given["database"],
         }
-        with closing(MySQLdb.connect(**account, **place, autocommit=True)) as connection:
+        with closing(MySQLdb.connect(**account, **address, autocommit=True)) as connection:
             cursor = connection.cursor()
             cursor.execute(
                 f"SET lock_wait_timeout = {LOCK_S}, innodb_lock_wait_timeout = {LOCK_S}"
@@ -60,36 +59,36 @@ class NodeDatabase:
             yield cursor
 
     def registered(self) -> None:
-        """Remember the shape that a registration gave it."""
+        """Save the table definitions after a registration."""
         with self.cursor() as cursor:
             self.shape = self._shape(cursor)
 
     def renew(self) -> str:
-        """Write a new identity into it, as a registration does; return it."""
+        """Write a new identity, as a registration does, and return it."""
         identity = str(uuid.uuid4())
         with self.cursor() as cursor:
             cursor.execute(f"INSERT INTO node_identity (identity) VALUES ('{identity}')")
         return identity
 
     def empty(self) -> bool:
-        """Delete everything that a test left; False if the database cannot be as it was."""
+        """Delete everything that a test left. Return False if the tables have changed."""
         with self.cursor() as cursor:
-            found = self._shape(cursor)
-            for name in found.keys() - self.shape.keys():
+            shape = self._shape(cursor)
+            for name in shape.keys() - self.shape.keys():
                 cursor.execute(f"DROP TABLE IF EXISTS {name}")
-            if {name: found.get(name) for name in self.shape} != self.shape:
+            if {name: shape.get(name) for name in self.shape} != self.shape:
                 return False
             for name in self.shape:
                 cursor.execute(f"DELETE FROM {name}")
-            self._count_anew(cursor)
+            self._reset_counters(cursor)
         if self.given["engine"] == "sqlite":
             with closing(sqlite3.connect(self.given["database"], timeout=LOCK_S)) as file:
-                # else rows fit into a file that a test keeps from growing
+                # A test that keeps the file from growing needs one without free pages.
                 file.execute("VACUUM")
         return True
 
     def _shape(self, cursor: Any) -> dict[str, str]:
-        """{table: its definition}, without what it has counted."""
+        """Return the definition of each table, without counters."""
         if self.given["engine"] == "sqlite":
             cursor.execute(
                 "SELECT name, sql FROM sqlite_master WHERE type = 'table' AND sql LIKE 'CREATE%'"
@@ -109,8 +108,8 @@ class NodeDatabase:
             shape[table] += text
         return shape
 
-    def _count_anew(self, cursor: Any) -> None:
-        """Begin ids at 1 again."""
+    def _reset_counters(self, cursor: Any) -> None:
+        """Make new ids start at 1 again."""
         if self.given["engine"] == "mysql":
             for name in (
                 name
@@ -125,46 +124,50 @@ class NodeDatabase:
 
 
 class SpareNodes:
-    """The session's node databases on one engine; those that wait for the next test were
-    emptied.
+    """The session's node databases on one engine. Spare ones are empty.
 
-    A database on another engine is dropped after its test: its server may stop before the
-    session ends.
+    A database on another engine is dropped after its test, because its server may stop
+    before the session ends.
     """
 
     def __init__(self, directory: Path, engine: str) -> None:
         self._directory = directory
         self._engine = engine
-        self._waiting: list[NodeDatabase] = []
-        self._made: dict[int, ExitStack] = {}
+        self._spare: list[NodeDatabase] = []
+        self._stacks: dict[int, ExitStack] = {}
 
     def take(self, engine: str, server: MariaDB | None) -> NodeDatabase:
-        """An emptied database, or a new one where none waits."""
-        if engine == self._engine and self._waiting:
-            return self._waiting.pop()
+        """Return an empty database, a new one if there is no spare one."""
+        if engine == self._engine and self._spare:
+            return self._spare.pop()
         stack = ExitStack()
         if server is None:
-            made = NodeDatabase(stack.enter_context(databases.sqlite_node(self._directory)))
+            database = NodeDatabase(
+                stack.enter_context(databases.sqlite_node(self._directory))
+            )
         else:
-            made = NodeDatabase(stack.enter_context(databases.mysql_node(server)))
-        self._made[id(made)] = stack
-        return made
+            database = NodeDatabase(stack.enter_context(databases.mysql_node(server)))
+        self._stacks[id(database)] = stack
+        return database
 
     def give_back(self, database: NodeDatabase) -> None:
-        """Empty a database for the next test; drop it if that is not possible."""
+        """Empty a database for the next test. Drop it if that is not possible."""
         import MySQLdb
 
         try:
-            mine = database.given["engine"] == self._engine
-            reusable = mine and bool(database.shape) and database.empty()
-        except (sqlite3.Error, MySQLdb.Error):  # locked, damaged, or its server is away
+            is_own_engine = database.given["engine"] == self._engine
+            reusable = is_own_engine and bool(database.shape) and database.empty()
+        except (
+            sqlite3.Error,
+            MySQLdb.Error,
+        ):  # locked, damaged, or its server is unavailable
             reusable = False
         if reusable:
-            self._waiting.append(database)
+            self._spare.append(database)
         else:
-            self._made.pop(id(database)).close()
+            self._stacks.pop(id(database)).close()
 
     def close(self) -> None:
-        """Drop those that wait."""
-        for database in self._waiting:
-            self._made.pop(id(database)).close()
+        """Drop the spare databases."""
+        for database in self._spare:
+            self._stacks.pop(id(database)).close()

@@ -1,4 +1,4 @@
-"""The rows in the tables of nodes, read from the databases themselves and not through any
+"""The rows in the tables of nodes, read from the databases directly and not through a
 broker.
 """
 
@@ -10,12 +10,14 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 Ask = Callable[[str], Sequence[tuple[Any, ...]]]  # runs a SELECT on one node
-# tables that are made when they are first needed
+# errors of tables that are created when they are first needed
 MISSING = ("doesn't exist", "no such table")
 
 
 class Row(NamedTuple):
-    """A message. `number` is what its sender wrote into it, None if it is not one."""
+    """A message. `number` is the number that its sender put into the body, None if it is
+    not one.
+    """
 
     offset: int
     number: int | None
@@ -24,11 +26,11 @@ class Row(NamedTuple):
     tag: str | None
     headers: str | None
     trace_id: str | None
-    stored_at: Any  # rises; of the engine's own type
+    stored_at: Any  # ascending; in the engine's own type
 
 
 class Batch(NamedTuple):
-    """The memory of a send."""
+    """A row of sent_batch."""
 
     id: bytes
     first: int
@@ -37,7 +39,7 @@ class Batch(NamedTuple):
 
     @property
     def end(self) -> int:
-        """The offset behind its last message."""
+        """The offset after its last message."""
         return self.first + self.size
 
 
@@ -50,7 +52,7 @@ class Position(NamedTuple):
 
 @dataclass
 class StoredQueue:
-    """A queue's rows, rising."""
+    """The rows of a queue in ascending order."""
 
     queue: int
     head: int
@@ -63,10 +65,10 @@ class StoredQueue:
 
 @dataclass
 class Stored:
-    """All queues that were asked for, and what waits or is dead on their nodes.
+    """The queues that were read, and the delayed and dead messages of their nodes.
 
-    `waiting`: numbers in the tables of delayed messages. `dead`: (queue, offset) that dead
-    ones came from.
+    `waiting`: numbers of delayed messages. `dead`: (queue, offset) where dead messages came
+    from.
     """
 
     queues: dict[int, StoredQueue] = field(default_factory=dict)
@@ -75,22 +77,23 @@ class Stored:
 
 
 def read(nodes: Iterable[tuple[Ask, Sequence[int]]]) -> Stored:
-    """Reads some queues of each node, and everything that waits or is dead there."""
-    found = Stored()
+    """Read queues of each node, and all its delayed and dead messages."""
+    stored_rows = Stored()
     for ask, queues in nodes:
         for queue in queues:
-            found.queues[queue] = _queue(ask, queue)
-        found.waiting += (
-            number(body) for (body,) in _perhaps(ask, "SELECT body FROM delayed_message")
+            stored_rows.queues[queue] = _read_queue(ask, queue)
+        stored_rows.waiting += (
+            number(body)
+            for (body,) in _ask_if_exists(ask, "SELECT body FROM delayed_message")
         )
-        for (origin,) in _perhaps(ask, "SELECT origin FROM dead_message"):
-            told = json.loads(origin)
-            found.dead.append((told["queue"], told["offset"]))
-    return found
+        for (origin,) in _ask_if_exists(ask, "SELECT origin FROM dead_message"):
+            origin_fields = json.loads(origin)
+            stored_rows.dead.append((origin_fields["queue"], origin_fields["offset"]))
+    return stored_rows
 
 
 def number(body: bytes) -> int | None:
-    """Return what a sender of ours wrote into a message.
+    """Return the number in a body; None if there is none.
 
     >>> number(b"42"), number(b"4x")
     (42, None)
@@ -98,27 +101,31 @@ def number(body: bytes) -> int | None:
     return int(body) if bytes(body).isdigit() else None
 
 
-def _queue(ask: Ask, queue: int) -> StoredQueue:
+def _read_queue(ask: Ask, queue: int) -> StoredQueue:
     ((head, low),) = ask(f"SELECT head, low FROM queue_head WHERE queue_id = {queue}")
     columns = "msg_offset, body, msg_key, tag, headers, trace_id, stored_at"
     rows = ask(f"SELECT {columns} FROM message_{queue} ORDER BY msg_offset")
-    about = f"WHERE queue_id = {queue}"
+    of_queue = f"WHERE queue_id = {queue}"
     batches = ask(
-        f"SELECT batch_id, first_offset, message_count, digest FROM sent_batch {about}"
+        f"SELECT batch_id, first_offset, message_count, digest FROM sent_batch {of_queue}"
     )
-    gaps = ask(f"SELECT from_offset, to_offset FROM queue_gap {about} ORDER BY from_offset")
+    gaps = ask(
+        f"SELECT from_offset, to_offset FROM queue_gap {of_queue} ORDER BY from_offset"
+    )
     return StoredQueue(
         queue,
         head,
         low,
-        [Row(one[0], number(one[1]), bytes(one[1]), *one[2:]) for one in rows],
-        sorted((Batch(*one) for one in batches), key=lambda one: (one.first, one.size)),
+        [Row(row[0], number(row[1]), bytes(row[1]), *row[2:]) for row in rows],
+        sorted(
+            (Batch(*row) for row in batches), key=lambda batch: (batch.first, batch.size)
+        ),
         [(first, end) for first, end in gaps],
-        [Position(*one) for one in ask(f"SELECT epoch, committed FROM reader {about}")],
+        [Position(*row) for row in ask(f"SELECT epoch, committed FROM reader {of_queue}")],
     )
 
 
-def _perhaps(ask: Ask, statement: str) -> Sequence[tuple[Any, ...]]:
+def _ask_if_exists(ask: Ask, statement: str) -> Sequence[tuple[Any, ...]]:
     try:
         return ask(statement)
     except Exception as error:

@@ -1,5 +1,5 @@
-"""What a crash, a promotion or retention would do to a queue, done behind the product's
-back.
+"""Effects of a crash, a promotion or retention on a queue, written directly into its
+tables.
 """
 
 from __future__ import annotations
@@ -14,47 +14,45 @@ from messagestore.pool import node_pools
 
 
 def remove(queue: int, *offsets: int) -> None:
-    """Takes messages out of a table behind the product's back."""
-    _behind_the_back(
+    """Delete messages directly from a table."""
+    _execute(
         queue,
         f"DELETE FROM message_{queue} WHERE msg_offset IN ({','.join(map(str, offsets))})",
     )
 
 
 def declare_gap(queue: int, first: int, end: int) -> None:
-    """What a promotion writes."""
-    _behind_the_back(
-        queue, f"INSERT INTO queue_gap VALUES ({queue}, {first}, {end}, 'test')"
-    )
+    """Insert the row that a promotion writes."""
+    _execute(queue, f"INSERT INTO queue_gap VALUES ({queue}, {first}, {end}, 'test')")
 
 
 def raise_low(queue: int, low: int) -> None:
-    """What retention does first."""
-    _behind_the_back(queue, f"UPDATE queue_head SET low = {low} WHERE queue_id = {queue}")
+    """Raise the log start offset, as retention does first."""
+    _execute(queue, f"UPDATE queue_head SET low = {low} WHERE queue_id = {queue}")
 
 
 def readers(queue: int) -> list[tuple[Any, ...]]:
-    """The reader rows of a queue: (group id, instance, epoch, owner, committed)."""
+    """Return the reader rows of a queue: (group id, instance, epoch, owner, committed)."""
     columns = "group_id, instance, epoch, owner, committed"
-    return _behind_the_back(
+    return _execute(
         queue,
         f"SELECT {columns} FROM reader WHERE queue_id = {queue} ORDER BY group_id, instance",
     )
 
 
 def plant(queue: int, *statements: str) -> None:
-    """Runs statements on the queue's node; `{q}` in them is the queue's id."""
+    """Run statements on the queue's node. `{q}` is replaced by the queue's id."""
     for statement in statements:
-        _behind_the_back(queue, statement.replace("{q}", str(queue)))
+        _execute(queue, statement.replace("{q}", str(queue)))
 
 
 def look(queue: int, statement: str) -> list[tuple[Any, ...]]:
-    """The rows of a SELECT on the queue's node; `{q}` in it is the queue's id."""
-    return list(_behind_the_back(queue, statement.replace("{q}", str(queue))))
+    """Return the rows of a SELECT on the queue's node. `{q}` is replaced by the queue's id."""
+    return list(_execute(queue, statement.replace("{q}", str(queue))))
 
 
 def age(queue: int, first: int, end: int, *, seconds: int) -> None:
-    """Makes the messages at offsets first … end-1, and batches that begin there, so much
+    """Make the messages at offsets first … end - 1, and batches that begin there, `seconds`
     older.
     """
     on_sqlite = node_pools.node_of(queue).info.engine == "sqlite"
@@ -75,24 +73,24 @@ def age(queue: int, first: int, end: int, *, seconds: int) -> None:
 
 @dataclass
 class Saved:
-    """Rows of tables, to be put back: (a queue of the node, table) → rows."""
+    """Saved rows of tables: (a queue of the node, table) → rows."""
 
     rows: dict[tuple[int, str], list[tuple[Any, ...]]]
 
     def put_back(self) -> None:
-        """Fills the tables again, each node in one transaction."""
+        """Restore the tables, each node in one transaction."""
         for queue, tables in groupby(self.rows, key=lambda place: place[0]):
             connection = _connection(queue)
             cursor = connection.cursor()
             cursor.execute("BEGIN")
             for place in tables:
-                _refill(cursor, place[1], self.rows[place], mark=_mark(queue))
+                _refill(cursor, place[1], self.rows[place], mark=_placeholder(queue))
             cursor.execute("COMMIT")
             connection.close()
 
 
 def save(places: Iterable[tuple[int, str]]) -> Saved:
-    """Remembers tables that exist, each given by a queue of its node and its name."""
+    """Save tables, each given by a queue of its node and its name."""
     return Saved(
         {(queue, table): look(queue, f"SELECT * FROM {table}") for queue, table in places}
     )
@@ -107,7 +105,7 @@ def _refill(cursor: Any, table: str, rows: list[tuple[Any, ...]], *, mark: str) 
 
 @contextmanager
 def looking(queue: int) -> Iterator[Callable[[str], list[tuple[Any, ...]]]]:
-    """Return what runs SELECTs on the queue's node, on one connection."""
+    """Yield a function that runs SELECTs on the queue's node, on one connection."""
     connection = _connection(queue)
 
     def ask(statement: str) -> list[tuple[Any, ...]]:
@@ -121,7 +119,7 @@ def looking(queue: int) -> Iterator[Callable[[str], list[tuple[Any, ...]]]]:
         connection.close()
 
 
-def _mark(queue: int) -> str:
+def _placeholder(queue: int) -> str:
     return "?" if node_pools.node_of(queue).info.engine == "sqlite" else "%s"
 
 
@@ -142,7 +140,7 @@ def _connection(queue: int) -> Any:
     return MySQLdb.connect(**account, database=info.database, autocommit=True)
 
 
-def _behind_the_back(queue: int, statement: str) -> list[tuple[Any, ...]]:
+def _execute(queue: int, statement: str) -> list[tuple[Any, ...]]:
     connection = _connection(queue)
     cursor = connection.cursor()
     cursor.execute(statement)

@@ -22,7 +22,7 @@ CATMQ = (sys.executable, "-m", "catmq_client")
 
 
 class Process:
-    """A running command; what it prints lies in the files `out` and `err`."""
+    """A running command. Its output goes to the files `out` and `err`."""
 
     def __init__(
         self, argv: list[str], *, environ: Mapping[str, str], out: Path, **options: Any
@@ -30,44 +30,43 @@ class Process:
         self.out, self.err = out, out.with_suffix(".err")
         self.argv = argv
         with self.out.open("ab") as stdout, self.err.open("ab") as stderr:
-            given = {
+            arguments = {
                 "stdin": subprocess.DEVNULL,
                 "stdout": stdout,
                 "stderr": stderr,
                 **options,
             }
             self.popen: subprocess.Popen[bytes] = subprocess.Popen(
-                argv, env=dict(environ), cwd=ROOT, **given
+                argv, env=dict(environ), cwd=ROOT, **arguments
             )
 
     @property
     def runs(self) -> bool:
-        """Whether it has not ended."""
+        """True if it has not ended."""
         return self.popen.poll() is None
 
     def wait(self, *codes: int, limit_s: float = LIMIT_S) -> None:
-        """Waits for its end, which must have one of these exit codes (0 when none is
-        given).
-        """
-        found, wanted = self.popen.wait(timeout=limit_s), codes or (0,)
-        said = self.err.read_text(errors="replace")
-        assert found in wanted, (
-            f"{' '.join(self.argv[2:])}: exit code {found}, not in {wanted}:\n{said}"
+        """Wait for its end. Its exit code must be one of `codes` (default 0)."""
+        exit_code, expected_codes = self.popen.wait(timeout=limit_s), codes or (0,)
+        error_text = self.err.read_text(errors="replace")
+        assert exit_code in expected_codes, (
+            f"{' '.join(self.argv[2:])}: exit code {exit_code}, not in {expected_codes}:"
+            f"\n{error_text}"
         )
-        assert "Traceback" not in said, said
+        assert "Traceback" not in error_text, error_text
 
     def end(self, number: signal.Signals = signal.SIGTERM, *, code: int = 0) -> None:
-        """Sends a signal and waits for its end."""
+        """Send a signal and wait for its end."""
         self.popen.send_signal(number)
         self.wait(code)
 
     def kill(self) -> None:
-        """kill -9; returns when it is dead."""
+        """Kill it with SIGKILL and wait."""
         self.popen.kill()
         self.popen.wait()
 
     def close(self) -> None:
-        """Kills it if it still runs, and closes its pipes."""
+        """Kill it if it still runs, and close its pipes."""
         self.kill()
         for pipe in (self.popen.stdin, self.popen.stdout, self.popen.stderr):
             if pipe is not None:
@@ -75,8 +74,8 @@ class Process:
 
 
 class Terminal:
-    """Runs commands against one server, or those at `urls`; all that still run are killed
-    by close().
+    """Runs commands against a server, or the brokers at `urls`. close() kills all that
+    still run.
     """
 
     def __init__(self, server: Server, directory: Path, urls: str = "") -> None:
@@ -101,31 +100,33 @@ class Terminal:
         environ: Mapping[str, str] | None = None,
         **options: Any,
     ) -> Process:
-        """Starts a program of Python's; `name` names its output's file, `environ` adds to
-        its environment.
+        """Start a Python program. `name` names its output file, `environ` adds to its
+        environment.
         """
         out = self.directory / f"{name or f'process-{next(self._numbers)}'}.out"
-        given = {**self.environ, **(environ or {})}
-        made = Process([sys.executable, *argv], environ=given, out=out, **options)
-        self._running.append(made)
-        return made
+        whole_environ = {**self.environ, **(environ or {})}
+        process = Process(
+            [sys.executable, *argv], environ=whole_environ, out=out, **options
+        )
+        self._running.append(process)
+        return process
 
     def catmq(self, *arguments: str, name: str = "", **options: Any) -> Process:
-        """Starts `catmq` with these arguments."""
+        """Start `catmq` with these arguments."""
         return self.start("-m", "catmq_client", *arguments, name=name, **options)
 
     def run(self, *arguments: str, code: int = 0) -> str:
-        """Runs `catmq` to its end, which must have this exit code; its output."""
+        """Run `catmq` to its end with this exit code, and return its output."""
         process = self.catmq(*arguments)
         process.wait(code)
         return process.out.read_text()
 
     def consume(self, topic: str, group: str, *arguments: str, name: str) -> Process:
-        """Starts `catmq consume`, which prints into the file `name`.out."""
+        """Start `catmq consume`, which prints to the file `name`.out."""
         return self.catmq("consume", topic, "--group", group, *arguments, name=name)
 
     def close(self) -> None:
-        """Kills what still runs."""
+        """Kill the commands that still run."""
         for process in self._running:
             process.close()
         self._transport.close()

@@ -1,4 +1,4 @@
-"""The broker of a test over TLS, as behind a load balancer that ends it."""
+"""The broker of a test over TLS, as behind a load balancer that terminates it."""
 
 from __future__ import annotations
 
@@ -21,23 +21,24 @@ class _Server(ThreadedWSGIServer):
 
     def get_request(self) -> Any:
         accepted, address = super().get_request()
-        # The handshake is the handler's: a client may refuse the certificate.
+        # The handler does the handshake: a client that refuses the certificate must not block
+        # the accepting thread.
         return self.context.wrap_socket(
             accepted, server_side=True, do_handshake_on_connect=False
         ), address
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Clients that go away are no news."""
+        """Ignore clients that disconnect."""
 
 
 class _Handler(WSGIRequestHandler):
     def log_message(self, format: str, *args: Any) -> None:
-        """Says nothing."""
+        """Log nothing."""
 
 
 @contextmanager
 def tls_front(directory: Path) -> Iterator[tuple[int, Path]]:
-    """A port on 127.0.0.1 at which the broker of this process speaks TLS, and the CA to
+    """Serve the broker of this process over TLS. Yield the port on 127.0.0.1 and the CA to
     trust.
     """
     authority = Authority(directory)

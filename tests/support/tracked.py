@@ -15,8 +15,8 @@ def tracked_files(*patterns: str, root: Path = ROOT) -> list[Path]:
     to `root`.
     """
     command = ["git", "ls-files", "-z", "--", *patterns]
-    listed = subprocess.run(
+    output = subprocess.run(
         command, cwd=root, check=True, stdout=subprocess.PIPE, text=True
     ).stdout
     # A file that was removed and not committed yet is still listed.
-    return [Path(name) for name in listed.split("\0") if name and (root / name).exists()]
+    return [Path(name) for name in output.split("\0") if name and (root / name).exists()]

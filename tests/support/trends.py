@@ -1,5 +1,5 @@
-"""Whether something that is sampled over time stays flat: a robust slope over the second
-half of it.
+"""Whether a sampled value stays flat over time: a robust slope over the second half of the
+samples.
 """
 
 from __future__ import annotations
@@ -9,29 +9,27 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
-Points = Sequence[tuple[float, float]]  # (when, s; value), rising in time
-MOST_POINTS = 120  # a slope for each pair: more would only take longer
+Points = Sequence[tuple[float, float]]  # (time in s, value), ascending in time
+MAX_POINTS = 120  # the number of slopes grows with its square
 
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """By how much a value may rise in the second half: `most`, or this share of its median
-    if larger.
+    """How much a value may rise in the second half: `most`, or a share of its median if
+    that is larger.
     """
 
     most: float
     share: float = 0.0
 
     def of(self, median: float) -> float:
-        """The limit as an amount."""
+        """Return the limit for a median."""
         return max(self.most, self.share * abs(median))
 
 
 @dataclass(frozen=True, slots=True)
 class Trend:
-    """The second half of a series; `rise` is how much it gained by its slope while that
-    lasted.
-    """
+    """The second half of a series. `rise` is the slope times its duration."""
 
     median: float
     least: float
@@ -46,13 +44,14 @@ class Trend:
 
 
 def slope(points: Points) -> float:
-    """The median of the slopes of all pairs (Theil and Sen): single outliers, or a step
-    back, do not move it.
+    """Return the median of the slopes of all pairs (Theil and Sen).
+
+    Single outliers or a step back do not change it.
 
     >>> slope([(0, 1.0), (1, 2.0), (2, 3.0), (3, 4.0), (4, 99.0)]), slope([(0, 5.0)])
     (1.0, 0.0)
     """
-    step = -(-len(points) // MOST_POINTS)
+    step = -(-len(points) // MAX_POINTS)
     thinned = points[::step]
     slopes = [
         (b[1] - a[1]) / (b[0] - a[0]) for a, b in combinations(thinned, 2) if b[0] > a[0]
@@ -61,8 +60,8 @@ def slope(points: Points) -> float:
 
 
 def trend(points: Points) -> Trend:
-    """Of the second half, by time. Raises ValueError if there are fewer than two samples in
-    it.
+    """Return the trend of the second half, by time. Raises ValueError if it has fewer than
+    two samples.
     """
     middle = (points[0][0] + points[-1][0]) / 2 if points else 0.0
     half = [point for point in points if point[0] >= middle]
@@ -74,7 +73,11 @@ def trend(points: Points) -> Trend:
 
 
 def rising(trends: Mapping[str, Trend], limits: Mapping[str, Limit]) -> list[str]:
-    """Names of what rises by more than its limit. Raises KeyError for one without a limit."""
+    """Return the names of values that rise by more than their limit. Raises KeyError
+    without a limit.
+    """
     return [
-        name for name, found in trends.items() if found.rise > limits[name].of(found.median)
+        name
+        for name, value_trend in trends.items()
+        if value_trend.rise > limits[name].of(value_trend.median)
     ]

@@ -1,4 +1,4 @@
-"""A server that answers bytes as they are: right ones, and those that no HTTP library would
+"""A server that sends given bytes as an answer, including some that no HTTP library would
 write.
 """
 
@@ -15,12 +15,11 @@ LIMIT_S = 10.0
 
 
 class Verbatim:
-    """Answers each request with `answer(request)`, and closes the connection for None;
-    behind what is a bytearray, too.
+    """Answers each request with `answer(request)`. Closes the connection for None, and
+    after a bytearray.
 
-    `tunnels`: CONNECT is answered, and what follows is TLS of this server. `tls`: all is.
-    `pause_s`: before
-    each 64 KB of a body, of which no more is on its way.
+    `tunnels`: CONNECT is answered, and TLS follows. `tls`: all connections use TLS.
+    `pause_s`: before reading each 64 KB of a body; the receive buffer holds no more.
     """
 
     pause_s = 0.0
@@ -40,21 +39,21 @@ class Verbatim:
         self._threads: list[threading.Thread] = []
         self._start(self._listen)
 
-    def _start(self, act: Callable[..., None], *given: socket.socket) -> None:
-        thread = threading.Thread(target=act, args=given, daemon=True)
+    def _start(self, act: Callable[..., None], *arguments: socket.socket) -> None:
+        thread = threading.Thread(target=act, args=arguments, daemon=True)
         self._threads.append(thread)
         thread.start()
 
     def close(self) -> None:
-        """Listens no more, and breaks its connections.
+        """Stop listening and break all connections.
 
-        Each thread closes its own: TLS goes on reading from the number of a file that
-        another thread closed, and takes away what belongs to the next connection with that
+        Each thread closes its own connection. If another thread closed it, TLS would go on
+        reading from its file descriptor and take bytes of the next connection with that
         number.
         """
-        for one in (self._listener, *self._open):
+        for open_socket in (self._listener, *self._open):
             with suppress(OSError):
-                one.shutdown(socket.SHUT_RDWR)
+                open_socket.shutdown(socket.SHUT_RDWR)
         for thread in self._threads:
             thread.join(LIMIT_S)
 
@@ -70,12 +69,12 @@ class Verbatim:
         self._open.append(connection)
         with suppress(OSError):
             if self._tls is not None and not self._tunnels:
-                connection = self._secured(connection, self._tls)
+                connection = self._start_tls(connection, self._tls)
             while request := _request(connection, self.pause_s):
                 self.requests.append(request)
                 if self._tls is not None and request.startswith(b"CONNECT "):
                     connection.sendall(b"HTTP/1.1 200 Connected\r\n\r\n")
-                    connection = self._secured(connection, self._tls)
+                    connection = self._start_tls(connection, self._tls)
                     continue
                 answer = self.answer(request)
                 if answer is None:
@@ -86,7 +85,7 @@ class Verbatim:
         with suppress(OSError):
             connection.close()
 
-    def _secured(self, connection: socket.socket, tls: ssl.SSLContext) -> socket.socket:
+    def _start_tls(self, connection: socket.socket, tls: ssl.SSLContext) -> socket.socket:
         secured = tls.wrap_socket(connection, server_side=True)
         self._open.append(secured)
         return secured
@@ -96,7 +95,7 @@ class Verbatim:
 def verbatim(
     *, tls: ssl.SSLContext | None = None, tunnels: bool = False
 ) -> Iterator[Verbatim]:
-    """A server for the length of a block."""
+    """Run a server during the block."""
     server = Verbatim(tls=tls, tunnels=tunnels)
     try:
         yield server
@@ -105,7 +104,7 @@ def verbatim(
 
 
 def _request(source: socket.socket, pause_s: float) -> bytes:
-    """One whole request; empty when the peer closed."""
+    """Return one whole request; b'' if the peer closed."""
     data = b""
     while b"\r\n\r\n" not in data:
         piece = source.recv(65_536)

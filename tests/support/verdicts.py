@@ -1,9 +1,9 @@
-"""The judge of trials: journals and tables together. Each thing that is wrong is named by
+"""The judge of trials: examines journals and tables together, and reports each fault by
 kind and place.
 
-judge.py looks at journals alone, and at how long things take; here nothing depends on time,
-so the same checks hold whatever was done to the system. `script/chaos selftest` plants
-defects and shows that each is named.
+judge.py uses journals alone, and checks times. Nothing here depends on time, so the same
+checks hold for every fault that a trial injects. `script/chaos selftest` plants defects and
+shows that each is reported.
 """
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ KINDS = {
 }
 
 
-class Found(NamedTuple):
-    """Something wrong: its kind, where it is, and a sentence with the figures."""
+class Finding(NamedTuple):
+    """A fault: its kind, its place, and a sentence with the figures."""
 
     kind: str
     place: str
@@ -76,7 +76,7 @@ class Found(NamedTuple):
 
 @dataclass
 class Evidence:
-    """All that is known of a run. `killed`: members that were, with the time."""
+    """All evidence of a run. `killed`: when members were killed."""
 
     members: Mapping[str, Read]
     senders: Mapping[str, Read]
@@ -85,14 +85,20 @@ class Evidence:
     killed: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.sent_lines = [line for one in self.senders.values() for line in one.lines]
-        by_name = {name: one.lines for name, one in self.members.items()}
-        self.story = judge.story(by_name, self.sent_lines, self.killed)
-        self.asked = {one for line in self.told("asked") for one in line["numbers"]}
-        self.ranges = [
-            tuple(line["numbers"]) for line in self.told("left") if "numbers" in line
+        self.sent_lines = [
+            line
+            for sender_journal in self.senders.values()
+            for line in sender_journal.lines
         ]
-        # number → where it is stored
+        by_name = {name: member.lines for name, member in self.members.items()}
+        self.story = judge.story(by_name, self.sent_lines, self.killed)
+        self.asked = {
+            number for line in self.lines_of("asked") for number in line["numbers"]
+        }
+        self.ranges = [
+            tuple(line["numbers"]) for line in self.lines_of("left") if "numbers" in line
+        ]
+        # number → places where it is stored
         self.places: dict[int, list[Place]] = defaultdict(list)
         self.rows: dict[Place, Row] = {}
         for queue in self.stored.queues.values():
@@ -103,214 +109,242 @@ class Evidence:
 
         lines = [
             line
-            for one in self.members.values()
-            for line in one.lines
+            for member in self.members.values()
+            for line in member.lines
             if line["what"] == "dead"
         ]
-        # what handlers gave up
+        # messages that handlers reported as dead
         self.reported = {Place(line["queue"], line["offset"]) for line in lines}
 
-    def told(self, what: str) -> list[dict[str, Any]]:
-        """The senders' lines of one kind."""
+    def lines_of(self, what: str) -> list[dict[str, Any]]:
+        """Return the senders' lines of a kind."""
         return [line for line in self.sent_lines if line["what"] == what]
 
     def was_sent(self, number: int | None) -> bool:
-        """Return True if a sender knows this number."""
+        """Return True if a sender used this number."""
         if number is None or number in self.asked:
             return number is not None
         return any(first <= number < end for first, end in self.ranges)
 
     def promised(self) -> Iterator[tuple[Place, int]]:
-        """The places and numbers of what must be handled: receipts, and delayed messages
-        that came.
+        """Yield place and number of each message that must be handled: with a receipt, or
+        delayed and delivered.
         """
-        for line in self.told("sent"):
+        for line in self.lines_of("sent"):
             yield Place(line["queue"], line["offset"]), line["number"]
-        for line in self.told("delayed"):
+        for line in self.lines_of("delayed"):
             yield from (
                 (place, line["number"]) for place in self.places.get(line["number"], [])[:1]
             )
 
 
-Check = Callable[[Evidence], Iterator[Found]]
+Check = Callable[[Evidence], Iterator[Finding]]
 
 
-def found(evidence: Evidence) -> list[Found]:
-    """Everything that is wrong."""
-    return [one for check in CHECKS for one in check(evidence)]
+def find_faults(evidence: Evidence) -> list[Finding]:
+    """Return all faults."""
+    return [finding for check in CHECKS for finding in check(evidence)]
 
 
-def nothing(findings: Sequence[Found]) -> None:
-    """Raises AssertionError with what was found."""
-    kinds = Counter(one.kind for one in findings)
+def assert_no_findings(findings: Sequence[Finding]) -> None:
+    """Raise AssertionError with the findings, if there are any."""
+    kinds = Counter(finding.kind for finding in findings)
     by_kind = {
-        kind: [one for one in findings if one.kind == kind][:SHOWN] for kind in kinds
+        kind: [finding for finding in findings if finding.kind == kind][:SHOWN]
+        for kind in kinds
     }
-    listed = "\n  ".join(str(one) for some in by_kind.values() for one in some)
+    listed = "\n  ".join(
+        str(finding) for of_kind in by_kind.values() for finding in of_kind
+    )
     counted = ", ".join(f"{kind} {count}" for kind, count in kinds.items())
     assert not findings, f"{len(findings)} things are wrong ({counted}):\n  {listed}"
 
 
-def at(place: Place) -> str:
-    """A place in words."""
+def describe_place(place: Place) -> str:
+    """Return a description of a place."""
     return f"queue {place.queue} offset {place.offset}"
 
 
-def _journals(evidence: Evidence) -> Iterator[Found]:
-    for one in (
+def _journals(evidence: Evidence) -> Iterator[Finding]:
+    for journal in (
         *evidence.members.values(),
         *evidence.senders.values(),
         *evidence.watchers.values(),
     ):
-        for line, what in one.wrong:
-            yield Found("journal", f"{one.name} line {line}", what)
+        for line, fault in journal.wrong:
+            yield Finding("journal", f"{journal.name} line {line}", fault)
     for error in (*evidence.story.errors, *evidence.story.given_up):
-        yield Found("error", error.partition(":")[0], error)
+        yield Finding("error", error.partition(":")[0], error)
 
 
-def _receipts(evidence: Evidence) -> Iterator[Found]:
-    """Each receipt names the one place where the message lies."""
+def _receipts(evidence: Evidence) -> Iterator[Finding]:
+    """Check that each receipt names the only place of its message."""
     numbers: dict[int, set[Place]] = defaultdict(set)
     places: dict[Place, set[int]] = defaultdict(set)
-    for line in (*evidence.told("sent"), *evidence.told("again")):
+    for line in (*evidence.lines_of("sent"), *evidence.lines_of("again")):
         place = Place(line["queue"], line["offset"])
         numbers[line["number"]].add(place)
         places[place].add(line["number"])
-    for number, its in numbers.items():
-        if len(its) > 1:
-            listed = ", ".join(map(at, sorted(its)))
-            yield Found(
+    for number, message_places in numbers.items():
+        if len(message_places) > 1:
+            listed = ", ".join(map(describe_place, sorted(message_places)))
+            yield Finding(
                 "two_receipts",
                 f"message {number}",
                 f"message {number} has receipts for {listed}",
             )
-    for place, mine in sorted(places.items()):
-        if len(mine) > 1:
-            yield Found(
-                "offset_twice", at(place), f"messages {sorted(mine)} have a receipt for it"
+    for place, receipt_numbers in sorted(places.items()):
+        if len(receipt_numbers) > 1:
+            yield Finding(
+                "offset_twice",
+                describe_place(place),
+                f"messages {sorted(receipt_numbers)} have a receipt for it",
             )
         elif place.queue in evidence.stored.queues:
-            yield from _kept(evidence, place, *mine)
+            yield from _check_kept(evidence, place, *receipt_numbers)
 
 
-def _kept(evidence: Evidence, place: Place, number: int) -> Iterator[Found]:
+def _check_kept(evidence: Evidence, place: Place, number: int) -> Iterator[Finding]:
     row, elsewhere = evidence.rows.get(place), evidence.places.get(number, [])
     queue = evidence.stored.queues[place.queue]
     if any(first <= place.offset < end for first, end in queue.gaps):
-        return  # lost, and everybody is told so
+        return  # declared lost
     if row is None:
-        there = f"; it lies at {at(elsewhere[0])}" if elsewhere else ""
-        yield Found("lost", at(place), f"message {number} has a receipt, and no row{there}")
+        other_place = f"; it lies at {describe_place(elsewhere[0])}" if elsewhere else ""
+        yield Finding(
+            "lost",
+            describe_place(place),
+            f"message {number} has a receipt, and no row{other_place}",
+        )
     elif row.number != number and evidence.was_sent(row.number):
-        yield Found(
+        yield Finding(
             "other_body",
-            at(place),
+            describe_place(place),
             f"message {number} has the receipt, {row.number} is stored",
         )
 
 
-def _bodies(evidence: Evidence) -> Iterator[Found]:
+def _bodies(evidence: Evidence) -> Iterator[Finding]:
     for place, row in evidence.rows.items():
         if not evidence.was_sent(row.number):
-            yield Found("altered", at(place), f"nobody sent {row.body[:40]!r}")
+            yield Finding(
+                "altered", describe_place(place), f"nobody sent {row.body[:40]!r}"
+            )
 
 
-def _once(evidence: Evidence) -> Iterator[Found]:
+def _once(evidence: Evidence) -> Iterator[Finding]:
     for number, places in evidence.places.items():
         if len(places) == 1:
             continue
-        listed = ", ".join(map(at, places))
-        inside = len({place.queue for place in places}) == 1
-        yield Found(
-            "stored_twice" if inside else "in_two_queues",
+        listed = ", ".join(map(describe_place, places))
+        is_same_queue = len({place.queue for place in places}) == 1
+        yield Finding(
+            "stored_twice" if is_same_queue else "in_two_queues",
             listed,
             f"message {number} lies there",
         )
 
 
-def _whole_batches(evidence: Evidence) -> Iterator[Found]:
-    """A send to one queue is stored whole or not at all, also when its outcome stays
+def _whole_batches(evidence: Evidence) -> Iterator[Finding]:
+    """Check that a send to one queue is stored whole or not at all, also if its outcome is
     unknown.
     """
-    acknowledged = {line["number"] for line in evidence.told("sent")}
-    for line in evidence.told("asked"):
+    acknowledged = {line["number"] for line in evidence.lines_of("sent")}
+    for line in evidence.lines_of("asked"):
         stored = [number for number in line["numbers"] if number in evidence.places]
         if line["queue"] is None or acknowledged.intersection(line["numbers"]):
             continue  # may be in several queues; or what is missing is lost
         if 0 < len(stored) < len(line["numbers"]):
             missing = sorted(set(line["numbers"]) - set(stored))
-            yield Found(
+            yield Finding(
                 "batch_in_part",
                 f"batch {line['batch']}",
                 f"{stored} are stored, {missing} are not",
             )
 
 
-def _dense(evidence: Evidence) -> Iterator[Found]:
-    for one in evidence.stored.queues.values():
-        offsets = {row.offset for row in one.rows}
-        excused = {offset for first, end in one.gaps for offset in range(first, end)}
-        for offset in range(one.low, one.head):
+def _dense(evidence: Evidence) -> Iterator[Finding]:
+    for queue in evidence.stored.queues.values():
+        offsets = {row.offset for row in queue.rows}
+        excused = {offset for first, end in queue.gaps for offset in range(first, end)}
+        for offset in range(queue.low, queue.head):
             if offset not in offsets and offset not in excused:
-                yield Found(
+                yield Finding(
                     "hole",
-                    at(Place(one.queue, offset)),
-                    f"no message there, and the head is {one.head}",
+                    describe_place(Place(queue.queue, offset)),
+                    f"no message there, and the head is {queue.head}",
                 )
-        for offset in sorted(offset for offset in offsets if offset < one.low):
-            yield Found(
-                "below_low", at(Place(one.queue, offset)), f"the log starts at {one.low}"
+        for offset in sorted(offset for offset in offsets if offset < queue.low):
+            yield Finding(
+                "below_low",
+                describe_place(Place(queue.queue, offset)),
+                f"the log starts at {queue.low}",
             )
-        above = sorted(offset for offset in offsets if offset >= one.head)
+        above = sorted(offset for offset in offsets if offset >= queue.head)
         for offset in above:
-            kind = "head_behind" if one.head in offsets else "above_head"
-            yield Found(kind, at(Place(one.queue, offset)), f"the head is {one.head}")
+            kind = "head_behind" if queue.head in offsets else "above_head"
+            yield Finding(
+                kind,
+                describe_place(Place(queue.queue, offset)),
+                f"the head is {queue.head}",
+            )
 
 
-def _times(evidence: Evidence) -> Iterator[Found]:
-    for one in evidence.stored.queues.values():
-        for before, row in pairwise(one.rows):
+def _times(evidence: Evidence) -> Iterator[Finding]:
+    for queue in evidence.stored.queues.values():
+        for before, row in pairwise(queue.rows):
             if row.stored_at < before.stored_at:
-                what = f"stored at {row.stored_at}, the one in front of it at {before.stored_at}"
-                yield Found("time_falls", at(Place(one.queue, row.offset)), what)
+                sentence = (
+                    f"stored at {row.stored_at}, the one in front of it at "
+                    f"{before.stored_at}"
+                )
+                yield Finding(
+                    "time_falls", describe_place(Place(queue.queue, row.offset)), sentence
+                )
 
 
-def _batches(evidence: Evidence) -> Iterator[Found]:
-    for one in evidence.stored.queues.values():
-        rows = {row.offset: row for row in one.rows}
-        reached = one.low
-        for batch in one.batches:
-            yield from _batch(one, batch, rows)
+def _batches(evidence: Evidence) -> Iterator[Finding]:
+    for queue in evidence.stored.queues.values():
+        rows = {row.offset: row for row in queue.rows}
+        reached = queue.low
+        for batch in queue.batches:
+            yield from _batch(queue, batch, rows)
             if batch.first < reached:
-                yield Found(
+                yield Finding(
                     "batch_count",
-                    _claim(one, batch),
+                    _claim(queue, batch),
                     f"offsets below {reached} are another batch's",
                 )
             elif batch.first > reached and any(
                 reached <= offset < batch.first for offset in rows
             ):
-                yield Found(
+                yield Finding(
                     "unclaimed",
-                    f"queue {one.queue} offset {reached}",
+                    f"queue {queue.queue} offset {reached}",
                     f"no batch up to {batch.first}",
                 )
             reached = max(reached, batch.end)
         for offset in sorted(offset for offset in rows if offset >= reached):
-            yield Found("unclaimed", at(Place(one.queue, offset)), "no batch claims it")
+            yield Finding(
+                "unclaimed",
+                describe_place(Place(queue.queue, offset)),
+                "no batch claims it",
+            )
 
 
 def _claim(queue: StoredQueue, batch: Batch) -> str:
     return f"queue {queue.queue} offset {batch.first} … {batch.end - 1}"
 
 
-def _batch(queue: StoredQueue, batch: Batch, rows: Mapping[int, Row]) -> Iterator[Found]:
-    mine = [rows[offset] for offset in range(batch.first, batch.end) if offset in rows]
-    if len(mine) < batch.size:
-        what = f"{batch.size} messages, and only {len(mine)} of them are stored"
-        yield Found("batch_count", _claim(queue, batch), what)
-    elif digest(mine) != batch.digest:
-        yield Found(
+def _batch(queue: StoredQueue, batch: Batch, rows: Mapping[int, Row]) -> Iterator[Finding]:
+    stored_rows = [
+        rows[offset] for offset in range(batch.first, batch.end) if offset in rows
+    ]
+    if len(stored_rows) < batch.size:
+        sentence = f"{batch.size} messages, and only {len(stored_rows)} of them are stored"
+        yield Finding("batch_count", _claim(queue, batch), sentence)
+    elif digest(stored_rows) != batch.digest:
+        yield Finding(
             "batch_differs",
             _claim(queue, batch),
             "the digest is another than that of the messages",
@@ -318,9 +352,7 @@ def _batch(queue: StoredQueue, batch: Batch, rows: Mapping[int, Row]) -> Iterato
 
 
 def digest(rows: Iterable[Row]) -> bytes:
-    """Return what the store is to remember of a batch, by STORE's own words and not by its
-    code.
-    """
+    """Return the digest of a batch, computed independently of the store's code."""
     parts = []
     for row in rows:
         headers = json.loads(row.headers) if row.headers else {}
@@ -328,138 +360,151 @@ def digest(rows: Iterable[Row]) -> bytes:
     return hashlib.sha256(msgspec.msgpack.encode(parts)).digest()[:16]
 
 
-def _handled(evidence: Evidence) -> Iterator[Found]:
-    """Everything acknowledged was handled. Known by its number: a place may have held
-    another message.
+def _handled(evidence: Evidence) -> Iterator[Finding]:
+    """Check that every acknowledged message was handled, compared by number.
+
+    A place may have held another message before.
     """
-    done: dict[Place, set[int | None]] = defaultdict(set)
-    for one in evidence.story.handlings:
-        row = evidence.rows.get(one.place)
-        if one.ended is not None:
-            done[one.place].add(one.number)
-        if row is not None and row.number != one.number:
-            what = f"{one.member} got message {one.number}, {row.number} is stored"
-            yield Found("handled_other", at(one.place), what)
+    handled_numbers: dict[Place, set[int | None]] = defaultdict(set)
+    for handling in evidence.story.handlings:
+        row = evidence.rows.get(handling.place)
+        if handling.ended is not None:
+            handled_numbers[handling.place].add(handling.number)
+        if row is not None and row.number != handling.number:
+            sentence = (
+                f"{handling.member} got message {handling.number}, {row.number} is stored"
+            )
+            yield Finding("handled_other", describe_place(handling.place), sentence)
     for place, number in sorted(evidence.promised()):
         queue = evidence.stored.queues.get(place.queue)
-        if number in done[place] or queue is None or place in evidence.reported:
+        if number in handled_numbers[place] or queue is None or place in evidence.reported:
             continue
-        committed = max((one.committed for one in queue.positions), default=0)
+        committed = max((position.committed for position in queue.positions), default=0)
         kind = "skipped" if committed > place.offset else "not_handled"
-        what = f"message {number} was never handled; {committed} is committed"
-        yield Found(kind, at(place), what)
+        sentence = f"message {number} was never handled; {committed} is committed"
+        yield Finding(kind, describe_place(place), sentence)
 
 
-def _owners(evidence: Evidence) -> Iterator[Found]:
+def _owners(evidence: Evidence) -> Iterator[Finding]:
     for queue, handlings in evidence.story.by_queue().items():
         holders: dict[int, str] = {}
         last: dict[int, int] = {}
         highest = handlings[0]
-        for one in handlings:
-            if one.epoch < highest.epoch:
-                late_ms = (one.begun - highest.begun) * 1000
-                who = f"{one.member} started under epoch {one.epoch}"
-                what = (
-                    f"{who}, {late_ms:.1f} ms after {highest.member} had under epoch "
+        for handling in handlings:
+            if handling.epoch < highest.epoch:
+                late_ms = (handling.begun - highest.begun) * 1000
+                late_start = f"{handling.member} started under epoch {handling.epoch}"
+                sentence = (
+                    f"{late_start}, {late_ms:.1f} ms after {highest.member} had under epoch "
                     f"{highest.epoch}"
                 )
-                yield Found("former_owner", at(one.place), what)
-            highest = max(highest, one, key=lambda it: it.epoch)
-            holder = holders.setdefault(one.epoch, one.member)
-            if holder != one.member:
-                yield Found(
+                yield Finding("former_owner", describe_place(handling.place), sentence)
+            highest = max(highest, handling, key=lambda candidate: candidate.epoch)
+            holder = holders.setdefault(handling.epoch, handling.member)
+            if holder != handling.member:
+                yield Finding(
                     "two_owners",
-                    at(one.place),
-                    f"epoch {one.epoch} was {holder}'s and {one.member}'s",
+                    describe_place(handling.place),
+                    f"epoch {handling.epoch} was {holder}'s and {handling.member}'s",
                 )
-            elif one.offset <= last.get(one.epoch, -1):
-                what = f"{one.member} started it after offset {last[one.epoch]} of queue {queue}"
-                yield Found("order", at(one.place), what)
-            last[one.epoch] = one.offset
+            elif handling.offset <= last.get(handling.epoch, -1):
+                sentence = (
+                    f"{handling.member} started it after offset {last[handling.epoch]} "
+                    f"of queue {queue}"
+                )
+                yield Finding("order", describe_place(handling.place), sentence)
+            last[handling.epoch] = handling.offset
 
 
-def _sent_order(evidence: Evidence) -> Iterator[Found]:
-    """The first receipts of a sender rise with its numbers in every queue, and so must what
-    is stored.
-    """
+def _sent_order(evidence: Evidence) -> Iterator[Finding]:
+    """Check that a sender's messages lie in the order of their numbers in every queue."""
     for name, sender in evidence.senders.items():
         numbers = {line["number"] for line in sender.lines if line["what"] == "sent"}
         for queue in evidence.stored.queues.values():
-            mine = [
+            sender_rows = [
                 row
                 for row in queue.rows
                 if row.number in numbers and row.number is not None
             ]
-            for before, row in pairwise(mine):
+            for before, row in pairwise(sender_rows):
                 if row.number < before.number:  # type: ignore[operator]
-                    what = f"message {row.number} of {name} lies behind message {before.number}"
-                    yield Found("stored_order", at(Place(queue.queue, row.offset)), what)
+                    sentence = f"message {row.number} of {name} lies behind message {before.number}"
+                    yield Finding(
+                        "stored_order",
+                        describe_place(Place(queue.queue, row.offset)),
+                        sentence,
+                    )
 
 
-def _positions(evidence: Evidence) -> Iterator[Found]:
-    """Return what was seen of reader and head rows only rises, up to what they say at the
-    end.
-    """
-    seen: dict[tuple[int, str], int] = {}
-    for line in (line for one in evidence.watchers.values() for line in one.lines):
+def _positions(evidence: Evidence) -> Iterator[Finding]:
+    """Check that reader and head rows never fell, up to their final values."""
+    last_values: dict[tuple[int, str], int] = {}
+    for line in (line for watcher in evidence.watchers.values() for line in watcher.lines):
         if line["what"] == "position":
             for name, kind in RISING.items():
-                yield from _fell(seen, (line["queue"], name), line[name], kind)
+                yield from _check_rise(last_values, (line["queue"], name), line[name], kind)
     for queue in evidence.stored.queues.values():
-        yield from _fell(seen, (queue.queue, "head"), queue.head, RISING["head"])
+        yield from _check_rise(
+            last_values, (queue.queue, "head"), queue.head, RISING["head"]
+        )
         for position in queue.positions:
             if position.committed > queue.head:
-                what = f"{position.committed} is committed, the head is {queue.head}"
-                yield Found(
+                sentence = f"{position.committed} is committed, the head is {queue.head}"
+                yield Finding(
                     "committed_above",
                     f"queue {queue.queue} committed {position.committed}",
-                    what,
+                    sentence,
                 )
 
 
-def _fell(
-    seen: dict[tuple[int, str], int], what: tuple[int, str], now: int, kind: str
-) -> Iterator[Found]:
-    before = seen.get(what, now)
-    seen[what] = now
-    if now < before:
-        queue, name = what
-        yield Found(
+def _check_rise(
+    last_values: dict[tuple[int, str], int],
+    value_key: tuple[int, str],
+    value: int,
+    kind: str,
+) -> Iterator[Finding]:
+    last_value = last_values.get(value_key, value)
+    last_values[value_key] = value
+    if value < last_value:
+        queue, name = value_key
+        yield Finding(
             kind,
-            f"queue {queue} {name} {now}",
-            f"the {name} was {before} before it was {now}",
+            f"queue {queue} {name} {value}",
+            f"the {name} was {last_value} before it was {value}",
         )
 
 
-def _dead(evidence: Evidence) -> Iterator[Found]:
-    kept = [Place(*one) for one in evidence.stored.dead]
+def _dead(evidence: Evidence) -> Iterator[Finding]:
+    origins = [Place(*origin) for origin in evidence.stored.dead]
     for place in sorted(evidence.reported):
-        if place not in kept:
-            yield Found(
+        if place not in origins:
+            yield Finding(
                 "dead_lost",
-                at(place),
+                describe_place(place),
                 "its handler was told that it is dead, and it is nowhere",
             )
-    for place in sorted({one for one in kept if kept.count(one) > 1}):
-        yield Found(
-            "dead_twice", at(place), f"{kept.count(place)} dead messages came from there"
+    for place in sorted({origin for origin in origins if origins.count(origin) > 1}):
+        yield Finding(
+            "dead_twice",
+            describe_place(place),
+            f"{origins.count(place)} dead messages came from there",
         )
 
 
-def _delayed(evidence: Evidence) -> Iterator[Found]:
+def _delayed(evidence: Evidence) -> Iterator[Finding]:
     waiting = evidence.stored.waiting
-    for line in evidence.told("delayed"):
-        number, where = line["number"], f"delayed message {line['id']}"
+    for line in evidence.lines_of("delayed"):
+        number, place_name = line["number"], f"delayed message {line['id']}"
         copies = waiting.count(number) + (number in evidence.places)
         if copies == 0:
-            yield Found(
-                "delayed_lost", where, f"message {number} neither waits nor is stored"
+            yield Finding(
+                "delayed_lost", place_name, f"message {number} neither waits nor is stored"
             )
         elif copies > 1:
             stored = ", and is stored, too" if number in evidence.places else ""
-            yield Found(
+            yield Finding(
                 "delayed_twice",
-                where,
+                place_name,
                 f"message {number} waits {waiting.count(number)} times{stored}",
             )
 

@@ -1,4 +1,4 @@
-"""Waiting for an event, with a limit: the only way tests wait."""
+"""Wait for an event, with a limit. Tests wait in no other way."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ T = TypeVar("T")
 def until(
     happened: Callable[[], T | None], *, limit_s: float = 15.0, every_s: float = 0.01
 ) -> T:
-    """What `happened` returns once that is true. Raises AssertionError after `limit_s`
-    seconds.
+    """Return the result of `happened` once it is true. Raises AssertionError after
+    `limit_s` seconds.
     """
     deadline = time.monotonic() + limit_s
     pause = threading.Event()

@@ -1,5 +1,5 @@
-"""A wire to a MySQL server that somebody listens on, and that can take the server's offer
-of TLS away.
+"""A connection to a MySQL server that records all bytes, and can hide the server's offer of
+TLS.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from metadata.rules.tls import CLIENT_SSL
 from tests.support.certificates import VERIFIED_HOST
 
 PIECE = 1 << 16
-HEAD = 4  # bytes before a packet
-# number of the connection, eight bytes of the challenge, a filler
+HEAD = 4  # bytes of a packet's header
+# connection id, eight bytes of the challenge, a filler
 BEFORE_CAPABILITIES = 4 + 8 + 1
 
 
 @dataclass
 class Wire:
-    """Clients connect to `host` and `port`; `heard` is all that passed. `strips`: TLS is
-    not offered.
+    """Clients connect to `host` and `port`. `heard` is all that passed. `strips`: hide the
+    offer of TLS.
     """
 
     server_port: int
@@ -33,12 +33,12 @@ class Wire:
 
     @property
     def port(self) -> int:
-        """Where clients connect to."""
+        """The port for clients."""
         return int(self._listener.getsockname()[1])
 
     @contextmanager
     def running(self) -> Iterator[Wire]:
-        """Listens for the length of a block."""
+        """Listen during the block."""
         self._listener.bind((self.host, 0))
         self._listener.listen()
         threading.Thread(target=self._accept, daemon=True).start()
@@ -49,7 +49,7 @@ class Wire:
             self._listener.close()
 
     def _accept(self) -> None:
-        with suppress(OSError):  # it is closed
+        with suppress(OSError):  # the listener was closed
             while True:
                 client, _ = self._listener.accept()
                 threading.Thread(target=self._serve, args=(client,), daemon=True).start()
@@ -64,7 +64,7 @@ class Wire:
             other.join()
 
     def _pass(self, source: socket.socket, target: socket.socket) -> None:
-        with suppress(OSError):  # the other side was faster
+        with suppress(OSError):  # the other side closed first
             while piece := source.recv(PIECE):
                 self.heard += piece
                 target.sendall(piece)
@@ -72,7 +72,7 @@ class Wire:
 
 
 def _without_tls(greeting: bytes) -> bytes:
-    """A server's greeting that does not offer TLS."""
+    """Return a server's greeting without the offer of TLS."""
     version_end = greeting.index(b"\0", HEAD + 1)
     at = version_end + 1 + BEFORE_CAPABILITIES
     lower = int.from_bytes(greeting[at : at + 2], "little") & ~CLIENT_SSL

@@ -45,7 +45,7 @@ def test_a_driver_that_verifies_nothing_is_refused(monkeypatch: pytest.MonkeyPat
     assert "Use another name or address" in refusal("verify", "::1", "3.4.10")
     monkeypatch.setenv("MARIADB_TLS_DISABLE_PEER_VERIFICATION", "0")
     assert "Remove it" in refusal("verify", "db1", "3.3.14")
-    assert "remove it" in of_spark.driver_problem("verify", "db1", "3.3.14")
+    assert "remove it" in of_spark.find_driver_problem("verify", "db1", "3.3.14")
     assert refusal("on", "db1", "3.4.10") == ""
 
 
@@ -68,12 +68,12 @@ def test_without_a_ca_file_those_of_the_machine_are_named_to_the_driver(
 
 def test_spark_tasks_connect_as_the_server_does() -> None:
     for mode, ca in product(tls.MODES, ("", "/ca.pem")):
-        assert of_spark.arguments(mode, ca) == tls.connect_arguments(mode, ca)
+        assert of_spark.connect_arguments(mode, ca) == tls.connect_arguments(mode, ca)
         for host, library in product(
             ("127.0.0.1", "::1", "localhost", "db1"), ("3.3.14", "3.4.10", "9.7.0")
         ):
             refused = bool(refusal(mode, host, library))
-            assert bool(of_spark.driver_problem(mode, host, library)) == refused
+            assert bool(of_spark.find_driver_problem(mode, host, library)) == refused
             assert refused == (mode == "verify" and host != "db1" and library == "3.4.10")
         for capabilities in (0, tls.CLIENT_SSL, ~tls.CLIENT_SSL):
             assert of_spark.is_plain(mode, capabilities) == tls.is_plain(mode, capabilities)
@@ -91,7 +91,7 @@ def test_spark_tasks_connect_as_the_server_does() -> None:
 )
 def test_a_url_says_how_to_encrypt(query: str) -> None:
     found = parse_database_url(f"mysql://u:p@h/d?{query}").encryption
-    assert found == of_spark.of_query(query, ("off", ""))
+    assert found == of_spark.parse_query(query, ("off", ""))
     address = plans._address(UNREAD, {"CATMQ_NODE_N1_URL": f"mysql://u:p@h/d?{query}"})
     assert (address.tls, address.tls_ca) == found
 

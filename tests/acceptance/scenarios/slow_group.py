@@ -40,7 +40,7 @@ def run_short(stage: Stage, *, handled: int) -> None:
     )
 
 
-def _played(stage: Stage, **how: Any) -> slow_group.Played:
+def _played(stage: Stage, **how: Any) -> slow_group.Outcome:
     topic, group = stage.fresh("slow"), stage.fresh("slow")
     stage.terminal.admin.create_topic(topic, queues=QUEUES)
     transport = HttpTransport(stage.urls or stage.server.url, api_key=stage.server.api_key)

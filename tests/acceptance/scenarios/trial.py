@@ -54,7 +54,7 @@ class Trial:
     schemas: tuple[str, ...]
     links: tuple[Link, ...]
     doors: tuple[Link, ...]
-    expected: Sequence[str] = broker_logs.AWAY
+    expected: Sequence[str] = broker_logs.UNAVAILABLE_ERRORS
     members: list[Member] = field(default_factory=list)
 
     def begin(self, *, senders: int = 1, raw: int = 1, pad: int = 0) -> None:
@@ -104,7 +104,9 @@ class Trial:
         told = self.crowd.finish(stall_s=STALL_S)
         self.watcher.stop()
         evidence = self.evidence()
-        verdicts.nothing([*verdicts.found(evidence), *self.logs.found(self.expected)])
+        verdicts.assert_no_findings(
+            [*verdicts.find_faults(evidence), *self.logs.found(self.expected)]
+        )
         said = self.pair.first.manage("verify", self.crowd.topic, "--digests").splitlines()[
             -1
         ]

@@ -393,7 +393,7 @@ def _as(account: Account, statement: str) -> None:
 def test_a_dump_with_its_position_needs_its_rights_and_each_of_them(
     other: Account, request: pytest.FixtureRequest
 ) -> None:
-    if dumping.IS_MYSQL and not dumping.OWN:
+    if dumping.IS_MYSQL and not dumping.HAS_MYSQL_PROGRAMS:
         pytest.skip(
             "mysqldump is not in the cache of script/mysql, and mariadb-dump cannot ask "
             "for the position"

@@ -34,7 +34,7 @@ def by_spark(node: str, load: str) -> None:
         identity=info.identity, username=info.username, password=info.password,
     )  # fmt: skip
     with closing(MySqlNode(address)) as session:
-        session.rows(load)
+        session.read_rows(load)
 
 
 def _id(node: str) -> int:

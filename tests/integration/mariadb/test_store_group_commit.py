@@ -55,7 +55,7 @@ class Crowd:
             foreign.autocommit(False)
             foreign.cursor().execute("SELECT head FROM queue_head FOR UPDATE")
             futures = [self.send()]
-            until(lambda: group_commit.coalescer_of(self.queue)._leading)
+            until(lambda: group_commit.coalescer_of(self.queue)._has_leader)
             for number, send in enumerate(sends, 1):
                 futures.append(send())
                 until(

@@ -29,7 +29,7 @@ from metadata.errors import Invalid
 from metadata.models import AuditLog, DbNode
 from metadata.rules import tls
 from spark_tasks.errors import NodeError
-from spark_tasks.nodes.connection import Lost, MySqlNode
+from spark_tasks.nodes.connection import ConnectionLost, MySqlNode
 from spark_tasks.nodes.plans import Address
 from tests.support import failing
 from tests.support.certificates import VERIFIED_HOST, YEAR, Authority, is_compared, sign
@@ -278,7 +278,7 @@ def test_a_connection_that_is_lost_in_the_middle_leaves_its_statement_in_doubt(
     listed = "SELECT id FROM information_schema.processlist WHERE db = %s AND info LIKE '%%SLEEP%%'"
     for run, fault in (
         (lambda: session.send(b"SELECT SLEEP(20)", statements=1), db_errors.Ambiguous),
-        (lambda: reading.rows("SELECT SLEEP(20)"), Lost),
+        (lambda: reading.read_rows("SELECT SLEEP(20)"), ConnectionLost),
     ):
         with ThreadPoolExecutor(1) as pool:
             running = pool.submit(run)

@@ -1,1 +1,1 @@
-"""Tasks for tests, and what is around them: a broker in memory, a relay, workers."""
+"""Tasks for tests and their surroundings: a broker in memory, a relay, workers."""

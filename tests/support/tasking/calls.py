@@ -1,4 +1,4 @@
-"""Tasks, as an application has them; what they did is in `done`."""
+"""Tasks as an application has them. They record their results in `done`."""
 
 from __future__ import annotations
 
@@ -74,11 +74,11 @@ def half() -> str:
 
 @task(max_attempts=1)
 def deep() -> list[Any]:
-    """Deeper than MySQL (100) and MariaDB (32) take."""
-    made: list[Any] = []
+    """Return a list nested deeper than MySQL (100) and MariaDB (32) accept."""
+    nested: list[Any] = []
     for _ in range(200):
-        made = [made]
-    return made
+        nested = [nested]
+    return nested
 
 
 @task
@@ -103,7 +103,7 @@ def wait() -> int:
 
 
 def plain() -> None:
-    """No task."""
+    """A function that is not a task."""
 
 
 async def _named_otherwise() -> None:

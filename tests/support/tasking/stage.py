@@ -1,4 +1,4 @@
-"""Tasks in the test's database, a broker in memory, and workers that run here."""
+"""Tasks in the test database, a broker in memory, and workers in this process."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def record(task_id: str) -> TaskRecord:
 
 
 def with_options(**options: Any) -> Any:
-    """The default backend with other OPTIONS."""
+    """Override the default backend with other OPTIONS."""
     backend = "catmq_client.contrib.django_tasks.CatmqBackend"
     return override_settings(
         TASKS={
@@ -62,7 +62,7 @@ class Stage:
             )
 
     def relay(self) -> None:
-        """Send all that is in the outbox."""
+        """Send everything in the outbox."""
         claims = Claims("test")
         assert claims.acquire() == ""
         relay = Relay(self.broker, claims)
@@ -72,9 +72,11 @@ class Stage:
 
     @contextmanager
     def worker(self, **options: Any) -> Iterator[RunningWorker]:
-        """Run a worker in a thread of its own for the length of a block."""
-        given = {"threads": 2, "relay_poll_ms": 10, "drain_s": 5.0, **options}
-        running = RunningWorker(Worker(self.settings, self.broker, WorkerOptions(**given)))
+        """Run a worker in a thread during the block."""
+        settings = {"threads": 2, "relay_poll_ms": 10, "drain_s": 5.0, **options}
+        running = RunningWorker(
+            Worker(self.settings, self.broker, WorkerOptions(**settings))
+        )
         try:
             yield running
         finally:
@@ -82,22 +84,22 @@ class Stage:
             running.end()
 
     def over(self, task_id: str) -> TaskRecord:
-        """Wait until a task has ended; return its row."""
+        """Wait until a task has ended, and return its row."""
         until(lambda: record(task_id).is_over, limit_s=LIMIT_S)
         return record(task_id)
 
     def until_done(self, count: int) -> None:
-        """Wait until tasks have done so much."""
+        """Wait until tasks have recorded `count` results."""
         until(lambda: len(calls.done) >= count, limit_s=LIMIT_S)
 
     def run(self, *results: Any, **options: Any) -> list[TaskRecord]:
-        """Let a worker run tasks to their end; return their rows."""
+        """Run tasks to their end in a worker, and return their rows."""
         with self.worker(**options):
-            return [self.over(one.id) for one in results]
+            return [self.over(result.id) for result in results]
 
 
 class RunningWorker:
-    """A worker in a thread; `error` is what ended it."""
+    """A worker in a thread. `error` is the exception that ended it."""
 
     def __init__(self, worker: Worker) -> None:
         self.worker = worker
@@ -124,12 +126,12 @@ class RunningWorker:
 
 @contextmanager
 def staged() -> Iterator[Stage]:
-    """A stage whose tables are empty before and afterwards."""
+    """Yield a stage whose tables are empty before and after the test."""
     forget_all()
-    made = Stage()
+    stage = Stage()
     try:
-        with use_transport(made.broker):
-            yield made
+        with use_transport(stage.broker):
+            yield stage
     finally:
         forget_all()
         connections.close_all()
