@@ -104,7 +104,7 @@ class StepAnswer(Answer):
         declared like the others.
         """
         place = Text(
-            source="entry.place",
+            source="entry.path",
             help_text="where it stands in the document, such as topics[3]",
         )
         return {"place": place, **super().get_fields()}

@@ -120,7 +120,7 @@ def _setting_field(setting: Setting, **options: Any) -> Any:
         case setting_types.Whole():
             return Number(**options, **({"allow_null": True} if kind.null else {}))
         case setting_types.Choice():
-            return serializers.ChoiceField(choices=[*kind.words], **options)
+            return serializers.ChoiceField(choices=[*kind.meanings], **options)
         case setting_types.Flag():
             return Flag(**options)
         case setting_types.Numbers():

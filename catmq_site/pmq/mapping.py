@@ -198,7 +198,7 @@ class Mapping:
         if row.get(column) is None or not isinstance(kind, Whole):
             return None
         wanted = int(row[column]) * factor
-        value = min(max(wanted, kind.least), kind.most)
+        value = min(max(wanted, kind.minimum), kind.maximum)
         if value != wanted:
             sentence = (
                 f"{column} is {row[column]} there; the nearest that is allowed is taken"

@@ -1,4 +1,4 @@
-"""Wake-ups between the workers of one broker: a worker that raised a head rings the others.
+"""Wake-ups between the workers of a broker: a worker that raised a head rings the others.
 
 The master creates the bells before it forks. Each place has an eventfd, and a byte with its
 state (SILENT, LISTENS, RUNG). So a sender makes no system call for a worker that does not
@@ -15,6 +15,7 @@ import fcntl
 import mmap
 import os
 import select
+from contextlib import suppress
 
 PLACES = 64
 SILENT, LISTENS, RUNG = range(3)
@@ -35,24 +36,17 @@ class Bells:
 
     def take(self) -> Bell:
         """Return a bell for this process. It has no place if all places are taken."""
-        return Bell(
-            self,
-            next((place for place in range(len(self.files)) if self._lock(place)), None),
-        )
-
-    def _lock(self, place: int) -> bool:
-        if place in self._taken_places:
-            return False
-        try:
-            fcntl.lockf(self._locks, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, place)
-        except OSError:
-            return False
-        self._taken_places.add(place)
-        return True
+        for index in range(len(self.files)):
+            if index not in self._taken_places:
+                with suppress(OSError):  # another process holds the lock
+                    fcntl.lockf(self._locks, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, index)
+                    self._taken_places.add(index)
+                    return Bell(self, index)
+        return Bell(self, None)
 
 
 class Bell:
-    """The bell of one process. One thread listens; any thread may ring."""
+    """The bell of a process. A single thread listens; any thread may ring."""
 
     def __init__(self, bells: Bells, place: int | None) -> None:
         self._states, self._files = bells.states, bells.files
@@ -89,11 +83,10 @@ class Bell:
 
     def ring_others(self) -> None:
         """End the waits of all other processes."""
-        place = -1
+        index = -1
         # RUNG is set before the write: other senders then skip the place, and the listener
-        # wakes
-        # once.
-        while (place := self._states.find(bytes((LISTENS,)), place + 1)) >= 0:
-            if place != self.place:
-                self._states[place] = RUNG
-                os.eventfd_write(self._files[place], 1)
+        # wakes once.
+        while (index := self._states.find(bytes((LISTENS,)), index + 1)) >= 0:
+            if index != self.place:
+                self._states[index] = RUNG
+                os.eventfd_write(self._files[index], 1)

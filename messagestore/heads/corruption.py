@@ -13,13 +13,13 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 
 log = logging.getLogger(__name__)
-_REPEAT_S = 60.0  # pause between two log lines about one queue
+_REPEAT_S = 60.0  # pause between two log lines about the same queue
 _NEVER = float("-inf")
 
 
 @dataclass(slots=True)
 class Mark:
-    """Damage of a queue, at an offset or (None) at no particular one. Times:
+    """Damage of a queue; `offset` is None if it is of the whole queue. Times:
     time.monotonic().
     """
 
@@ -34,9 +34,7 @@ _logged: dict[int, float] = {}
 
 
 def report(queue: int, *, offset: int | None, why: str) -> None:
-    """Mark a queue as corrupt at an offset (None: at no particular one), and log the
-    reason.
-    """
+    """Mark a queue as corrupt, at an offset or (None) as a whole, and log the reason."""
     mark = Mark(offset, why)
     if mark.met_at - _logged.get(queue, _NEVER) >= _REPEAT_S:
         where = "" if offset is None else f" at offset {offset}"
@@ -62,12 +60,10 @@ def clear(queue: int, mark: Mark) -> None:
 
 
 def marks() -> dict[int, Mark]:
-    """Return the marks of all corrupt queues, by queue id."""
     return dict(_reported)
 
 
 def evict_except(queues: Collection[int]) -> None:
-    """Forget all queues but these."""
     for memory in (_reported, _logged):
         for queue in list(memory):
             if queue not in queues:

@@ -2,16 +2,14 @@
 
 Without a binary log, InnoDB shows a commit before its redo log is on disk. If the server is
 killed then, the commit is lost and its offset is given to another message. A group that had
-read the first message would skip the second one. So `heads.board` holds durable heads only.
-A head gets there in one of three ways:
+read the first message would skip the second. So `heads.board` holds durable heads only. A
+head gets there in three ways:
 
 * A send of this broker was acknowledged up to it.
 * Its node shows no commit before it is durable: SQLite, or a synced binary log.
 * It was read before a barrier, a small commit of this worker to its own row. The redo log
-  is
-  written in order, so once the barrier is acknowledged, all that was visible before it
-  began is on
-  disk.
+  is written in order, so once the barrier is acknowledged, all that was visible before it
+  began is on disk.
 """
 
 from __future__ import annotations
@@ -31,8 +29,7 @@ from metadata.errors import NodeUnavailable
 
 Heads = Mapping[int, int]
 # Rows of `node_pulse`. A fixed number, so that workers that ended leave no rows. Two
-# workers that
-# share a row only wait for each other for a moment.
+# workers that share a row only wait for each other for a moment.
 PULSES = 1024
 
 _guard = threading.Lock()
@@ -55,7 +52,7 @@ def confirm(*, node_id: int, heads: Heads | None = None) -> None:
         return
     try:
         with barrier_of(node_id).turn(risen) as turn:
-            # One barrier serves all calls whose heads were read before it begins.
+            # A barrier serves all calls whose heads were read before it begins.
             if reads := turn.items:
                 with node_pools.node(node_id).reading() as session:
                     if not session.shows_durable_only:
@@ -76,7 +73,7 @@ def head_of(*, queue: int) -> shapes.Head | None:
     node = node_pools.node_of(queue)
     with node.reading() as session:
         head = queue_sql.read_head(session, queue=queue)
-    # After the session was returned, because the barrier borrows one of its own.
+    # After the session was returned, because the barrier borrows its own session.
     if head is not None:
         confirm(node_id=node.info.id, heads={queue: head.head})
     return head
@@ -89,7 +86,6 @@ def _own_row() -> int:
 
 
 def barrier_of(node_id: int) -> NodeCoalescer[Heads, None]:
-    """Return the coalescer of all calls that wait for a barrier on a node."""
     with _guard:
         if node_id not in _barriers:
             _barriers[node_id] = NodeCoalescer(limit_s=READ_TIMEOUT_S)

@@ -1,9 +1,8 @@
 """Prove that a pull skips no message.
 
-Offsets are dense, so the rows that were read must start at the requested offset and rise by
-one. A missing offset must be explained: it was deleted by retention (below `low`), or
-declared lost (in
-`queue_gap`). At a hole that neither explains nothing is delivered.
+Offsets are dense, so the rows that were read must start at the requested offset and have no
+holes. A missing offset must be explained: it was deleted by retention (below `low`), or
+declared lost (in `queue_gap`). At a hole that neither explains nothing is delivered.
 """
 
 from __future__ import annotations

@@ -4,13 +4,10 @@ them.
 Every worker runs two kinds of loops:
 
 * listen(): other workers of the broker note their heads in shared memory and ring. That
-  costs no
-  query.
-* NodeWatcher, one loop for each node, so that no node waits for another's answer. It reads
-  the
-  heads that other brokers raised. One worker of a broker reads for all, and spends at most
-  a 25th
-  (PACE) of its time on a node. It reads only nodes for which a pull waits.
+  costs no query.
+* NodeWatcher, a loop for each node, so that no node waits for another's answer. It reads the
+  heads that other brokers raised. A single worker of a broker reads for all, and spends at
+  most 1/PACE of its time on a node. It reads only nodes for which a pull waits.
 
 A read usually covers heads to which a message was stored in the last seconds (RECENT_S). Of
 thousands of heads few have moved, and the others would cost the node and this process more
@@ -25,7 +22,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Set
 
-from messagestore.engine.mysql_session import Session
 from messagestore.heads import durability
 from messagestore.heads.heads import WANTED_MS, HeadBoard, board
 from messagestore.heads.shared_heads import now_ms
@@ -39,17 +35,15 @@ from metadata.errors import CatmqError
 log = logging.getLogger(__name__)
 # shortest pause between two looks into shared memory, however often bells ring
 APART_S = 0.01
-LISTEN_S = 1.0  # longest wait for a ring, and so the cost of a lost one
+LISTEN_S = 1.0  # longest wait for a ring, and so the cost of a lost ring
 PACE = 25  # pause after a read, as a multiple of the time of a read
 # The fastest of the last reads is what a read costs the node. The slower ones waited for
-# something
-# else.
+# something else.
 LOOKS = 8
 RECENT_S = 5  # a read covers heads to which a message was stored within this time
 WHOLE_S = 1.0  # pause between two reads of all heads
 # Without other brokers, only a job that writes to nodes itself can raise a head without a
-# ring. So
-# a lone broker reads less often.
+# ring. So a lone broker reads less often.
 ALONE_S = 0.5  # pause between two reads
 ALONE_PASS_S = 0.25  # pause between two passes, which renew the lease of this watcher
 FEW = 10  # if less than 1/FEW of a node's queues is wanted, the query names them
@@ -68,12 +62,12 @@ def listen() -> None:
     """Wait until another worker raises a head. Without waiters, return after at most
     IDLE_S.
     """
-    if board.somebody_within(IDLE_S):
+    if board.has_waiter_within(IDLE_S):
         board.listen(LISTEN_S)
 
 
 class NodeWatcher:
-    """Watcher of one process over one node, used by one thread.
+    """Watcher of a process over a node, used by a single thread.
 
     `is_alone` returns True if no other broker runs.
     """
@@ -97,23 +91,35 @@ class NodeWatcher:
         self._queues: frozenset[int] = frozenset()
 
     def run_once(self) -> None:
-        """Make one pass: read the heads that this process has to read, if any.
+        """Make a pass: read the heads that this process has to read, if any.
 
         Without waiters, return after at most IDLE_S.
         """
-        has_waiters = self._board.somebody_within(IDLE_S)
+        has_waiters = self._board.has_waiter_within(IDLE_S)
         awaited = (
             self._board.awaited(self._queues_of_node()) if has_waiters else frozenset()
         )
         if not awaited:
-            # Another worker may have waiters. It must not wait for the end of this one's
-            # lease.
+            # Another worker may have waiters, and must not wait for the end of this lease.
             self.leave()
             return
-        leads = self._announce_waits(awaited)
+        shared, at_ms = self._board.shared, now_ms()
+        # Announced again well before WANTED_MS is over, so that a wait does not seem to end in
+        # between.
+        if at_ms > self._announced_ms + WANTED_MS / 3:
+            self._announced_ms = at_ms
+            for queue in awaited:
+                shared.want(queue, at_ms + WANTED_MS)
+        leads = shared.leads(self._node_id, at_ms)
         if not self._wait_for_turn():
             return
-        queues = self._to_read(awaited, leads=leads)
+        # The leader reads for all workers, the others only queues that are not shared.
+        at_ms = now_ms()
+        queues = (
+            awaited | shared.wanted(self._queues, at_ms)
+            if leads
+            else awaited - shared.wanted(awaited, at_ms)
+        )
         if not queues:
             time.sleep(ALONE_PASS_S if self._is_alone() else 0.0)
             return
@@ -143,36 +149,14 @@ class NodeWatcher:
         self._board.shared.leave(self._node_id)
 
     def _queues_of_node(self) -> frozenset[int]:
-        """Return the queues of the node. Computed again only if the snapshot has other
-        queues.
-        """
         queues = snapshot.current().queues
+        # Computed again only if the snapshot has other queues: there may be thousands.
         if queues is not self._snapshot_queues:
             node_queues = (
                 queue for queue, info in queues.items() if info.node_id == self._node_id
             )
             self._snapshot_queues, self._queues = queues, frozenset(node_queues)
         return self._queues
-
-    def _announce_waits(self, awaited: Set[int]) -> bool:
-        """Announce the waits of this process. Return True if it reads for all workers."""
-        shared, at_ms = self._board.shared, now_ms()
-        # Renewed well before WANTED_MS is over, so that a wait does not seem to end in
-        # between.
-        if at_ms > self._announced_ms + WANTED_MS / 3:
-            self._announced_ms = at_ms
-            for queue in awaited:
-                shared.want(queue, at_ms + WANTED_MS)
-        return shared.leads(self._node_id, at_ms)
-
-    def _to_read(self, awaited: Set[int], *, leads: bool) -> Set[int]:
-        """Return the queues to read: for all workers if this one leads, else those not
-        shared.
-        """
-        shared, at_ms = self._board.shared, now_ms()
-        if leads:
-            return awaited | shared.wanted(self._queues, at_ms)
-        return awaited - shared.wanted(awaited, at_ms)
 
     def _wait_for_turn(self) -> bool:
         """Wait until the node may be read again. Return False if that takes longer than a
@@ -191,21 +175,16 @@ class NodeWatcher:
         """
         with node_pools.node(self._node_id).reading() as session:
             started_at = time.monotonic()
-            heads = self._heads(session, queues)
+            if FEW * len(queues) < len(self._queues):
+                heads = queue_sql.read_heads(session, queues=list(queues))
+            # These reads return heads of other queues as well.
+            elif started_at < self._whole_at + WHOLE_S:
+                heads = queue_sql.read_recent_heads(session, seconds=RECENT_S)
+            else:
+                self._whole_at = started_at
+                heads = queue_sql.read_heads(session, queues=None)
             # Without the barrier below: the pace counts only what the query costs the node.
             duration_s = time.monotonic() - started_at
         wanted_heads = {queue: head for queue, head in heads.items() if queue in queues}
         durability.confirm(node_id=self._node_id, heads=wanted_heads)
         return duration_s
-
-    def _heads(self, session: Session, queues: Set[int]) -> dict[int, int]:
-        """Read the heads of queues that may have risen, by queue id. May include other
-        queues.
-        """
-        if FEW * len(queues) < len(self._queues):
-            return queue_sql.read_heads(session, queues=list(queues))
-        now = time.monotonic()
-        if now < self._whole_at + WHOLE_S:
-            return queue_sql.read_recent_heads(session, seconds=RECENT_S)
-        self._whole_at = now
-        return queue_sql.read_heads(session, queues=None)

@@ -1,7 +1,7 @@
 """Durable heads that this process knows, and the pulls that wait for them to rise.
 
 A waiting pull registers its queues, each with an offset, and is woken when a head rises
-above one of these offsets. Heads rise by sends of the same process, and by the watchers
+above any of these offsets. Heads rise by sends of the same process, and by the watchers
 (head_watcher.py), which learn of sends of other processes. A change of its group wakes the
 pull as well. A waiter holds no database connection. Only durable heads are noted here
 (durability.py).
@@ -34,7 +34,7 @@ class Flag(Protocol):
 
 
 class Waiter:
-    """A waiting pull. It is woken when a head passes one of its offsets, or its group
+    """A waiting pull. It is woken when a head passes any of its offsets, or its group
     changes.
 
     Shutdown wakes it as well. A waiter that `shares` its queues with others of its group
@@ -71,7 +71,7 @@ class Waiter:
 
 
 class HeadBoard:
-    """The durable heads and the waiters of one process. Thread-safe."""
+    """The durable heads and the waiters of a process. Thread-safe."""
 
     def __init__(self) -> None:
         self.shared = SharedHeads()
@@ -120,8 +120,7 @@ class HeadBoard:
             self._heads[queue] = head
             known_heads.note_read(queue, head)
             # Of a share group at most as many waiters are woken as there are new messages:
-            # the
-            # others would find nothing to lease.
+            # the others would find nothing to lease.
             woken: Counter[int] = Counter()  # group id → woken waiters of a share group
             for waiter in self._by_queue.get(queue, ()):
                 if waiter.offsets[queue] < head and not waiter.flag.is_set():
@@ -147,10 +146,9 @@ class HeadBoard:
                 waiter.flag.set()
 
     def listen(self, seconds: float = 0.0) -> None:
-        """Wait `seconds` for heads that other workers raise. Note these and earlier ones."""
+        """Wait `seconds` for heads that other workers raise. Note these and earlier heads."""
         # Look after the bell is armed, else a head raised in between would ring no bell.
-        # Look again
-        # after the wait, because a ring may be lost.
+        # Look again after the wait, because a ring may be lost.
         self._bell.listen()
         self._note_shared_heads()
         self._bell.wait(seconds)
@@ -176,13 +174,10 @@ class HeadBoard:
             return self._by_queue.keys() & among
 
     def evict_except(self, queues: Collection[int]) -> None:
-        """Forget the heads of all queues but these."""
         with self._guard:
-            self._heads = {
-                queue: head for queue, head in self._heads.items() if queue in queues
-            }
+            self._heads = {q: head for q, head in self._heads.items() if q in queues}
 
-    def somebody_within(self, seconds: float) -> bool:
+    def has_waiter_within(self, seconds: float) -> bool:
         """Return True if a pull waits, or begins to wait within `seconds`."""
         if self._waiters:
             return True
@@ -204,7 +199,6 @@ class HeadBoard:
         self._waiter_added.set()
 
     def remove(self, waiter: Waiter) -> None:
-        """Remove a waiter."""
         with self._guard:
             self._waiters.discard(waiter)
             for queue in waiter.offsets:

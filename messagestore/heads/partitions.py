@@ -1,7 +1,7 @@
-"""Add partitions to message tables before the head reaches the last one.
+"""Add partitions to message tables before the head reaches the last partition.
 
 Message tables on MySQL and MariaDB are partitioned by offset, so that retention drops whole
-partitions. Each one holds a share of what retention keeps. There is no MAXVALUE partition,
+partitions. Each holds a share of the messages that retention keeps. There is no MAXVALUE partition,
 because it could never be dropped. So `Ahead`, a loop of one broker, adds partitions in
 time. If it does not run, a send fails with error 1526 (no partition for the value). That is
 an acknowledged rollback: the send calls extend() and is repeated.
@@ -26,7 +26,6 @@ from messagestore.engine import db_errors
 from messagestore.engine.mysql_session import Session
 from messagestore.heads.time_lookup import first_at
 from messagestore.pool import node_pools
-from messagestore.pool.node import Node
 from messagestore.tables import message_sql, node_sql, partition_sql, queue_sql, sql_steps
 from messagestore.tables.shapes import Partition
 from metadata.cache import snapshot
@@ -38,10 +37,10 @@ AHEAD = 3  # partitions that must end above the head
 TRIES = 3  # attempts to alter a table
 LONG_S = 3  # a transaction that is open for this time may block an ALTER for long
 PAUSE_S = 0.3  # unit of the random pause before another try, which doubles with each
-RETRY_S = 30.0  # pause after a failure, for one queue
+RETRY_S = 30.0  # pause after a failure, for the same queue
 APART_S = 0.5  # pause between two tables, because senders notice each change
-PASS_S = 4.0  # longest sum of these pauses for the tables of a node in one pass
-MOST_EACH = 200  # queues of a node that one pass extends
+PASS_S = 4.0  # longest sum of these pauses for the tables of a node in a pass
+MOST_EACH = 200  # queues of a node that a pass extends
 DAY_MS = 86_400_000
 LEAST_SPAN_S = 3600.0  # shortest time over which a rate is measured
 NEVER = sys.maxsize  # head at which an unpartitioned table needs more partitions
@@ -92,17 +91,20 @@ def extend(queue: int, *, urgent: bool = True) -> int:
     """Add partitions until AHEAD of them end above the head.
 
     Return the head at which more are needed. Raises NodeUnavailable, and
-    `db_errors.Altered` if the
-    table is missing or was altered.
+    `db_errors.Altered` if the table is missing or was altered.
     """
     node = node_pools.node_of(queue)
     # Many senders may meet the end at once. The first adds the partitions for all of them.
     with _turn:
-        due_head = _next_due(node, queue)
-        if due_head is not None:
-            return due_head
+        with node.reading() as session:
+            head, existing = _read_partitions(session, queue)
+        if not existing:
+            return NEVER
+        if len(existing) >= AHEAD and head < existing[-AHEAD].end:
+            return existing[-AHEAD].end
         with node.maintaining() as session:
             take_turn(session, queue=queue)
+            # Read again: another broker may have added partitions meanwhile.
             head, existing = _read_partitions(session, queue)
             ends = _missing_ends(session, queue, head, existing)
             if ends:
@@ -124,19 +126,6 @@ def extend(queue: int, *, urgent: bool = True) -> int:
             return [*(partition.end for partition in existing), *ends][-AHEAD]
 
 
-def _next_due(node: Node, queue: int) -> int | None:
-    """Return the head at which more partitions are needed, None if they are needed now."""
-    with node.reading() as session:
-        head, existing = _read_partitions(session, queue)
-    if not existing:
-        return NEVER
-    return (
-        existing[-AHEAD].end
-        if len(existing) >= AHEAD and head < existing[-AHEAD].end
-        else None
-    )
-
-
 def _read_partitions(session: Session, queue: int) -> tuple[int, list[Partition]]:
     """Return the head of a queue, and the partitions of its table in rising order."""
     existing = partition_sql.list_partitions(session, queue=queue)
@@ -155,10 +144,15 @@ def _missing_ends(
         log.warning(
             "Queue %d has %d partitions: shorten its retention", queue, len(existing)
         )
-    info = snapshot.find_queue(queue)
-    topic = snapshot.current().topics[info.topic_id]
+    topic = snapshot.current().topics[snapshot.find_queue(queue).topic_id]
     last_size = existing[-1].end - existing[-1].first
     per_s, now_per_s = _rates(session, queue, newest=last_size)
+    # Messages that fit into the queue's share of the topic's byte limit, at their present size.
+    rows = sum(min(p.end, head) - p.first for p in existing if p.first < head)
+    size_bytes = sum(p.bytes for p in existing if p.first < head)
+    fitting = None
+    if topic.retention_bytes is not None and rows and size_bytes:
+        fitting = int(topic.retention_bytes / len(topic.queues) / (size_bytes / rows))
     ends: list[int] = []
     for number in range(missing_count):
         size = partitions.partition_size(
@@ -168,9 +162,7 @@ def _missing_ends(
             # once.
             last=last_size,
             count=len(existing) + number,
-            fitting=_fitting_messages(
-                existing, head, topic.retention_bytes, len(topic.queues)
-            ),
+            fitting=fitting,
             now_per_s=now_per_s,
         )
         ends.append((ends[-1] if ends else existing[-1].end) + size)
@@ -207,24 +199,10 @@ def _rates(session: Session, queue: int, *, newest: int) -> tuple[float, float]:
     return (head.head - day_first) / max(span_s, LEAST_SPAN_S), now_per_s
 
 
-def _fitting_messages(
-    existing: Sequence[Partition], head: int, most_bytes: int | None, queues: int
-) -> int | None:
-    """Return how many messages the queue's share of the byte limit allows, None without a
-    limit.
-    """
-    rows = sum(min(p.end, head) - p.first for p in existing if p.first < head)
-    size = sum(p.bytes for p in existing if p.first < head)
-    if most_bytes is None or not rows or not size:
-        return None
-    return int(most_bytes / queues / (size / rows))
-
-
 class Ahead:
-    """Loop of one broker that adds partitions for the queues of all nodes.
+    """Loop of a single broker that adds partitions for the queues of all nodes.
 
-    `_due` remembers at which head a queue needs more, so that a pass costs one query a
-    node.
+    `_due` remembers at which head a queue needs more, so that a pass costs a query per node.
     """
 
     def __init__(self) -> None:
@@ -232,7 +210,7 @@ class Ahead:
         self._not_before: dict[int, float] = {}
 
     def run_once(self) -> int:
-        """Make one bounded pass. Return the number of queues that were due."""
+        """Make a bounded pass. Return the number of queues that were due."""
         current = snapshot.current()
         checked = 0
         for node_id, info in current.nodes.items():
@@ -257,28 +235,25 @@ class Ahead:
                 and now >= self._not_before.get(q, 0.0)
             ]
             for queue in due_queues[:MOST_EACH]:
-                if self._extend(queue):
-                    time.sleep(min(APART_S, PASS_S / len(due_queues)))
                 checked += 1
+                before = self._due.get(queue)
+                try:
+                    self._due[queue] = extend(queue, urgent=False)
+                    self._not_before.pop(queue, None)
+                except CatmqError as error:
+                    self._not_before[queue] = time.monotonic() + RETRY_S
+                    log.warning(
+                        "Partitions for queue %d not added, will retry: %s",
+                        queue,
+                        error.detail,
+                    )
+                    continue
+                # The first check of a queue rarely alters its table, so it needs no pause.
+                if before is not None and before != self._due[queue]:
+                    time.sleep(min(APART_S, PASS_S / len(due_queues)))
         self._due = {
             queue: due_head
             for queue, due_head in self._due.items()
             if queue in current.queues
         }
         return checked
-
-    def _extend(self, queue: int) -> bool:
-        """Extend a queue. Return True if its table was altered; False at the first check,
-        too.
-        """
-        before = self._due.get(queue)
-        try:
-            self._due[queue] = extend(queue, urgent=False)
-            self._not_before.pop(queue, None)
-        except CatmqError as error:
-            self._not_before[queue] = time.monotonic() + RETRY_S
-            log.warning(
-                "Partitions for queue %d not added, will retry: %s", queue, error.detail
-            )
-            return False
-        return before is not None and before != self._due[queue]

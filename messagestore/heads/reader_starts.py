@@ -35,14 +35,12 @@ def insert_readers(
         )
         return
     # (low, head) of the queues in which an instance lacks a row. Only there the time is
-    # looked up,
-    # which costs a query for each halving.
+    # looked up, which costs a query for each halving.
     bounds: dict[int, tuple[int, int]] = {}
     for instance in instances:
-        positions = reader_sql.read_positions(
+        for queue, position in reader_sql.read_positions(
             session, group_id=group_id, queues=queues, instance=instance
-        )
-        for queue, position in positions.items():
+        ).items():
             # A row of a lower epoch was left by an earlier subscription. It does not count.
             if position.epoch is None or position.epoch < epoch:
                 bounds[queue] = (position.low, position.head)

@@ -1,17 +1,16 @@
-"""Durable heads in memory that the workers of one broker share.
+"""Durable heads in memory that the workers of a broker share.
 
 The master creates the memory before it forks (catmq_site/background/broker_memory.py); a process
 without a master has memory of its own. It is a table of 64-bit cells:
 
 * the time when a head was last raised
 * for each node: the process that watches it, its last sign of life, and the time when a
-  delayed
-  message was last stored there
+  delayed message was last stored there
 * for each queue: its durable head, and the time until which a worker waits for it
 
-Cells are read and written one at a time, without a lock. A lost write leaves a head too
+Cells are read and written singly, without a lock. A lost write leaves a head too
 low, or a wait unnoticed, until the next look. It never leaves a head too high. A worker
-that raises a head for which another one waits rings the others (bells.py). Nodes and queues
+that raises a head for which another worker waits rings the others (bells.py). Nodes and queues
 whose ids are beyond the table are watched by each worker itself.
 """
 
@@ -37,7 +36,7 @@ def now_ms() -> int:
 
 
 class SharedHeads:
-    """Access of one process to the shared table."""
+    """Access of a process to the shared table."""
 
     def __init__(self, memory: mmap.mmap | None = None) -> None:
         self._cells = memoryview(memory or mmap.mmap(-1, SIZE)).cast("q")
@@ -68,7 +67,6 @@ class SharedHeads:
             self._cells[_queue(queue) + 1] = until_ms
 
     def wanted(self, queues: Iterable[int], at_ms: int) -> set[int]:
-        """Return the queues that any worker waits for."""
         # Called for thousands of queues many times a second, so _queue() is not called for
         # each.
         cells, first = self._cells, _queue(0) + 1
@@ -86,13 +84,11 @@ class SharedHeads:
         if self._cells[cell] != self._me and at_ms - self._cells[cell + 1] < LEASE_MS:
             return False
         # Two processes that take over at once both watch the node, for one turn. That costs
-        # a query
-        # only.
+        # a query only.
         self._cells[cell], self._cells[cell + 1] = self._me, at_ms
         return True
 
     def leave(self, node: int) -> None:
-        """Give up the watch over a node, so that another process can take it over."""
         if node < NODES and self._cells[_node(node)] == self._me:
             self._cells[_node(node) + 1] = 0
 

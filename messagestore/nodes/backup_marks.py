@@ -14,7 +14,6 @@ from messagestore.pool import session_pool
 from messagestore.tables import node_sql, promotion_sql
 from metadata.actors import Actor
 from metadata.cache import snapshot
-from metadata.cache.snapshot_types import NodeInfo
 from metadata.db import access
 from metadata.errors import Invalid, NodeUnavailable
 from metadata.nodes import id_rows
@@ -103,9 +102,36 @@ def take_mark(*, actor: Actor) -> Mark:
     nodes, missing = [], []
     for info in sorted(snapshot.current().nodes.values(), key=lambda node: node.name):
         try:
-            nodes.append(_mark_node(info))
+            with session_pool.direct(info) as session:
+                # The binary log first: everything read after it is at least as new.
+                binlog = promotion_sql.read_binlog(session)
+                node_mark = promotion_sql.read_mark(session)
+                identity = promotion_sql.read_identity(session)
+                at_ms = node_sql.now_ms(session)
         except (db_errors.Final, NodeUnavailable) as error:
             missing.append(MissingNode(name=info.name, why=error.detail))
+            continue
+        topics, groups = id_rows.topic_names(), id_rows.group_names()
+        node = MarkedNode(
+            name=info.name,
+            identity=identity,
+            epoch=info.epoch,
+            at_ms=at_ms,
+            binlog=MarkedBinlog(**binlog._asdict()) if binlog is not None else None,
+            queues=[
+                MarkedQueue(queue=queue, topic=topics.get(queue, ""), head=head, low=low)
+                for queue, head, low, _ in node_mark.heads
+            ],
+            readers=[
+                MarkedReader(
+                    group_id=group, group=groups.get(group, ""), instance=instance,
+                    queue=queue, epoch=epoch, committed=committed,
+                )
+                for group, instance, queue, epoch, committed in node_mark.readers
+            ],
+            gaps=[(queue, first, end) for queue, first, end in node_mark.gaps],
+        )  # fmt: skip
+        nodes.append(node)
     metadata = MarkedMetadata(
         incarnation=counters.incarnation, changes=counters.changes, ids=counters.ids
     )
@@ -130,31 +156,3 @@ def decode(text: bytes) -> Mark:
         raise Invalid.field(
             "file", f"is not a file of manage.py backup_mark: {error}"
         ) from None
-
-
-def _mark_node(info: NodeInfo) -> MarkedNode:
-    with session_pool.direct(info) as session:
-        # The binary log first: everything read after it is at least as new.
-        binlog = promotion_sql.read_binlog(session)
-        node_mark = promotion_sql.read_mark(session)
-        identity, at_ms = promotion_sql.read_identity(session), node_sql.now_ms(session)
-    topics, groups = id_rows.topic_names(), id_rows.group_names()
-    return MarkedNode(
-        name=info.name,
-        identity=identity,
-        epoch=info.epoch,
-        at_ms=at_ms,
-        binlog=MarkedBinlog(**binlog._asdict()) if binlog is not None else None,
-        queues=[
-            MarkedQueue(queue=queue, topic=topics.get(queue, ""), head=head, low=low)
-            for queue, head, low, _ in node_mark.heads
-        ],
-        readers=[
-            MarkedReader(
-                group_id=group, group=groups.get(group, ""), instance=instance, queue=queue,
-                epoch=epoch, committed=committed,
-            )
-            for group, instance, queue, epoch, committed in node_mark.readers
-        ],
-        gaps=[(queue, first, end) for queue, first, end in node_mark.gaps],
-    )  # fmt: skip

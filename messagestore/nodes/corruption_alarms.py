@@ -84,15 +84,12 @@ def find_problem(*, queue: int, offset: int | None) -> str | None:
             message_sql.find_batch(session, batch_id=bytes(16))
             partition_sql.list_partitions(session, queue=queue)
             return _find_low_head(session, queue) or _find_hole(session, queue, offset)
-    except db_errors.Final as error:
-        return error.detail
-    except NodeUnavailable as error:
-        # Unknown, so the alarm stays.
+    # While the node is unavailable nothing is known, so the alarm stays.
+    except (db_errors.Final, NodeUnavailable) as error:
         return error.detail
 
 
 def _find_low_head(session: Session, queue: int) -> str | None:
-    """Return the fault if the queue has a message at or above its head."""
     before = queue_sql.read_head(session, queue=queue)
     if before is None:
         return None
@@ -105,7 +102,6 @@ def _find_low_head(session: Session, queue: int) -> str | None:
 
 
 def _find_hole(session: Session, queue: int, offset: int | None) -> str | None:
-    """Return the fault if the message at an offset is missing."""
     position = reader_sql.read_positions(session, group_id=0, queues=[queue]).get(queue)
     # Without an offset, too: this statement fails like a pull if the table was altered.
     first = offset if offset is not None else 0

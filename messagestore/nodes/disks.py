@@ -152,22 +152,20 @@ def queue_bytes(session: Session, queues: Iterable[int]) -> dict[int, int]:
     estimates = {}
     for queue in queues:
         with suppress(db_errors.Final):  # a missing table is reported by other checks
-            estimates[queue] = _estimate_queue_bytes(session, queue)
+            head = queue_sql.read_head(session, queue=queue)
+            low, end = (head.low, head.head) if head is not None else (0, 0)
+            # Rows at a few places of the queue, because sizes may change over time; a full
+            # scan would read every body.
+            width = max(1, -(-(end - low) // SAMPLE_RANGES))
+            total = 0.0
+            for first in range(low, end, width):
+                range_end = min(first + width, end)
+                rows, size = partition_sql.measure_rows(
+                    session,
+                    queue=queue,
+                    first=first,
+                    end=min(first + SAMPLE_SIZE, range_end),
+                )
+                total += (size / rows + ROW_BYTES) * (range_end - first) if rows else 0
+            estimates[queue] = int(total)
     return estimates
-
-
-def _estimate_queue_bytes(session: Session, queue: int) -> int:
-    head = queue_sql.read_head(session, queue=queue)
-    if head is None:
-        return 0
-    # Rows at a few places of the queue, because sizes may change over time; a full scan
-    # would read every body.
-    width = max(1, -(-(head.head - head.low) // SAMPLE_RANGES))
-    total = 0.0
-    for first in range(head.low, head.head, width):
-        end = min(first + width, head.head)
-        rows, size = partition_sql.measure_rows(
-            session, queue=queue, first=first, end=min(first + SAMPLE_SIZE, end)
-        )
-        total += (size / rows + ROW_BYTES) * (end - first) if rows else 0
-    return int(total)

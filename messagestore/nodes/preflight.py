@@ -148,13 +148,19 @@ def examine(
     """
     info = candidate(name=name, actor=actor, password=password, **arguments)
     if info.engine == "sqlite" and not session_pool.sqlite_path(info.database).exists():
-        findings = [*_check_directory(info), *_check_role(info, actor)]
-    else:
+        directory = session_pool.sqlite_path(info.database).parent
+        # Missing directories are created, so the nearest that exists must be writable.
+        while not directory.exists():
+            directory = directory.parent
+        is_writable = directory.is_dir() and os.access(directory, os.W_OK | os.X_OK)
         findings = [
-            *_examine_database(info, unsafe=unsafe, rights=True),
-            *_check_role(info, actor),
+            Finding("reachable", "ok", "new_file")
+            if is_writable
+            else Finding("reachable", "bad", "no_directory", {"path": str(directory)})
         ]
-    return Preflight(tuple(findings))
+    else:
+        findings = list(_examine_database(info, unsafe=unsafe, rights=True))
+    return Preflight((*findings, *_check_role(info, actor)))
 
 
 def candidate(*, name: str, actor: Actor, password: str, **arguments: Any) -> NodeInfo:
@@ -179,8 +185,7 @@ def reexamine(*, name: str, actor: Actor, rights: bool = True) -> Preflight:
     Needs `admin`. `rights` are tried on a table that is dropped afterwards; nothing else
     changes. Raises NotFound(node_not_found).
     """
-    node = node_rows.find_node(name=name, actor=actor)
-    info = snapshot.node_by_id(node.id)
+    info = snapshot.node_by_id(node_rows.find_node(name=name, actor=actor).id)
     findings = list(_examine_database(info, unsafe=False, rights=rights))
     if info.engine == "mysql":
         findings.append(_check_capacity(info))
@@ -260,7 +265,6 @@ def check_is_empty(session: Session, *, unsafe: bool) -> Finding:
 
 
 def _check_own_data(session: Session, info: NodeInfo) -> Finding:
-    """Check that a registered node's database holds its data."""
     try:
         contents = promotion_sql.read_contents(session)
     except db_errors.Final:
@@ -273,10 +277,9 @@ def _check_own_data(session: Session, info: NodeInfo) -> Finding:
 
 
 def _check_schema(session: Session, info: NodeInfo) -> Iterator[Finding]:
-    """Compare the version of the tables, if there are any, with that of this release."""
     try:
         schema = promotion_sql.read_schema(session)
-    except db_errors.Final:
+    except db_errors.Final:  # no tables yet
         return
     problem = node_guard.describe_misfit(info.name, schema)
     if problem:
@@ -295,21 +298,9 @@ def _check_schema(session: Session, info: NodeInfo) -> Iterator[Finding]:
 def _finding_either(
     is_good: bool, about: str, good_text: str, bad_text: str, /, **words: Any
 ) -> Finding:
-    """Return an ok finding with `good_text`, or a bad finding with `bad_text`."""
     return Finding(
         about, "ok" if is_good else "bad", good_text if is_good else bad_text, words
     )
-
-
-def _check_directory(info: NodeInfo) -> Iterator[Finding]:
-    """Check that the file of a new embedded node can be created."""
-    directory = session_pool.sqlite_path(info.database).parent
-    while not directory.exists():
-        directory = directory.parent
-    if directory.is_dir() and os.access(directory, os.W_OK | os.X_OK):
-        yield Finding("reachable", "ok", "new_file")
-    else:
-        yield Finding("reachable", "bad", "no_directory", {"path": str(directory)})
 
 
 def _examine_database(info: NodeInfo, *, unsafe: bool, rights: bool) -> Iterator[Finding]:
@@ -319,7 +310,34 @@ def _examine_database(info: NodeInfo, *, unsafe: bool, rights: bool) -> Iterator
             yield Finding(
                 "reachable", "ok", "reached", {"ms": (time.monotonic() - started_at) * 1000}
             )
-            yield from _examine_session(session, info, unsafe=unsafe, rights=rights)
+            if isinstance(session, MySqlSession):
+                for fields in encryption.check_session(session, info):
+                    yield Finding("tls", *fields)
+                facts = node_sql.read_server_facts(session)
+                # A read-only server refuses the test table, which would look like missing
+                # rights.
+                rights = rights and not facts.read_only
+                yield Finding(*server_checks.check_proxy(session, unsafe=unsafe))
+                yield from check_settings(facts, database=info.database, unsafe=unsafe)
+                for limit_fields in server_checks.check_limits(session, facts):
+                    yield Finding(*limit_fields)
+            if rights:
+                yield from check_rights(session, info)
+            with reachable():
+                before = ms(database_now())
+                node_ms = node_sql.now_ms(session)
+                after = ms(database_now())
+            # The node's time was read between two readings of the other clock, so only a
+            # time outside of them is certainly different.
+            difference_ms = max(before - node_ms, node_ms - after, 0)
+            clock = ("warn", "wrong_clock") if difference_ms > CLOCK_MS else ("ok", "clock")
+            yield Finding("clock", *clock, {"ms": difference_ms})
+            yield from _check_schema(session, info)
+            yield (
+                check_is_empty(session, unsafe=unsafe)
+                if info.id == 0
+                else _check_own_data(session, info)
+            )
     except (db_errors.Final, NodeUnavailable) as error:
         tls_failure = encryption.explain_failure(error, info)
         text = "unfit" if isinstance(error.__cause__, UnsupportedServer) else "away"
@@ -327,32 +345,6 @@ def _examine_database(info: NodeInfo, *, unsafe: bool, rights: bool) -> Iterator
             "reachable", "bad", text, {"reason": describe_error(error, info)}
         )
         yield Finding("tls", *tls_failure) if tls_failure else unreachable
-
-
-def _examine_session(
-    session: Session, info: NodeInfo, *, unsafe: bool, rights: bool
-) -> Iterator[Finding]:
-    if isinstance(session, MySqlSession):
-        yield from (
-            Finding("tls", *fields) for fields in encryption.check_session(session, info)
-        )
-        facts = node_sql.read_server_facts(session)
-        # A read-only server refuses the test table, which would look like missing rights.
-        rights = rights and not facts.read_only
-        yield Finding(*server_checks.check_proxy(session, unsafe=unsafe))
-        yield from check_settings(facts, database=info.database, unsafe=unsafe)
-        yield from (
-            Finding(*fields) for fields in server_checks.check_limits(session, facts)
-        )
-    if rights:
-        yield from check_rights(session, info)
-    yield _check_clock(session)
-    yield from _check_schema(session, info)
-    yield (
-        check_is_empty(session, unsafe=unsafe)
-        if info.id == 0
-        else _check_own_data(session, info)
-    )
 
 
 def check_rights(session: Session, info: NodeInfo) -> Iterator[Finding]:
@@ -381,21 +373,6 @@ def check_rights(session: Session, info: NodeInfo) -> Iterator[Finding]:
                 *(("warn", "fewer_rights") if optional else ("bad", "no_right")),
                 values,
             )
-
-
-def _check_clock(session: Session) -> Finding:
-    with reachable():
-        before = ms(database_now())
-        node_ms = node_sql.now_ms(session)
-        after = ms(database_now())
-    # The node's time was read between two readings of the other clock, so only a time
-    # outside of them is certainly different.
-    difference_ms = max(before - node_ms, node_ms - after, 0)
-    return Finding(
-        "clock",
-        *(("warn", "wrong_clock") if difference_ms > CLOCK_MS else ("ok", "clock")),
-        {"ms": difference_ms},
-    )
 
 
 def _check_role(info: NodeInfo, actor: Actor) -> Iterator[Finding]:

@@ -193,9 +193,17 @@ def adopt(
         if info.engine == "mysql":
             _make_primary(run, session, None, epoch=offline_node.epoch, known_dead=True)
         node_sql.create_node_tables(session)
-        _settle_leftovers(
-            run, session, messages_left, epoch=offline_node.epoch, keep=rows == "keep"
-        )
+        for queue, (lowest, end) in sorted(messages_left.items()):
+            text = f"{end - lowest} messages of queue {queue}, made after the backup, were"
+            if rows == "drop":
+                queue_sql.drop_queue(session, queue=queue)
+                run.note(f"{text} dropped")
+                continue
+            queue_sql.create_queue(session, queue=queue, node_epoch=offline_node.epoch)
+            # Closed until `_complete` opens all queues of the node.
+            queue_sql.set_queue_state(session, queue=queue, state="ro")
+            promotion_sql.place_head(session, queue=queue, low=lowest, head=end)
+            run.note(f"{text} kept")
         inspection = ReplicaInspection.of(session, offline_node.node_id, None)
         return _complete(
             run, session, inspection=inspection, offline_node=offline_node, address={}
@@ -231,7 +239,6 @@ def leftovers(session: Session, info: NodeInfo) -> dict[int, tuple[int, int]]:
 
 
 def leftovers_fault(name: str, messages_left: Mapping[int, tuple[int, int]]) -> str:
-    """Return the error text for the missing choice between keeping and dropping messages."""
     count = sum(end - lowest for lowest, end in messages_left.values())
     return (
         f"Queues {', '.join(map(str, sorted(messages_left)))} were made after the backup of node "
@@ -240,31 +247,6 @@ def leftovers_fault(name: str, messages_left: Mapping[int, tuple[int, int]]) -> 
         "adopt_restored_node "
         f"{name} --rows keep; to delete them, --rows drop."
     )
-
-
-def _settle_leftovers(
-    run: _Run,
-    session: Session,
-    messages_left: Mapping[int, tuple[int, int]],
-    *,
-    epoch: int,
-    keep: bool,
-) -> None:
-    """Place a head after the messages of queues that have none, or drop the messages."""
-    for queue, (lowest, end) in sorted(messages_left.items()):
-        if not keep:
-            queue_sql.drop_queue(session, queue=queue)
-            run.note(
-                f"{end - lowest} messages of queue {queue}, made after the backup, were dropped"
-            )
-            continue
-        queue_sql.create_queue(session, queue=queue, node_epoch=epoch)
-        # Closed until `_complete` opens all queues of the node.
-        queue_sql.set_queue_state(session, queue=queue, state="ro")
-        promotion_sql.place_head(session, queue=queue, low=lowest, head=end)
-        run.note(
-            f"{end - lowest} messages of queue {queue}, made after the backup, were kept"
-        )
 
 
 def find_node(name: str, actor: Actor) -> NodeInfo:
@@ -407,10 +389,31 @@ def _make_primary(
     epoch: int,
     known_dead: bool,
 ) -> None:
-    """Make a replica a primary, after it has applied what it received."""
+    """Make a replica a primary, after it has applied everything that the old primary did.
+
+    If the old primary does not answer, wait only for the changes that the replica has
+    received.
+    """
+
+    def has_everything() -> bool:
+        if old_heads is None or not holds(session, old_heads):
+            return False
+        # The fence was the last write of the old primary, and set all heads in a single
+        # transaction, so any head stands for all.
+        queue = next(iter(old_heads), None)
+        head = queue_sql.read_head(session, queue=queue) if queue is not None else None
+        return queue is None or (head is not None and head.node_epoch == epoch)
+
     try:
         if promotion_sql.read_replication(session).threads:
-            _wait_for_copies(run, session, old_heads, epoch)
+            if old_heads is not None and run.wait_until(has_everything):
+                run.say("the replica holds everything")
+            else:
+                promotion_sql.stop_receiving(session)
+                if not run.wait_until(
+                    lambda: promotion_sql.read_replication(session).caught_up
+                ):
+                    run.note("the replica had not applied all it had received")
             promotion_sql.stop_replicating(session)
             run.say("the replica has stopped copying")
         # The old primary still has the missing messages, so losing them needs a decision.
@@ -435,32 +438,6 @@ def _make_primary(
         ) from error
 
 
-def _wait_for_copies(
-    run: _Run, session: Session, old_heads: Mapping[int, int] | None, epoch: int
-) -> None:
-    """Wait until the replica has applied everything that the old primary did.
-
-    If the old primary does not answer, wait only for the changes that the replica has
-    received.
-    """
-
-    def has_everything() -> bool:
-        if old_heads is None or not holds(session, old_heads):
-            return False
-        # The fence was the last write of the old primary, and set all heads in a single
-        # transaction, so any head stands for all.
-        queue = next(iter(old_heads), None)
-        head = queue_sql.read_head(session, queue=queue) if queue is not None else None
-        return queue is None or (head is not None and head.node_epoch == epoch)
-
-    if old_heads is not None and run.wait_until(has_everything):
-        run.say("the replica holds everything")
-        return
-    promotion_sql.stop_receiving(session)
-    if not run.wait_until(lambda: promotion_sql.read_replication(session).caught_up):
-        run.note("the replica had not applied all it had received")
-
-
 def _complete(
     run: _Run,
     session: Session,
@@ -482,7 +459,24 @@ def _complete(
             queue_sql.set_queue_state(session, queue=queue.queue, state="ro")
     cause = f"{run.verb}, node epoch {offline_node.epoch}"
     promotion_sql.raise_heads(session, heads=sorted(raised.items()), cause=cause)
-    _place_readers(session, inspection)
+    # Missing reader rows are created, and epochs below those that metadata has given raised.
+    for topic_id, queues in grouped(
+        (queue.topic_id, queue.queue) for queue in inspection.queues
+    ).items():
+        for subscription in subscribers.active_subscriptions(topic_id):
+            reader_sql.insert_readers(
+                session,
+                group_id=subscription.group_id,
+                queues=queues,
+                epoch=subscription.base_epoch,
+                latest=False,
+                instances=broadcast_instances.reader_names(subscription.group_id),
+            )
+    epochs = [
+        (ReaderKey(reader.group_id, reader.queue, reader.reader), reader.epoch)
+        for reader in inspection.readers
+    ]
+    promotion_sql.raise_readers(session, epochs=epochs)
     # Nodes that were registered by early releases have no identity yet.
     identity = run.info.identity or str(uuid.uuid4())
     promotion_sql.write_identity(session, identity=identity)
@@ -524,24 +518,3 @@ def _complete(
     return Outcome(
         run.info.name, state, offline_node.epoch, *counts_of_queues, lost, tuple(run.notes)
     )
-
-
-def _place_readers(session: Session, inspection: ReplicaInspection) -> None:
-    """Create missing reader rows, and raise epochs below those that metadata has given."""
-    for topic_id, queues in grouped(
-        (queue.topic_id, queue.queue) for queue in inspection.queues
-    ).items():
-        for subscription in subscribers.active_subscriptions(topic_id):
-            reader_sql.insert_readers(
-                session,
-                group_id=subscription.group_id,
-                queues=queues,
-                epoch=subscription.base_epoch,
-                latest=False,
-                instances=broadcast_instances.reader_names(subscription.group_id),
-            )
-    epochs = [
-        (ReaderKey(reader.group_id, reader.queue, reader.reader), reader.epoch)
-        for reader in inspection.readers
-    ]
-    promotion_sql.raise_readers(session, epochs=epochs)

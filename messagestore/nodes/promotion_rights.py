@@ -54,25 +54,22 @@ def require(session: Session, *, target: NodeInfo, verb: str) -> str:
     ):
         missing.append(_WRITE)
     if missing:
+        user, host = node_sql.read_account(session)
+        names = ", ".join(grant.named(session.flavour) for grant in missing)
+        grants = grant_statements(
+            missing,
+            flavour=session.flavour,
+            database=target.database,
+            username=user,
+            host=host,
+        )
         raise Invalid(
-            _describe_missing(session, missing, target, verb), code=Code.NODE_REFUSED
+            f"The account may not make {target.host}:{target.port or 3306} a primary: it lacks "
+            f"{names}. Run "
+            f"{' '.join(grants)} {_MANAGED[verb].format(target.name)} Nothing was changed.",
+            code=Code.NODE_REFUSED,
         )
     return (
         "the account lacks PROCESS: whether the server copies another one is not known"
         * (is_copying is None)
-    )
-
-
-def _describe_missing(
-    session: MySqlSession, missing: list[Grant], target: NodeInfo, verb: str
-) -> str:
-    user, host = node_sql.read_account(session)
-    names = ", ".join(grant.named(session.flavour) for grant in missing)
-    grants = grant_statements(
-        missing, flavour=session.flavour, database=target.database, username=user, host=host
-    )
-    return (
-        f"The account may not make {target.host}:{target.port or 3306} a primary: it lacks "
-        f"{names}. Run "
-        f"{' '.join(grants)} {_MANAGED[verb].format(target.name)} Nothing was changed."
     )

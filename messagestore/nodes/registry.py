@@ -67,17 +67,6 @@ def register(
     """
     arguments |= {"name": name, "engine": engine, "database": database}
     info = candidate(actor=actor, password=password, **arguments)
-    identity = _prepare_database(info, unsafe)
-    # The mode may have been chosen by the connection test.
-    arguments["tls"] = info.tls
-    return node_rows.create(actor=actor, password=password, identity=identity, **arguments)
-
-
-def _prepare_database(info: NodeInfo, unsafe: bool) -> str:
-    """Check a database, create the tables and write a new identity, which is returned.
-
-    Raises Invalid (node_refused).
-    """
     if info.engine == "sqlite":
         session_pool.sqlite_path(info.database).parent.mkdir(parents=True, exist_ok=True)
     remedy = (
@@ -104,7 +93,9 @@ def _prepare_database(info: NodeInfo, unsafe: bool) -> str:
         # Last: a database with an identity counts as taken.
         identity = str(uuid.uuid4())
         promotion_sql.write_identity(session, identity=identity)
-        return identity
+    # The mode may have been chosen by the connection test.
+    arguments["tls"] = info.tls
+    return node_rows.create(actor=actor, password=password, identity=identity, **arguments)
 
 
 @contextmanager
@@ -292,23 +283,15 @@ def probe() -> None:
             _latencies[node_id] = None
     for deleted_id in set(_latencies) - set(nodes):
         _latencies.pop(deleted_id, None)
-    _report_quarantined()
-    # Serve nodes again whose tables have been upgraded or restored for this release.
-    for node_id in node_guard.misfits().keys() & nodes.keys():
-        with (
-            suppress(CatmqError),
-            session_pool.direct(nodes[node_id], any_schema=True) as session,
-        ):
-            node_guard.refresh_schema(nodes[node_id], session)
-
-
-def _report_quarantined() -> None:
-    """Report quarantined nodes to metadata, so that every broker stops serving them."""
-    nodes = snapshot.current().nodes
+    # Quarantined nodes are reported to metadata, so that every broker stops serving them.
     for node_id, quarantine in node_guard.quarantined().items():
-        info = nodes.get(node_id)
+        node_info = snapshot.current().nodes.get(node_id)
         # Reported already, or repaired since: a new epoch ends a quarantine.
-        if info is None or info.quarantined or info.epoch != quarantine.epoch:
+        if (
+            node_info is None
+            or node_info.quarantined
+            or node_info.epoch != quarantine.epoch
+        ):
             continue
         try:
             failovers.quarantine(
@@ -320,9 +303,16 @@ def _report_quarantined() -> None:
         except CatmqError as error:
             log.warning(
                 "Quarantine of node %s not recorded, will retry: %s",
-                info.name,
+                node_info.name,
                 error.detail,
             )
+    # Serve nodes again whose tables have been upgraded or restored for this release.
+    for node_id in node_guard.misfits().keys() & nodes.keys():
+        with (
+            suppress(CatmqError),
+            session_pool.direct(nodes[node_id], any_schema=True) as session,
+        ):
+            node_guard.refresh_schema(nodes[node_id], session)
 
 
 def report_heads() -> None:
@@ -390,7 +380,6 @@ def schema_version(node_id: int) -> int | None:
 
 
 def can_be_upgraded(node_id: int) -> bool:
-    """Return True if a node's tables are older than this release's."""
     version = schema_version(node_id)
     return version is not None and version < schema_steps.VERSION
 

@@ -31,7 +31,6 @@ class Lost:
 
 
 def delayed_loss(messages: int) -> str:
-    """Return a sentence about the loss of delayed messages, which are in no queue yet."""
     return (
         f"up to {messages} messages that waited for their time, delayed or for a retry, "
         "are lost as well: "

@@ -124,8 +124,6 @@ class MetadataCheck:
 
 @dataclass(frozen=True, slots=True)
 class RestoreCheck:
-    """Result of a comparison."""
-
     metadata: MetadataCheck
     nodes: tuple[NodeCheck, ...]
 
@@ -268,13 +266,21 @@ def _compare_groups(
     node_mark: NodeMark,
     losing_queues: Mapping[int, QueueCheck],
 ) -> list[GroupCheck]:
-    """Return the groups that read queues with losses."""
     committed_now = {
         (group, instance, queue): committed
         for group, instance, queue, _, committed in node_mark.readers
     }
     # Mark and metadata have positions that the restored node has forgotten.
-    names, highest_committed = id_rows.group_names(), _highest_positions(info, marked)
+    highest_committed = {
+        (reader.group_id, reader.reader, reader.queue): reader.committed
+        for reader in failovers.list_readers(info.id)
+    }
+    readers: Sequence[MarkedReader] = marked.readers if marked else ()
+    for reader in readers:
+        position_key = reader.group_id, reader.instance, reader.queue
+        earlier = highest_committed.get(position_key, 0)
+        highest_committed[position_key] = max(earlier, reader.committed)
+    names = id_rows.group_names()
     checks = []
     for key in sorted(
         {*committed_now, *highest_committed},
@@ -300,23 +306,6 @@ def _compare_groups(
             )
         )
     return checks
-
-
-def _highest_positions(
-    info: NodeInfo, marked: MarkedNode | None
-) -> dict[tuple[int, str, int], int]:
-    """Return the highest committed offset by mark and metadata, by (group id, instance,
-    queue).
-    """
-    positions = {
-        (reader.group_id, reader.reader, reader.queue): reader.committed
-        for reader in failovers.list_readers(info.id)
-    }
-    readers: Sequence[MarkedReader] = marked.readers if marked else ()
-    for reader in readers:
-        key = reader.group_id, reader.instance, reader.queue
-        positions[key] = max(positions.get(key, 0), reader.committed)
-    return positions
 
 
 def _compare_metadata(

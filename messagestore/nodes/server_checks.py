@@ -98,7 +98,6 @@ def check_limits(session: MySqlSession, facts: ServerFacts) -> Iterator[FindingF
 
 
 def _find_proxy_signs(session: MySqlSession) -> Iterator[str]:
-    """Yield the signs that the connection ends at a proxy."""
     greeting, thread = session.greeting
     connection = node_sql.read_connection_info(session, mark="")
     greeting_server, answering_server = (

@@ -149,8 +149,7 @@ def _make_changes(session: Session, info: NodeInfo, pause_ms: int) -> Iterator[T
             f"Another run upgrades node {info.name} now: wait for its end, then repeat."
         )
     # Read again under the lock: another run may have made some of the changes.
-    pending = node_sql.pending_changes(session)
-    for number, change in enumerate(pending):
+    for number, change in enumerate(node_sql.pending_changes(session)):
         if number:
             time.sleep(pause_ms / 1000)
         make_change = partial(node_sql.make_change, session, change)

@@ -27,7 +27,7 @@ class Archived(NamedTuple):
 
 
 class Stock(NamedTuple):
-    """Contents of an archive for one topic. Days have the form 2026-11-22."""
+    """Contents of an archive for a topic. Days have the form 2026-11-22."""
 
     topic: str
     days: int
@@ -49,9 +49,9 @@ def stock(archive: Path) -> list[Stock]:
     stocks = []
     for topic, topic_manifests in topics.items():
         days = [manifest.parent.name.removeprefix("day=") for manifest in topic_manifests]
-        parts = [part for manifest in topic_manifests for part in _parts(manifest, topic)]
-        rows = sum(span["rows"] for part in parts for span in part["ranges"])
-        size = sum(file["bytes"] for part in parts for file in part["files"])
+        entries = [entry for path in topic_manifests for entry in _read_parts(path, topic)]
+        rows = sum(span["rows"] for entry in entries for span in entry["ranges"])
+        size = sum(file["bytes"] for entry in entries for file in entry["files"])
         stocks.append(Stock(topic, len(days), days[0], days[-1], rows, size))
     return stocks
 
@@ -73,11 +73,18 @@ def proven(
     for number, manifest in enumerate(manifests):
         if say is not None:
             say(f"checking the archive, {manifest.parent.name}:", number, len(manifests))
-        for part in _parts(manifest, topic):
+        for entry in _read_parts(manifest, topic):
             # After a purge the archive has the only copy, so each size and checksum is
             # compared.
-            _check(manifest.parent / part["directory"], part["files"])
-            for span in part["ranges"]:
+            for file in entry["files"]:
+                path = manifest.parent / entry["directory"] / file["name"]
+                if not path.exists():
+                    raise Conflict(f"{path} is missing; take it from a backup.")
+                with path.open("rb") as content:
+                    checksum = hashlib.file_digest(content, "sha256").hexdigest()
+                if path.stat().st_size != file["bytes"] or checksum != file["sha256"]:
+                    raise Conflict(f"{path} is damaged; take it from a backup.")
+            for span in entry["ranges"]:
                 archived.setdefault(span["queue"], []).append(
                     Archived(span["first"], span["end"], span["identity"])
                 )
@@ -99,7 +106,7 @@ def covered(held: Sequence[Archived], low: int) -> int:
     return reached
 
 
-def _parts(manifest: Path, topic: str) -> list[dict[str, Any]]:
+def _read_parts(manifest: Path, topic: str) -> list[dict[str, Any]]:
     """Return the parts that a manifest names. Raises Conflict if the manifest is damaged."""
     try:
         value = json.loads(manifest.read_text())
@@ -108,15 +115,3 @@ def _parts(manifest: Path, topic: str) -> list[dict[str, Any]]:
         return list(value["parts"])
     except (ValueError, KeyError, TypeError) as error:
         raise Conflict(f"{manifest} is damaged ({error}); take it from a backup.") from None
-
-
-def _check(part: Path, files: Sequence[dict[str, Any]]) -> None:
-    """Raise Conflict if a file of a part is missing, or differs in size or checksum."""
-    for file in files:
-        path = part / file["name"]
-        if not path.exists():
-            raise Conflict(f"{path} is missing; take it from a backup.")
-        with path.open("rb") as content:
-            checksum = hashlib.file_digest(content, "sha256").hexdigest()
-        if path.stat().st_size != file["bytes"] or checksum != file["sha256"]:
-            raise Conflict(f"{path} is damaged; take it from a backup.")

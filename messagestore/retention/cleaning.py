@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from messagestore.engine.mysql_session import READ_TIMEOUT_S, Session
+from messagestore.engine.mysql_session import READ_TIMEOUT_S
 from messagestore.heads import partitions
 from messagestore.pool import node_pools
 from messagestore.pool.node import Node
@@ -25,9 +25,9 @@ from metadata.topics import topic_rows
 from metadata.topics.topic_rows import TopicView
 
 log = logging.getLogger(__name__)
-CHUNK = 2_000  # rows in one transaction, for which every writer waits on SQLite
+CHUNK = 2_000  # rows per transaction, for which every writer waits on SQLite
 REST_S = READ_TIMEOUT_S + 1.0  # longer than any pull: its read would have timed out
-PACE = 200  # writers wait while a partition is dropped: at most one 200th of the time
+PACE = 200  # writers wait while a partition is dropped: at most 1/PACE of the time
 MOST_PAUSE_S = 30.0
 PASS_S = 300.0  # a scheduled pass begins no further queue after this
 Say = Callable[[Progress], None]
@@ -60,9 +60,8 @@ def clean(
     """Clean a topic, or all topics. Return the plan and the result of each queue.
 
     With `dry_run`, only plans are made. Needs the right `manage` on the topics. After
-    `pass_s`,
-    no further queue is begun. `rest_s`: time to wait between raising `low` and removing
-    messages. Raises NotFound (topic_not_found), MetadataUnavailable.
+    `pass_s`, no further queue is begun. `rest_s`: time to wait between raising `low` and
+    removing messages. Raises NotFound (topic_not_found), MetadataUnavailable.
     """
     deadline = time.monotonic() + (pass_s or float("inf"))
     topics = (
@@ -73,67 +72,87 @@ def clean(
     for view in topics:
         access.require(actor, "manage", view.name)
     # A user who cleans confirms that the clock is right. A job that finds a jump deletes
-    # nothing
-    # by age: messages that look old may be new.
+    # nothing by age: messages that look old may be new.
     clock_jump = clock_marks.check_clock(confirm=actor.kind != "job" and not dry_run)
     if pass_s is not None:
         random.shuffle(topics)  # every topic has its turn, even if passes end early
     planner = partial(plan, record=not dry_run, jumped=clock_jump)
-    run = Run(actor=actor, planner=planner, dry_run=dry_run, say=progress, ends=deadline)
-    results = run.over(topics, rest_s=rest_s)
-    if not dry_run:
-        _alarm(results)
+    run = CleaningRun(
+        actor=actor, planner=planner, dry_run=dry_run, say=progress, ends=deadline
+    )
+    results = run.clean_topics(topics, rest_s=rest_s)
+    if dry_run:
+        return results
+    # A queue that cannot be cleaned as its topic is set has an alarm; those of others end.
+    cleaned = []
+    for result in results:
+        name = f"{result.plan.topic}/{result.plan.number}"
+        why = result.problem or result.plan.blocked_by
+        if why is None:
+            cleaned.append(name)
+            continue
+        log.warning("Queue %d of topic %s: %s", result.plan.queue, result.plan.topic, why)
+        alarms.raise_alarm(kind="not_cleaned", name=name, detail=error_text(why))
+    alarms.end_alarms(kind="not_cleaned", names=cleaned)
     return results
 
 
 @dataclass(slots=True, kw_only=True)
-class Run:
-    """One cleaning run over some topics. `planner` returns the plans of a topic's queues."""
+class CleaningRun:
+    """A cleaning of some topics. `planner` returns the plans of a topic's queues."""
 
     actor: Actor
     planner: Callable[[TopicView], list[QueuePlan]]
     dry_run: bool
     say: Say | None
     ends: float = float("inf")
-    found: list[Cleaned] = field(default_factory=list)
+    results: list[Cleaned] = field(default_factory=list)
 
-    def over(self, chosen: Sequence[TopicView], *, rest_s: float) -> list[Cleaned]:
+    def clean_topics(self, topics: Sequence[TopicView], *, rest_s: float) -> list[Cleaned]:
         """Raise `low` in all queues, wait for the end of older pulls, and remove messages."""
-        for number, topic in enumerate(chosen):
-            self.tell("planned topics:", number, len(chosen))
+        for number, topic in enumerate(topics):
+            self.report_progress("planned topics:", number, len(topics))
             if time.monotonic() <= self.ends:
-                self.raise_lows(topic)
-        # A pull that began before the commit may still read rows below the new `low`. One
-        # wait
-        # serves all queues of the run.
-        if rest_s and any(result.raised for result in self.found):
-            self.tell("waiting for pulls that began before, s:", 0, int(rest_s))
+                self.raise_low_offsets(topic)
+        # A pull that began before the commit may still read rows below the new `low`. A single
+        # wait serves all queues of the run.
+        if rest_s and any(result.raised for result in self.results):
+            self.report_progress("waiting for pulls that began before, s:", 0, int(rest_s))
             time.sleep(rest_s)
-        return [self.remove(result) for result in self.found]
+        return [self.remove(result) for result in self.results]
 
-    def tell(self, what: str, done: int, total: int) -> None:
+    def report_progress(self, text: str, done: int, total: int) -> None:
         if self.say is not None:
-            self.say(Progress(what, done, total))
+            self.say(Progress(text, done, total))
 
-    def raise_lows(self, topic: TopicView) -> None:
+    def raise_low_offsets(self, topic: TopicView) -> None:
         """Plan a topic and raise `low` in its queues. Unread messages are counted first."""
-        results = [
-            Cleaned(result, problem=result.problem) for result in self.planner(topic)
-        ]
+        results = [Cleaned(plan, problem=plan.problem) for plan in self.planner(topic)]
         if not self.dry_run:
-            results = [self._raise(result) for result in results]
-            self._audit(topic, results)
-        self.found += results
+            results = [self._raise_low(result) for result in results]
+        self.results += results
+        raised = {
+            str(result.plan.queue): result.plan for result in results if result.raised
+        }
+        # Scheduled runs have logs and alarms instead of an audit row.
+        if raised and self.actor.kind != "job":
+            audit.record(
+                actor=self.actor,
+                verb="clean",
+                kind="topic",
+                name=topic.name,
+                before={queue: plan.low for queue, plan in raised.items()},
+                after={queue: plan.keep_from for queue, plan in raised.items()},
+            )
 
-    def _raise(self, result: Cleaned) -> Cleaned:
-        """Raise `low` of one queue as planned. An error is returned as the `problem`."""
+    def _raise_low(self, result: Cleaned) -> Cleaned:
+        """Raise `low` of a queue as planned. An error is returned as the `problem`."""
         plan = result.plan
         if result.problem or not plan.messages:
             return result
         # Counted before the commit: if this process dies in between, the loss is reported
-        # and not
-        # hidden.
-        _count(plan, 1)
+        # and not hidden.
+        _count_losses(plan, 1)
         try:
             with node_pools.node(plan.node_id).reading() as session:  # a repeat is harmless
                 raised = partition_sql.raise_low(
@@ -143,7 +162,7 @@ class Run:
             return replace(result, problem=error.detail)
         # Another process has raised it already, and has counted the losses.
         if not raised:
-            _count(plan, -1)
+            _count_losses(plan, -1)
             return result
         log.info(
             "Queue %d of topic %s starts at %d now (%s)",
@@ -169,25 +188,33 @@ class Run:
         return replace(result, dropped=dropped, deleted=deleted, problem=problem)
 
     def _drop(self, node: Node, plan: QueuePlan) -> int:
-        """Drop the partitions below the log start offset one by one. Return how many were
-        dropped.
-        """
-        if not plan.partitions:
-            return 0
-        dropped = 0
-        remaining: int | None = plan.partitions
+        """Drop the partitions below the log start offset, lowest first. Return their number."""
+        dropped, remaining = 0, plan.partitions
         while remaining:
             started_at = time.monotonic()
             # A session for each partition: others may change the table in between, and
-            # writers
-            # wait only for a moment.
+            # writers wait only for a moment.
             with node.maintaining() as session:
                 partitions.take_turn(session, queue=plan.queue)
-                remaining = _drop_one(session, plan.queue)
-            if remaining is None:
-                break
-            dropped += 1
-            self.tell(
+                # `low` is read again in the same session: only messages that are below it
+                # now may be removed.
+                head = queue_sql.read_head(session, queue=plan.queue)
+                low = head.low if head is not None else 0
+                # The last partition is written to, so it is never dropped.
+                existing = partition_sql.list_partitions(session, queue=plan.queue)[:-1]
+                below_low = [p.name for p in existing if p.end <= low]
+                if not below_low:
+                    break
+                drop = partial(
+                    partition_sql.drop_partition,
+                    session,
+                    queue=plan.queue,
+                    name=below_low[0],
+                )
+                table = sql_steps.message_table(plan.queue)
+                partitions.alter(session, table=table, change=drop)
+            dropped, remaining = dropped + 1, len(below_low) - 1
+            self.report_progress(
                 f"{plan.topic} queue {plan.queue}: partitions", dropped, dropped + remaining
             )
             if time.monotonic() > self.ends:
@@ -218,31 +245,13 @@ class Run:
                 deleted += partition_sql.delete_below(
                     session, queue=plan.queue, end=min(low, lowest + CHUNK)
                 )
-            self.tell(f"{plan.topic} queue {plan.queue}: rows", deleted, total)
-            # half of the time is left to other writers
+            self.report_progress(f"{plan.topic} queue {plan.queue}: rows", deleted, total)
+            # Half of the time is left to other writers.
             time.sleep(time.monotonic() - started_at)
         return deleted
 
-    def _audit(self, topic: TopicView, results: Sequence[Cleaned]) -> None:
-        """Write an audit row for a run by a user; scheduled runs have logs and alarms."""
-        raised_plans = {
-            str(result.plan.queue): result.plan for result in results if result.raised
-        }
-        if not raised_plans or self.actor.kind == "job":
-            return
-        before = {queue: plan.low for queue, plan in raised_plans.items()}
-        after = {queue: plan.keep_from for queue, plan in raised_plans.items()}
-        audit.record(
-            actor=self.actor,
-            verb="clean",
-            kind="topic",
-            name=topic.name,
-            before=before,
-            after=after,
-        )
 
-
-def _count(plan: QueuePlan, sign: int) -> None:
+def _count_losses(plan: QueuePlan, sign: int) -> None:
     """Count the unread messages that groups lose in their alarms; a `sign` of -1 undoes it."""
     for loss in plan.unread:
         detail = alarm_text(
@@ -255,37 +264,3 @@ def _count(plan: QueuePlan, sign: int) -> None:
             log.log(level, "Group %s, topic %s: %s", loss.group, plan.topic, detail)
         name, count = f"{loss.group}/{plan.topic}", sign * loss.messages
         alarms.raise_alarm(kind="unread_dropped", name=name, detail=detail, count=count)
-
-
-def _alarm(results: Sequence[Cleaned]) -> None:
-    """Raise an alarm for each queue that cannot be cleaned as its topic is set. End the
-    others.
-    """
-    cleaned = []
-    for result in results:
-        name, why = (
-            f"{result.plan.topic}/{result.plan.number}",
-            result.problem or result.plan.blocked_by,
-        )
-        if why is None:
-            cleaned.append(name)
-            continue
-        log.warning("Queue %d of topic %s: %s", result.plan.queue, result.plan.topic, why)
-        alarms.raise_alarm(kind="not_cleaned", name=name, detail=error_text(why))
-    alarms.end_alarms(kind="not_cleaned", names=cleaned)
-
-
-def _drop_one(session: Session, queue: int) -> int | None:
-    """Drop the lowest partition below `low`. Return how many more there are.
-
-    Returns None if no partition was below `low`. The last partition is never dropped.
-    """
-    # `low` is read again in the same session: only what is below it now may be removed.
-    head = queue_sql.read_head(session, queue=queue)
-    listed = partition_sql.list_partitions(session, queue=queue)
-    below_low = [p.name for p in listed[:-1] if head is not None and p.end <= head.low]
-    if not below_low:
-        return None
-    drop = partial(partition_sql.drop_partition, session, queue=queue, name=below_low[0])
-    partitions.alter(session, table=sql_steps.message_table(queue), change=drop)
-    return len(below_low) - 1

@@ -110,12 +110,11 @@ def plan(topic: TopicView, *, record: bool, jumped: str | None = None) -> list[Q
     """Return the plans of a topic's queues.
 
     `record`: save the progress of its groups, which decides whether they are active.
-    `jumped`:
-    why the clock cannot be trusted, in which case nothing is removed by age. If a node does
-    not answer or a table cannot be read, the plan has a `problem`. Raises
+    `jumped`: why the clock cannot be trusted, in which case nothing is removed by age. If a
+    node does not answer or a table cannot be read, the plan has a `problem`. Raises
     MetadataUnavailable.
     """
-    return _each(topic, record, lambda planner: planner.plan(), jumped)
+    return _plan_queues(topic, record, lambda planner: planner.plan(), jumped)
 
 
 def purge_plan(topic: TopicView, upto: Mapping[int, int]) -> list[QueuePlan]:
@@ -124,7 +123,7 @@ def purge_plan(topic: TopicView, upto: Mapping[int, int]) -> list[QueuePlan]:
     `upto`: {queue: offset}. A queue that is not in it is kept completely. Raises
     MetadataUnavailable.
     """
-    return _each(
+    return _plan_queues(
         topic,
         False,
         lambda planner: planner.plan_purge(upto.get(planner.blank.queue, 0)),
@@ -132,14 +131,14 @@ def purge_plan(topic: TopicView, upto: Mapping[int, int]) -> list[QueuePlan]:
     )
 
 
-def _each(
+def _plan_queues(
     topic: TopicView,
     record: bool,
     make_plan: Callable[[_Planner], QueuePlan],
     jumped: str | None,
 ) -> list[QueuePlan]:
     queues = [queue_view for queue_view in topic.queues if queue_view.state in _KEPT]
-    readers, skipped = _readers(topic, queues, record)
+    readers, skipped = _read_readers(topic, queues, record)
     plans = []
     for queue in queues:
         blank = QueuePlan(
@@ -151,23 +150,33 @@ def _each(
             blocked_by=jumped,
         )
         # Without the positions of its readers, unread messages could be removed: leave the
-        # queue
-        # alone.
+        # queue alone.
         if queue.node in skipped:
             plans.append(replace(blank, blocked_by=None, problem=skipped[queue.node]))
             continue
         try:
             with node_pools.node(queue.node_id).reading() as session:
-                planner = _planner(session, topic, blank, readers)
-                plans.append(
-                    make_plan(planner) if isinstance(planner, _Planner) else planner
-                )
+                head = queue_sql.read_head(session, queue=blank.queue)
+                problem = None
+                # A wrong head row needs an operator, so the queue is not cleaned.
+                if head is None:
+                    problem = alarm_text("no_head", queue=str(blank.queue))
+                elif not 0 <= head.low <= head.head:
+                    problem = alarm_text(
+                        "start_outside", start=str(head.low), end=str(head.head)
+                    )
+                if head is None or problem is not None:
+                    plans.append(replace(blank, problem=problem))
+                    continue
+                existing = partition_sql.list_partitions(session, queue=blank.queue)
+                planner = _Planner(session, topic, blank, readers, head, existing)
+                plans.append(make_plan(planner))
         except CatmqError as error:
             plans.append(replace(blank, blocked_by=None, problem=error.detail))
     return plans
 
 
-def _readers(
+def _read_readers(
     topic: TopicView, queues: Sequence[QueueView], record: bool
 ) -> tuple[_Readers, dict[str, str]]:
     """Return the readers of a topic, and {node: reason} for nodes whose readers cannot be
@@ -193,8 +202,7 @@ def _readers(
     for row in (row for queue_rows in rows.values() for row in queue_rows):
         progress[groups[row.group_id].id] += row.committed
     # Without the rows of a node the sums would be others than last time, and groups without
-    # any
-    # commit would look active. So no progress is compared or recorded then.
+    # any commit would look active. So no progress is compared or recorded then.
     active_ids = activity.find_active_subscriptions(
         topic_id=topic.id, progress={} if skipped else progress, record=record
     )
@@ -204,39 +212,32 @@ def _readers(
     return _Readers(groups, rows, active), skipped
 
 
-def _planner(
-    session: Session, topic: TopicView, blank: QueuePlan, readers: _Readers
-) -> _Planner | QueuePlan:
-    """Return the planner of a queue, or a plan with a `problem` if its head row is wrong."""
-    head = queue_sql.read_head(session, queue=blank.queue)
-    if head is None:
-        return replace(blank, problem=alarm_text("no_head", queue=str(blank.queue)))
-    if not 0 <= head.low <= head.head:
-        return replace(
-            blank,
-            problem=alarm_text("start_outside", start=str(head.low), end=str(head.head)),
-        )
-    parts = partition_sql.list_partitions(session, queue=blank.queue)
-    return _Planner(session, topic, blank, readers, head, parts)
-
-
 @dataclass(slots=True)
 class _Planner:
-    """Computes the plan of one queue. `blank`: a plan without offsets. `parts`: partitions."""
+    """Computes the plan of a queue. `blank`: a plan without offsets."""
 
     session: Session
     topic: TopicView
     blank: QueuePlan
     readers: _Readers
     head: Head
-    parts: Sequence[Partition]
+    partitions: Sequence[Partition]
     notes: list[str] = field(default_factory=list)
 
     def plan(self) -> QueuePlan:
-        """Return the plan by age and size."""
         low, head = self.head.low, self.head.head
         spans = self._spans()
-        untrusted = self._untrusted_clock()
+        newest_ms = None
+        if low < head:
+            newest_ms = message_sql.read_stored_at_ms(
+                self.session, queue=self.blank.queue, offset=head - 1
+            )
+        node_ms, metadata_ms = node_sql.now_ms(self.session), ms(database_now())
+        # With a wrong clock no age is known, so nothing is removed by age.
+        problem = self.blank.blocked_by or retention.clock_problem(
+            now_ms=node_ms, reference_ms=metadata_ms, newest_ms=newest_ms
+        )
+        untrusted = None if problem is None else alarm_text("not_by_age", why=problem)
         by_age = low if untrusted else self._by_age()
         by_size = self._by_size(spans)
         # Each limit removes messages on its own, so the higher offset counts.
@@ -263,16 +264,23 @@ class _Planner:
     ) -> QueuePlan:
         low, head = self.head.low, self.head.head
         # The last partition is written to, so it is never dropped.
-        dropped = [part for part in self.parts[:-1] if part.end <= keep_from]
-        row_bytes = sum(int(span.bytes * _share(span, keep_from)) for span in spans)
+        dropped = [p for p in self.partitions[:-1] if p.end <= keep_from]
+        # Of a span that is removed in part, its bytes count in proportion.
+        row_bytes = sum(
+            int(
+                span.bytes
+                * max(0.0, min(1.0, (keep_from - span.first) / (span.end - span.first)))
+            )
+            for span in spans
+        )
         return replace(
             self.blank,
             low=low,
             head=head,
             keep_from=keep_from,
             why=why,
-            partitions=len(dropped) if self.parts else None,
-            bytes=sum(part.bytes for part in dropped) if self.parts else row_bytes,
+            partitions=len(dropped) if self.partitions else None,
+            bytes=sum(p.bytes for p in dropped) if self.partitions else row_bytes,
             unread=self.readers.losses(self.blank.queue, low, keep_from),
             notes=tuple(self.notes),
             blocked_by=blocked_by,
@@ -285,41 +293,27 @@ class _Planner:
         written to.
         """
         low, head = self.head.low, self.head.head
-        if self.parts:
+        if self.partitions:
             served = [
-                Span(max(p.first, low), min(p.end, head), p.bytes) for p in self.parts
+                Span(max(p.first, low), min(p.end, head), p.bytes) for p in self.partitions
             ]
             return [span for span in served if span.first < span.end]
         if self.session.engine == "mysql":
             self.notes.append("its table has no partitions, so rows are deleted in batches")
         width = max(1, -(-(head - low) // SLICES))
-        return [
-            self._estimate_span(first, min(first + width, head))
-            for first in range(low, head, width)
-        ]
-
-    def _estimate_span(self, first: int, end: int) -> Span:
-        """Return the span first … end - 1, its size estimated from its first rows."""
-        last = min(first + SAMPLE, end)
-        rows, size = partition_sql.measure_rows(
-            self.session, queue=self.blank.queue, first=first, end=last
-        )
-        return Span(
-            first, end, int((size / rows + ROW_BYTES) * (end - first)) if rows else 0
-        )
-
-    def _untrusted_clock(self) -> str | None:
-        """Return why no message may be removed by age, or None if the clocks agree."""
-        newest_ms = None
-        if self.head.low < self.head.head:
-            newest_ms = message_sql.read_stored_at_ms(
-                self.session, queue=self.blank.queue, offset=self.head.head - 1
+        spans = []
+        for first in range(low, head, width):
+            end = min(first + width, head)
+            # The size is estimated from the first rows: reading all would take too long.
+            rows, size = partition_sql.measure_rows(
+                self.session,
+                queue=self.blank.queue,
+                first=first,
+                end=min(first + SAMPLE, end),
             )
-        node_ms, metadata_ms = node_sql.now_ms(self.session), ms(database_now())
-        problem = self.blank.blocked_by or retention.clock_problem(
-            now_ms=node_ms, reference_ms=metadata_ms, newest_ms=newest_ms
-        )
-        return None if problem is None else alarm_text("not_by_age", why=problem)
+            row_bytes = size / rows + ROW_BYTES if rows else 0.0
+            spans.append(Span(first, end, int(row_bytes * (end - first))))
+        return spans
 
     def _older_than(self, days: int) -> int:
         """Return the first offset that is not older than `days`."""
@@ -357,7 +351,7 @@ class _Planner:
         share = topic_bytes // max(
             1, sum(queue.state in _KEPT for queue in self.topic.queues)
         )
-        last_span, by_partition = spans[-1], bool(self.parts)
+        last_span, by_partition = spans[-1], bool(self.partitions)
         smallest = (
             last_span.bytes
             if by_partition
@@ -373,8 +367,3 @@ class _Planner:
                 f"retention_bytes leaves it {share:,} bytes, {subject} {smallest:,}: that stays"
             )
         return retention.keep_from_by_size(spans, most=share, whole=by_partition)
-
-
-def _share(span: Span, below: int) -> float:
-    """Return the share of a span below an offset, from 0 to 1."""
-    return max(0.0, min(1.0, (below - span.first) / (span.end - span.first)))

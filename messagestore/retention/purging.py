@@ -11,8 +11,7 @@ from pathlib import Path
 
 from messagestore.pool import node_pools
 from messagestore.retention import archives
-from messagestore.retention.archives import Archived
-from messagestore.retention.cleaning import REST_S, Cleaned, Run, Say
+from messagestore.retention.cleaning import REST_S, Cleaned, CleaningRun, Say
 from messagestore.retention.planning import purge_plan
 from messagestore.sweeping import Progress
 from messagestore.tables import queue_sql
@@ -21,7 +20,6 @@ from metadata.cache import snapshot
 from metadata.db import access
 from metadata.errors import Conflict
 from metadata.topics import topic_rows
-from metadata.topics.topic_rows import TopicView
 
 
 def purge(
@@ -47,20 +45,9 @@ def purge(
             progress(Progress(text, done, total))
 
     archived = archives.proven(archive, topic, say=report_check)
-    upto = _archived_ends(view, archived)
-    planner = partial(purge_plan, upto=upto)
-    return Run(actor=actor, planner=planner, dry_run=dry_run, say=progress).over(
-        [view], rest_s=rest_s
-    )
-
-
-def _archived_ends(topic: TopicView, archived: dict[int, list[Archived]]) -> dict[int, int]:
-    """Return the offset up to which the archive holds all messages of each queue, by queue.
-
-    Raises Conflict if the archive belongs to another installation.
-    """
-    ends = {}
-    for queue in topic.queues:
+    # queue → the offset up to which the archive holds all its messages
+    upto = {}
+    for queue in view.queues:
         spans = archived.get(queue.queue, [])
         identity = snapshot.node_by_id(queue.node_id).identity
         # Another installation may have queues of the same numbers, with other messages.
@@ -72,5 +59,7 @@ def _archived_ends(topic: TopicView, archived: dict[int, list[Archived]]) -> dic
         if spans:
             with node_pools.node(queue.node_id).reading() as session:
                 head = queue_sql.read_head(session, queue=queue.queue)
-            ends[queue.queue] = archives.covered(spans, head.low if head is not None else 0)
-    return ends
+            upto[queue.queue] = archives.covered(spans, head.low if head is not None else 0)
+    planner = partial(purge_plan, upto=upto)
+    run = CleaningRun(actor=actor, planner=planner, dry_run=dry_run, say=progress)
+    return run.clean_topics([view], rest_s=rest_s)

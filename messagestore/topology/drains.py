@@ -99,12 +99,11 @@ def describe(*, topic: str, actor: Actor, queue: int | None = None) -> list[Queu
             )
             for subscription in readers
         )
-        draining = queue_view.state == "read_only" and slots == 0
         drains.append(
             QueueDrain(
                 queue_view,
                 slots,
-                draining=draining,
+                draining=queue_view.state == "read_only" and slots == 0,
                 low=low,
                 head=head,
                 unread=unread_by_group,
@@ -160,10 +159,9 @@ def _read_nodes(
         # Group 0 has no reader row, so this returns only the bounds.
         bounds_of_queues = reader_sql.read_positions(session, group_id=0, queues=queue_ids)
         for group, group_id, name in readers:
-            positions = reader_sql.read_positions(
+            for position in reader_sql.read_positions(
                 session, group_id=group_id, queues=queue_ids, instance=name
-            )
-            for position in positions.values():
+            ).values():
                 unread_messages = None
                 if position.committed is not None:
                     unread_messages = count_messages(
@@ -256,7 +254,6 @@ def drop_retired(*, after_days: float = DROP_AFTER_DAYS) -> int:
 
 
 def _drop(topic_queues: TopicQueues, queue: QueueView) -> None:
-    """Drop a retired queue on its node, then in metadata."""
     # Delayed messages that name this queue go to another queue of the topic.
     delayed_reassignment.reassign(queue.queue, topic_id=topic_queues.topic.id)
     with node_pools.node(queue.node_id).writing() as session:

@@ -20,10 +20,10 @@ from metadata.topics import topic_rows
 def import_definitions(
     *, document: Any, actor: Actor, existing: str = "refuse", dry_run: bool = False
 ) -> Plan:
-    """Create what a document defines and does not exist yet; return the plan.
+    """Create the objects of a document that do not exist yet; return the plan.
 
     With `dry_run` nothing is changed. `existing`: see
-    `metadata.definitions.plans.plan_import`, which lists what is raised before any change.
+    `metadata.definitions.plans.plan_import`, which lists the errors before any change.
     """
     plan = plans.plan_import(document=document, existing=existing, actor=actor)
     if dry_run:
@@ -37,13 +37,11 @@ def import_definitions(
     steps = plan.steps_with("create", "change")
     for done, step in enumerate(steps):
         try:
-            _create_entry(step, actor) if step.outcome == "create" else _update_entry(
-                step, actor
-            )
+            _execute_step(step, actor)
         except CatmqError as error:
             entry = step.entry
             position = (
-                f"at {entry.place}, {entry.kind} {entry.name}, after {done} of {len(steps)}"
+                f"at {entry.path}, {entry.kind} {entry.name}, after {done} of {len(steps)}"
             )
             error.detail = (
                 f"The import stopped {position}: {error.detail} "
@@ -53,29 +51,24 @@ def import_definitions(
     return plan
 
 
-def _create_entry(step: Step, actor: Actor) -> None:
-    names, settings = step.entry.words, step.entry.settings
-    match step.entry.kind:
-        case "topic":
+def _execute_step(step: Step, actor: Actor) -> None:
+    fields, settings = step.entry.fields, step.entry.settings
+    changes = {difference.field: difference.there for difference in step.differences}
+    match step.outcome, step.entry.kind:
+        case "create", "topic":
             topics.create(
-                name=names["name"], queues=names["queues"], settings=settings, actor=actor
+                name=fields["name"], queues=fields["queues"], settings=settings, actor=actor
             )
-        case "group":
+        case "create", "group":
             groups.create(
-                name=names["name"], mode=names["mode"], settings=settings, actor=actor
+                name=fields["name"], mode=fields["mode"], settings=settings, actor=actor
             )
+        case "create", _:
+            subscriptions.create(**fields, settings=settings, actor=actor)
+        case _, "topic":
+            topic_rows.update(name=fields["name"], settings=changes, actor=actor)
+        case _, "group":
+            groups.update(name=fields["name"], settings=changes, actor=actor)
         case _:
-            subscriptions.create(**names, settings=settings, actor=actor)
-
-
-def _update_entry(step: Step, actor: Actor) -> None:
-    names = step.entry.words
-    settings = {difference.field: difference.there for difference in step.differences}
-    match step.entry.kind:
-        case "topic":
-            topic_rows.update(name=names["name"], settings=settings, actor=actor)
-        case "group":
-            groups.update(name=names["name"], settings=settings, actor=actor)
-        case _:
-            pair = {"group": names["group"], "topic": names["topic"]}
-            subscription_rows.update(**pair, settings=settings, actor=actor)
+            pair = {"group": fields["group"], "topic": fields["topic"]}
+            subscription_rows.update(**pair, settings=changes, actor=actor)

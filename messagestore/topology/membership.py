@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
@@ -73,7 +73,6 @@ def join(
         _require_topics(group, topics, actor)
         # Raises NotFound for an unknown topic, before anything is created.
         topic_ids = {topic: snapshot.find_topic(topic).id for topic in topics}
-        is_casual = is_command_line_tool(sdk)
         created: list[str] = []
         check_settings = partial(
             consumers.check_settings, group=group, asked=settings, instance_id=instance_id
@@ -83,12 +82,30 @@ def join(
         except NotFound:
             if not topics:
                 raise
-            created += _create_group(group, actor, settings, is_casual=is_casual)
+            access.require(actor, "manage", group, what="group")
+            values = {key: value for key, value in settings.items() if value is not None}
+            create_group = partial(
+                groups.create,
+                name=group,
+                mode=values.pop("mode", "clustering"),
+                settings=values,
+                casual=is_command_line_tool(sdk),
+                actor=actor,
+            )
+            if _create_once(create_group):
+                created.append(f"group:{group}")
             # Again: another member may have created it with other settings.
             group_id = check_settings()
-        created += _create_subscriptions(
-            group, group_id, topic_ids, start=start, actor=actor
-        )
+        if not _subscribed_ids(group_id).issuperset(topic_ids.values()):
+            # Another member may have just created them, which this actor may not be allowed to.
+            snapshot.refresh()
+        subscribed = _subscribed_ids(group_id)
+        for topic, topic_id in topic_ids.items():
+            create_subscription = partial(
+                subscriptions.create, group=group, topic=topic, start=start, actor=actor
+            )
+            if topic_id not in subscribed and _create_once(create_subscription):
+                created.append(f"subscription:{group}/{topic}")
         registered = consumers.register(
             group=group,
             name=name,
@@ -123,7 +140,6 @@ def _require_topics(group: str, topics: Collection[str], actor: Actor) -> None:
 
 
 def _subscribed_names(group: str) -> set[str]:
-    """Return the topics that a group subscribes to, by the current snapshot."""
     current = snapshot.current()
     group_info = current.groups_by_name.get(group)
     topic_ids = _subscribed_ids(group_info.id) if group_info is not None else set()
@@ -134,51 +150,10 @@ def _subscribed_names(group: str) -> set[str]:
     }
 
 
-def _create_group(
-    group: str, actor: Actor, requested_settings: Mapping[str, Any], *, is_casual: bool
-) -> list[str]:
-    """Create a group. Returns an empty list if another member created it first."""
-    access.require(actor, "manage", group, what="group")
-    settings = {
-        name: value for name, value in requested_settings.items() if value is not None
-    }
-    mode = settings.pop("mode", "clustering")
-    create = partial(
-        groups.create,
-        name=group,
-        mode=mode,
-        settings=settings,
-        casual=is_casual,
-        actor=actor,
-    )
-    return [f"group:{group}"] if _create_once(create) else []
-
-
-def _create_subscriptions(
-    group: str, group_id: int, topic_ids: Mapping[str, int], *, start: str, actor: Actor
-) -> list[str]:
-    if not _subscribed_ids(group_id).issuperset(topic_ids.values()):
-        # Another member may have just created them, which this actor may not be allowed to.
-        snapshot.refresh()
-    subscribed = _subscribed_ids(group_id)
-    return [
-        f"subscription:{group}/{topic}"
-        for topic, topic_id in topic_ids.items()
-        if topic_id not in subscribed
-        and _create_once(
-            partial(
-                subscriptions.create, group=group, topic=topic, start=start, actor=actor
-            )
-        )
-    ]
-
-
 def _subscribed_ids(group_id: int) -> set[int]:
-    """Return the ids of topics that a group subscribes to, by the current snapshot."""
-    subscriptions = snapshot.current().subscriptions_of(group_id)
     return {
         subscription.topic_id
-        for subscription in subscriptions
+        for subscription in snapshot.current().subscriptions_of(group_id)
         if subscription.state == "ready"
     }
 

@@ -63,7 +63,6 @@ def sweep() -> int:
 
 
 def _find_differing(node_id: int) -> list[int]:
-    """Return the queues of a node whose head rows differ from metadata."""
     with node_pools.node(node_id).reading() as session:
         closed = queue_sql.read_closed(session)
     heads = subscribers.head_states(node_id)

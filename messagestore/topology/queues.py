@@ -2,7 +2,7 @@
 
 Expanding creates rows in state creating, then tables, then a reader row for every reader of
 the topic, then changes the layout. So a queue gets messages only when every group has its
-position at the queue's beginning. `sweep` finishes or rolls back what a crash left.
+position at the queue's beginning. `sweep` finishes or rolls back unfinished expansions.
 
 Shrinking closes the queues on the nodes, then in metadata; `drains` does the rest.
 """
@@ -77,10 +77,10 @@ def expand(
 
 
 def _preview(planned: LayoutChange, *, dry_run: bool) -> Change:
-    losing_slots = [
-        queue for queue in planned.topic.queues if queue.queue in planned.losing
-    ]
-    unread = drains.unread(topic=planned.topic, queues=losing_slots)
+    unread = drains.unread(
+        topic=planned.topic,
+        queues=[queue for queue in planned.topic.queues if queue.queue in planned.losing],
+    )
     version = planned.topic.layout_version
     return Change(
         planned.topic.name, dry_run, version, planned.queues, len(planned.slots), unread
@@ -88,7 +88,6 @@ def _preview(planned: LayoutChange, *, dry_run: bool) -> Change:
 
 
 def _complete(change: Change, layout_change: LayoutChange) -> Change:
-    """Return the change with the layout that was reached."""
     return replace(
         change,
         layout_version=layout_change.topic.layout_version,

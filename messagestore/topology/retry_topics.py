@@ -97,6 +97,5 @@ def find_or_make(*, group: GroupInfo, topic: TopicInfo) -> TopicInfo | None:
 
 
 def _find_ready(group: GroupInfo, topic: TopicInfo) -> TopicInfo | None:
-    """Return the retry topic by the current snapshot, None if it is not ready."""
     retry_topic = snapshot.current().failure_topics.get((group.id, topic.id))
     return retry_topic if retry_topic is not None and retry_topic.state == "ready" else None

@@ -34,8 +34,6 @@ class QueueState:
 
 @dataclass(frozen=True, slots=True)
 class TopicState:
-    """A topic and its queues, in order of number."""
-
     topic: TopicView
     queues: tuple[QueueState, ...]
 
@@ -123,9 +121,8 @@ def _read_state(topic: TopicView) -> TopicState:
     states = {queue.queue: QueueState(queue) for queue in topic.queues}
 
     def read(session: Session, queues: Sequence[QueueView]) -> None:
-        ids = [queue.queue for queue in queues]
         for queue_id, position in reader_sql.read_positions(
-            session, group_id=0, queues=ids
+            session, group_id=0, queues=[queue.queue for queue in queues]
         ).items():
             states[queue_id] = replace(
                 states[queue_id], low=position.low, head=position.head

@@ -58,7 +58,7 @@ class Step:
     @property
     def error(self) -> FieldError:
         return FieldError(
-            self.entry.place, f"{self.entry.kind} {self.entry.name} {self.problem}"
+            self.entry.path, f"{self.entry.kind} {self.entry.name} {self.problem}"
         )
 
 
@@ -132,6 +132,7 @@ def plan_import(*, document: Any, actor: Actor, existing: str = "refuse") -> Pla
         {comparison_key(topic.name): topic for topic in all_topics(actor)},
         {comparison_key(group.name): group for group in all_groups(actor)},
     )
+    # All errors are collected, so that a user can mend the document in a single pass.
     steps: list[Step] = []
     errors: list[FieldError] = []
     for entry in entries:
@@ -151,14 +152,14 @@ def _check_entries(entries: list[Entry], actor: Actor) -> None:
         try:
             if entry.kind == "subscription":
                 subscription_rows.require_may_subscribe(
-                    actor, group=entry.words["group"], topic=entry.words["topic"]
+                    actor, group=entry.fields["group"], topic=entry.fields["topic"]
                 )
             else:
                 access.require(actor, "manage", entry.name, what=entry.kind)
                 if entry.settings.get("owners"):
                     access.require_ownership(actor, entry.name, what=entry.kind)
             check_domains(dict(entry.settings))
-            queues = entry.words.get("queues", 1)
+            queues = entry.fields.get("queues", 1)
             if queues > config.max_topic_queues:
                 limit = config.max_topic_queues
                 raise Invalid.field(
@@ -176,7 +177,7 @@ def _check_entries(entries: list[Entry], actor: Actor) -> None:
 def _field_errors(entry: Entry, error: CatmqError) -> Iterator[FieldError]:
     for field_error in error.errors or (FieldError("", error.detail),):
         yield FieldError(
-            f"{entry.place}.{field_error.field}" if field_error.field else entry.place,
+            f"{entry.path}.{field_error.field}" if field_error.field else entry.path,
             field_error.message,
         )
 
@@ -190,6 +191,7 @@ def _plan_entry(entry: Entry, objects: _Objects, rule: str) -> Step:
         case "topic":
             key = comparison_key(entry.name)
             topic = objects.topics.get(key)
+            # Even if it is a conflict: its subscriptions need no second error.
             objects.names["topic", key] = entry.name
             if topic is None:
                 return Step(entry, "create")
@@ -202,18 +204,18 @@ def _plan_entry(entry: Entry, objects: _Objects, rule: str) -> Step:
             key = comparison_key(entry.name)
             group = objects.groups.get(key)
             # The mode of an existing group stays, so the settings must fit that mode.
-            mode = str(entry.words["mode"] if group is None else group.mode)
+            mode = str(entry.fields["mode"] if group is None else group.mode)
             groups.check_fits(mode, entry.settings)
             objects.modes.setdefault(key, mode)
             objects.names["group", key] = entry.name
             if group is None:
                 return Step(entry, "create")
             return _compare(entry, group.name, {"mode": group.mode}, group, rule=rule)
-    group_name, topic_name = entry.words["group"], entry.words["topic"]
+    group_name, topic_name = entry.fields["group"], entry.fields["topic"]
     objects.require("group", group_name)
     objects.require("topic", topic_name)
     subscription_rows.check_start(
-        start=entry.words["start"], at_ms=entry.words["start_at_ms"]
+        start=entry.fields["start"], at_ms=entry.fields["start_at_ms"]
     )
     key = comparison_key(group_name)
     subscription_rows.check_fits(group_name, objects.modes[key], entry.settings)
@@ -248,7 +250,7 @@ def _compare(
     # A word that the document leaves out has a default, which must not count as a difference.
     present = {word: value for word, value in words.items() if word not in entry.defaulted}
     present |= write_settings({name: settings[name] for name in entry.settings}, row)
-    document = {**entry.words, **entry.settings}
+    document = {**entry.fields, **entry.settings}
     differences = tuple(
         Difference(name, value, document[name])
         for name, value in present.items()

@@ -34,6 +34,7 @@ def find_active_subscriptions(
     rows = ConsumerGroupTopic.objects.filter(topic_id=topic_id).exclude(state="deleting")
     active = set()
     for row in rows.annotate(present=Exists(members)).order_by("pk"):
+        # An offset reset may lower the sum; that is use of the subscription, too.
         position_sum = progress.get(row.pk, row.progress)
         has_advanced, active_at = (
             position_sum != row.progress,

@@ -102,6 +102,7 @@ def commit_times(
         rows = rows.filter(at__gte=before(database_now(), seconds=days * 86_400)).order_by(
             "id"
         )
+        # Not loaded at once: a week has ten thousand samples of all queues.
         positions = rows.values_list("positions", flat=True).iterator()
         samples_by_queue = grouped(
             (int(queue), PositionSample(*look))
@@ -122,6 +123,7 @@ def first_committed(
         rows = CommitLook.objects.filter(
             topic_ref=topic_id, group_ref=group_id, at__gte=since
         )
+        # In order of time, so that an offset reset after the first commit does not count.
         previous_ms = None
         for positions in (
             rows.order_by("id").values_list("positions", flat=True)[:MAX_SAMPLES].iterator()

@@ -109,10 +109,12 @@ def expected_queues(
     """
     for name in topics or ():
         access.require(actor, "manage", name, what="topic")
+    # A single transaction, so that queues, subscriptions and positions fit each other.
     with reachable(), transaction.atomic(using=ALIAS):
         ready = Topic.objects.using(ALIAS).filter(state=Topic.State.READY)
         if topics is not None:
             ready = ready.filter(name__in=topics)
+        # The comparison of the database may ignore case; names do not.
         names = {
             pk: name
             for pk, name in ready.values_list("pk", "name")
@@ -132,7 +134,7 @@ def expected_queues(
             ExpectedQueue.from_row(row, readers.readers_of(row))
             for row in rows.select_related("node", "topic")
         ]
-        return sorted(queues, key=lambda one: (one.topic, one.number))
+        return sorted(queues, key=lambda queue: (queue.topic, queue.number))
 
 
 class _ReaderIndex:
@@ -156,52 +158,40 @@ class _ReaderIndex:
         instances = BroadcastInstance.objects.using(ALIAS).exclude(
             name__contains=RELEASED_MARK
         )
-        instances_of_groups = instances.filter(group__in=groups).order_by("name")
         self._instances = grouped(
-            (instance.group_id, instance) for instance in instances_of_groups
+            (instance.group_id, instance)
+            for instance in instances.filter(group__in=groups).order_by("name")
         )
 
     def readers_of(self, queue: Queue) -> list[ExpectedReader]:
         """Return the readers of a queue by group; none if the queue is not read any more."""
-        return [
-            reader
-            for row in self._subscriptions
-            if row.topic_id == queue.topic_id and queue.state in LIVE_QUEUES
-            for reader in self._readers_of_subscription(row, queue.pk)
-        ]
-
-    def _readers_of_subscription(
-        self, subscription: ConsumerGroupTopic, queue: int
-    ) -> list[ExpectedReader]:
-        """Return the readers of a queue in a subscription: one, or one per instance."""
-        epoch = self._epochs.get((subscription.group_id, queue))
-        base = subscription.pk * EPOCHS_EACH
-        if subscription.group.mode != ConsumerGroup.Mode.BROADCASTING:
-            return [
+        readers: list[ExpectedReader] = []
+        for row in self._subscriptions:
+            if row.topic_id != queue.topic_id or queue.state not in LIVE_QUEUES:
+                continue
+            broadcasts = row.group.mode == ConsumerGroup.Mode.BROADCASTING
+            epoch = self._epochs.get((row.group_id, queue.pk))
+            # Other groups have a single reader row, whose instance is "".
+            instances = [("", "", 0)]
+            if broadcasts:
+                instances = [
+                    (reader_instance(instance.pk), instance.name, instance.epoch)
+                    for instance in self._instances.get(row.group_id, ())
+                ]
+            readers += [
                 ExpectedReader(
-                    subscription.group.name,
-                    subscription.group_id,
-                    "",
-                    "",
-                    subscription.pk,
-                    base,
-                    epoch,
-                    True,
+                    group=row.group.name,
+                    group_id=row.group_id,
+                    instance=instance,
+                    instance_name=name,
+                    subscription_id=row.pk,
+                    base_epoch=row.pk * EPOCHS_EACH,
+                    epoch=None if epoch is None else epoch + instance_epoch,
+                    required=not broadcasts,
                 )
+                for instance, name, instance_epoch in instances
             ]
-        return [
-            ExpectedReader(
-                group=subscription.group.name,
-                group_id=subscription.group_id,
-                instance=reader_instance(instance.pk),
-                instance_name=instance.name,
-                subscription_id=subscription.pk,
-                base_epoch=base,
-                epoch=None if epoch is None else epoch + instance.epoch,
-                required=False,
-            )
-            for instance in self._instances.get(subscription.group_id, ())
-        ]
+        return readers
 
 
 @dataclass(frozen=True, slots=True)
@@ -302,7 +292,6 @@ def find_orphaned_retry_topics() -> list[tuple[int, str]]:
 
 
 def last_change_number() -> int:
-    """Return the number of the last change of metadata."""
     with reachable():
         return ChangeCounter.objects.values_list("n", flat=True).get()
 
@@ -331,6 +320,7 @@ def add_positions(*, group_id: int, queues: list[int]) -> None:
         subscription = group.subscriptions.filter(
             topic=queue.topic_id, state="ready"
         ).first()
+        # Checked again under the lock: a subscription or another repair may have been faster.
         exists = QueueOffset.objects.filter(group=group, queue=queue).exists()
         if subscription is not None and not exists:
             positions.append(

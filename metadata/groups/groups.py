@@ -142,6 +142,7 @@ def update(*, name: str, settings: Mapping[str, Any], actor: Actor) -> GroupView
             code=Code.IN_USE,
         )
     if former:
+        # A group that a user has configured is no casual group any more.
         group_row.casual = False
         rows.save_changes(
             group_row,
@@ -173,6 +174,7 @@ def delete(*, name: str, confirm: str | None, actor: Actor) -> None:
     access.require(actor, "manage", name, what="group")
     group_row = lock_group(name)
     check_confirmed(name, confirm)
+    # Under the lock of the group, so that no member joins after the check.
     members = group_row.members.count()
     if members:
         raise Conflict(
@@ -234,6 +236,7 @@ def page(*, actor: Actor, window: Window) -> Page[GroupView]:
     group_rows, next_cursor = paging.select_page(
         ConsumerGroup.objects.filter(deleted_at__isnull=True), window=window, actor=actor
     )
+    # Read together, so that a page costs the same number of queries whatever its size.
     with reachable():
         subscriptions = views_of([row.pk for row in group_rows])
     return Page(
@@ -247,7 +250,6 @@ def _describe_row(row: ConsumerGroup) -> GroupView:
 
 
 def _read_members(group: ConsumerGroup) -> Iterable[MemberView]:
-    """Yield the members of a group, by identity."""
     members = ConsumerGroupConsumer.objects.filter(group=group).select_related(
         "process", "heartbeat"
     )
@@ -260,6 +262,7 @@ def _read_members(group: ConsumerGroup) -> Iterable[MemberView]:
         all_queues = [queue.queue for queue in broadcast_instances.read_queues([group.pk])]
         owned = dict.fromkeys(active, all_queues)
     for row in members.order_by("identity"):
+        # A member that is expiring at this moment has lost its heartbeat row.
         heartbeat = getattr(row, "heartbeat", None)
         process = unpack(heartbeat.report) if heartbeat else None
         reported_at = heartbeat.reported_at if heartbeat else None

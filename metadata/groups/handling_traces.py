@@ -10,7 +10,6 @@ trace does no harm.
 from __future__ import annotations
 
 import threading
-from collections import deque
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -55,8 +54,6 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True)
 class TraceView:
-    """A stored attempt at a message."""
-
     group: str
     member: str
     attempt: int
@@ -73,27 +70,8 @@ class _PendingTrace:
     heard_at: float  # monotonic
 
 
-class _Buffer:
-    """Traces that wait to be written. Thread-safe."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._pending: deque[_PendingTrace] = deque()
-
-    def add(self, traces: Iterable[_PendingTrace]) -> None:
-        with self._lock:
-            for trace in traces:
-                # A full buffer drops new traces rather than growing without a bound.
-                if len(self._pending) < MAX_PENDING:
-                    self._pending.append(trace)
-
-    def take(self) -> list[_PendingTrace]:
-        with self._lock:
-            traces, self._pending = list(self._pending), deque()
-        return traces
-
-
-_buffer = _Buffer()
+_lock = threading.Lock()
+_pending: list[_PendingTrace] = []  # traces that wait to be written
 
 
 def report(*, consumer: ConsumerId, attempts: Iterable[Attempt]) -> None:
@@ -117,7 +95,7 @@ def note(*, group_id: int, member: str | int, attempts: Iterable[Attempt]) -> No
     sample.
     """
     now = monotonic()
-    _buffer.add(
+    traces = [
         _PendingTrace(group_id, member, attempt, now)
         for attempt in attempts
         if is_traced(
@@ -125,7 +103,10 @@ def note(*, group_id: int, member: str | int, attempts: Iterable[Attempt]) -> No
             attempt.offset,
             sample_percent(group_id=group_id, queue=attempt.queue),
         )
-    )
+    ]
+    with _lock:
+        # A full buffer drops new traces rather than growing without a bound.
+        _pending.extend(traces[: MAX_PENDING - len(_pending)])
 
 
 def sample_percent(*, group_id: int, queue: int) -> int:
@@ -144,11 +125,17 @@ def sample_percent(*, group_id: int, queue: int) -> int:
 
 def flush() -> int:
     """Write the waiting traces. Return how many. Raises MetadataUnavailable."""
-    pending = _buffer.take()
+    with _lock:
+        pending = list(_pending)
+        _pending.clear()
     if not pending:
         return 0
+    ids = sorted({trace.member for trace in pending if isinstance(trace.member, int)})
     with reachable():
-        now, written_at, names = database_now(), monotonic(), _read_member_names(pending)
+        now, written_at = database_now(), monotonic()
+        # A member that has left meanwhile keeps its id instead of a name.
+        members = ConsumerGroupConsumer.objects.filter(pk__in=ids)
+        names: dict[str | int, str] = dict(members.values_list("pk", "identity"))
         HandlingTrace.objects.bulk_create(
             [
                 HandlingTrace(
@@ -158,6 +145,7 @@ def flush() -> int:
                     member=names.get(trace.member, str(trace.member))[:MAX_CHARS],
                     attempt=min(trace.attempt.attempt, 1_000_000),
                     outcome=trace.attempt.outcome,
+                    # By the clock of the database, because those of members may differ.
                     at=now
                     - timedelta(
                         milliseconds=min(trace.attempt.ago_ms, MAX_AGO_MS),
@@ -170,15 +158,6 @@ def flush() -> int:
             batch_size=MAX_PENDING,
         )
     return len(pending)
-
-
-def _read_member_names(pending: Iterable[_PendingTrace]) -> dict[str | int, str]:
-    """Return the names of members that are given by an id, if they are still members."""
-    ids = {trace.member for trace in pending if isinstance(trace.member, int)}
-    if not ids:
-        return {}
-    rows = ConsumerGroupConsumer.objects.filter(pk__in=sorted(ids))
-    return dict(rows.values_list("pk", "identity"))
 
 
 def traces_of_message(*, queue: int, offset: int, actor: Actor) -> list[TraceView]:

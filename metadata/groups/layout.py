@@ -75,11 +75,20 @@ def plan_expand(
         raise Conflict(
             f"Topic {topic} is being expanded: try again in a moment.", code=Code.IN_USE
         )
-    _check_queue_count(topic, len(live_queues), queues)
+    limit, existing = config.max_topic_queues, len(live_queues)
+    if queues < 1:
+        raise Invalid.field("queues", "must be 1 or more")
+    if existing + queues > limit:
+        remedy = f"at most {limit - existing} more" if existing < limit else "no more"
+        raise Invalid.field(
+            "queues",
+            f"{topic} has {existing} queues of {limit} that a topic may have: {remedy}",
+        )
     queues_per_node: dict[int, int] = {}
     for queue in live_queues:
         queues_per_node[queue.node_id] = queues_per_node.get(queue.node_id, 0) + 1
     node_ids, now = choose_nodes(queues, node=node, held=queues_per_node), database_now()
+    # Retired queues count, so that no number is used twice while their tables exist.
     first = max(topic_row.queues.values_list("number", flat=True), default=-1) + 1
     new_queues = [
         Queue.objects.create(
@@ -88,8 +97,8 @@ def plan_expand(
         for number, node_id in enumerate(node_ids, first)
     ]
     ids = [queue.pk for queue in new_queues]
-    after = {"queues": len(live_queues) + queues, "added": ids}
-    before = {"queues": len(live_queues)}
+    after = {"queues": existing + queues, "added": ids}
+    before = {"queues": existing}
     audit.record(
         actor=actor, verb="expand", kind="topic", name=topic, before=before, after=after
     )
@@ -98,19 +107,6 @@ def plan_expand(
     # A preview does all the work, so that its checks and its result are the real ones.
     transaction.set_rollback(dry_run)
     return planned
-
-
-def _check_queue_count(topic: str, existing: int, added: int) -> None:
-    """Raise Invalid if the topic cannot have that many more queues."""
-    limit = config.max_topic_queues
-    if added < 1:
-        raise Invalid.field("queues", "must be 1 or more")
-    if existing + added > limit:
-        remedy = f"at most {limit - existing} more" if existing < limit else "no more"
-        raise Invalid.field(
-            "queues",
-            f"{topic} has {existing} queues of {limit} that a topic may have: {remedy}",
-        )
 
 
 @transactional
@@ -210,6 +206,7 @@ def shrink(
     if not writable:
         raise _last_queue(topic, "would be left")
     before = _read_layout(topic_row)
+    # Queues that are read-only already keep the time since which they are.
     closing = [
         queue.pk
         for queue in topic_row.queues.filter(pk__in=chosen, state=Queue.State.READ_WRITE)
@@ -231,12 +228,19 @@ def shrink(
 def _choose_queues(
     topic: Topic, queues: Sequence[int] | None, count: int | None
 ) -> list[int]:
-    """Return the ids of the queues to shrink by. Raises Invalid."""
     states = dict(topic.queues.values_list("pk", "state"))
     if (queues is None) == (count is None):
         raise Invalid.field("queues", "give either the ids of queues, or count")
-    if queues is None:
-        return _choose_newest(topic, count or 0)
+    if count is not None:
+        if count < 1:
+            raise Invalid.field("count", "must be 1 or more")
+        slots = set(_read_layout(topic))
+        open_rows = topic.queues.filter(state=Queue.State.READ_WRITE).order_by("-number")
+        # A queue that has no slots yet or any more would not make the topic smaller.
+        candidates = [pk for pk in open_rows.values_list("pk", flat=True) if pk in slots]
+        if count >= len(candidates):
+            raise _last_queue(topic.name, "would be left")
+        return sorted(candidates[:count])
     if not queues or len(set(queues)) < len(queues):
         raise Invalid.field("queues", "must be a list of different ids, at least one")
     unknown = sorted(set(queues) - states.keys())
@@ -247,22 +251,6 @@ def _choose_queues(
         if states[queue] in (Queue.State.CREATING, Queue.State.RETIRED):
             raise Invalid.field("queues", f"queue {queue} is {states[queue]}")
     return sorted(queues)
-
-
-def _choose_newest(topic: Topic, count: int) -> list[int]:
-    """Return the ids of the newest open queues with slots."""
-    if count < 1:
-        raise Invalid.field("count", "must be 1 or more")
-    slots = set(_read_layout(topic))
-    rows = (
-        topic.queues.filter(state=Queue.State.READ_WRITE)
-        .order_by("-number")
-        .values_list("pk", flat=True)
-    )
-    candidates = [queue for queue in rows if queue in slots]
-    if count >= len(candidates):
-        raise _last_queue(topic.name, "would be left")
-    return sorted(candidates[:count])
 
 
 @transactional
@@ -297,6 +285,7 @@ def set_state(
         audit.record(
             actor=actor, verb="update", kind="queue", name=name, before=before, after=after
         )
+        # A draining queue lost its slots when the topic was shrunk.
         if state == Queue.State.READ_WRITE and queue not in _read_layout(topic_row):
             routings.keep_routing(topic_row)
             _write_layout(
@@ -354,6 +343,7 @@ def retire(*, topic_id: int, queue: int, read_by: Collection[int]) -> bool:
         before=before,
         after=after,
     )
+    # Waiting pulls and heartbeats must not return the queue any more.
     for group_id in groups:
         rebalance.raise_generation(group_id)
         rebalance.request(group_id, f"queue {queue} of {topic.name} was retired")
@@ -374,19 +364,17 @@ def remove(*, topic_id: int, queue: int) -> None:
         return
     QueueOffset.objects.filter(queue=queue_row).delete()
     queue_row.delete()
-    name = f"{topic.name}/{queue}"
     audit.record(
         actor=job("queues"),
         verb="remove",
         kind="queue",
-        name=name,
+        name=f"{topic.name}/{queue}",
         before={"state": "retired"},
     )
     record_change("topic", topic_id)
 
 
 def queue_not_found(topic: str, queue: int) -> NotFound:
-    """Return the error for a queue id that the topic does not have."""
     return NotFound(f"Topic {topic} has no queue {queue}.", code=Code.QUEUE_NOT_FOUND)
 
 
@@ -412,9 +400,6 @@ def _lock_topic_by_name(name: str, actor: Actor) -> Topic:
 
 
 def _lock_resizable_topic(name: str, actor: Actor) -> Topic:
-    """Lock and return a ready topic whose number of queues may change. Raises Invalid for
-    a retry topic.
-    """
     row = _lock_topic_by_name(name, actor)
     # The queue of a retry is a function of its id and the queues, so these must not
     # change.
@@ -426,7 +411,6 @@ def _lock_resizable_topic(name: str, actor: Actor) -> Topic:
 
 
 def _lock_ready_topic(topic_id: int) -> Topic:
-    """Lock and return a ready topic. Raises NotFound."""
     row = (
         Topic.objects.select_for_update()
         .filter(pk=topic_id, state=Topic.State.READY)
@@ -438,7 +422,6 @@ def _lock_ready_topic(topic_id: int) -> Topic:
 
 
 def _lock_groups(topic_id: int) -> list[int]:
-    """Lock the groups that read the topic, and return their ids."""
     groups = sorted(
         {subscription.group_id for subscription in active_subscriptions(topic_id)}
     )
@@ -469,7 +452,6 @@ def _read_layout(topic: Topic) -> Layout:
 def _spread_layout(
     topic: Topic, *, gain: Collection[int] = (), drained: Collection[int] = ()
 ) -> Layout:
-    """Return the layout with the queues in `gain` added, and those in `drained` removed."""
     before = _read_layout(topic)
     writable = (_writable_queues(topic) | set(gain)) - set(drained)
     return spread_slots(

@@ -62,6 +62,7 @@ def begin_move(
     """Insert a move that is about to be made, with its audit row. Return the id of the
     move.
     """
+    # The lock keeps the deletion of the group out until the row is inserted.
     group = lock_group_by_id(row.group_id)
     of_instance = f"/{row.instance}" if row.instance else ""
     verb, name = (
@@ -110,6 +111,7 @@ def list_moves(
         )
         if after is not None:
             rows = rows.filter(pk__lt=after)
+        # A row more than the page has shows whether there is a next page.
         moves = list(rows[: limit + 1])
     next_cursor = str(moves[limit - 1].pk) if len(moves) > limit else None
     return Page(tuple(_to_view(row) for row in moves[:limit]), next_cursor)

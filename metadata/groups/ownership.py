@@ -76,6 +76,7 @@ def list_queues(*, group: str, actor: Actor) -> list[QueueOwner]:
         ]
         if group_row.mode != ConsumerGroup.Mode.BROADCASTING:
             return owners
+        # Instances outlive their members, so an instance may have no holder.
         holders = dict(group_row.members.values_list("instance_id", "process__name"))
         instances = broadcast_instances.list_instances(group_row.pk)
         # The epoch of a queue for an instance is the sum of both epochs.
@@ -146,7 +147,13 @@ def check_owned(*, consumer: ConsumerId, queues: Sequence[int]) -> dict[int, int
         if current_id != consumer.text:
             raise replaced_error()
         if consumer.instance_id:
-            return _epochs_of_instance(consumer, queues)
+            epoch = broadcast_instances.read_epochs([consumer.text]).get(consumer.text)
+            # The consumer is being replaced at this moment.
+            if epoch is None:
+                return {}
+            reads = broadcast_instances.read_queues([consumer.group_id], set(queues))
+            return {read.queue: read.base_epoch + epoch for read in reads}
+        # A queue that is leaving (target != owner) must not be acquired again.
         rows = QueueOffset.objects.filter(
             group=consumer.group_id,
             owner=consumer.member_id,
@@ -155,16 +162,6 @@ def check_owned(*, consumer: ConsumerId, queues: Sequence[int]) -> dict[int, int
             queue_id__in=sorted(set(queues)),
         )
         return dict(rows.values_list("queue_id", "epoch"))
-
-
-def _epochs_of_instance(consumer: ConsumerId, queues: Sequence[int]) -> dict[int, int]:
-    """Return the epochs for an instance of a broadcasting group."""
-    epoch = broadcast_instances.read_epochs([consumer.text]).get(consumer.text)
-    # The consumer is being replaced at this moment.
-    if epoch is None:
-        return {}
-    reads = broadcast_instances.read_queues([consumer.group_id], set(queues))
-    return {read.queue: read.base_epoch + epoch for read in reads}
 
 
 @bulkhead.permit()

@@ -47,8 +47,6 @@ QUEUES = 2  # retries are few; with two queues, two members can handle them
 
 @dataclass(frozen=True, slots=True)
 class FailureTopic:
-    """A retry topic and the subscription of its group to it."""
-
     topic: TopicView
     subscription: SubscriptionView
 
@@ -65,35 +63,26 @@ def plan(*, group_id: int, topic_id: int) -> FailureTopic | None:
         group = lock_group_by_id(group_id)
     except NotFound:
         return None
+    # The group is locked before the topic, as in all transactions.
     topic = (
         Topic.objects.select_for_update()
         .filter(pk=topic_id, state=Topic.State.READY)
         .first()
     )
-    if topic is None or not _may_have_retry_topic(group, topic):
+    if (
+        topic is None
+        or group.mode == ConsumerGroup.Mode.BROADCASTING
+        or topic.kind != Topic.Kind.NORMAL
+        or Topic.objects.filter(failure_group=group, failure_of=topic).exists()
+        or not group.subscriptions.filter(topic=topic)
+        .exclude(state=ConsumerGroupTopic.State.DELETING)
+        .exists()
+    ):
         return None
     node_ids = choose_failure_nodes(QUEUES)
     if not node_ids:
         return None
     subscription_rows.check_failure_name(group, topic)
-    return _create_rows(group, topic, node_ids)
-
-
-def _may_have_retry_topic(group: ConsumerGroup, topic: Topic) -> bool:
-    """Return True if the group and topic may have a retry topic and have none yet."""
-    if group.mode == ConsumerGroup.Mode.BROADCASTING or topic.kind != Topic.Kind.NORMAL:
-        return False
-    if Topic.objects.filter(failure_group=group, failure_of=topic).exists():
-        return False
-    return (
-        group.subscriptions.filter(topic=topic)
-        .exclude(state=ConsumerGroupTopic.State.DELETING)
-        .exists()
-    )
-
-
-def _create_rows(group: ConsumerGroup, topic: Topic, node_ids: list[int]) -> FailureTopic:
-    """Insert topic, subscription, queues and positions."""
     now = database_now()
     retry_topic = Topic.objects.create(
         name=failure_name(group.name, topic.name),
@@ -102,6 +91,7 @@ def _create_rows(group: ConsumerGroup, topic: Topic, node_ids: list[int]) -> Fai
         failure_of=topic,
         created_at=now,
     )
+    # From the beginning: a failed message may be sent before the subscription is ready.
     subscription = ConsumerGroupTopic.objects.create(
         group=group,
         topic=retry_topic,

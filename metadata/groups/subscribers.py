@@ -95,13 +95,13 @@ def due_for_drop(after_days: float) -> Iterator[TopicQueues]:
 
 
 def _queues_in_state(state: str, for_s: float) -> Iterator[TopicQueues]:
-    """Yield the queues of ready topics that have been in a state for that time, by topic."""
     with reachable():
         since = before(database_now(), seconds=for_s)
         rows = Queue.objects.filter(
             state=state, state_since__lt=since, topic__state=Topic.State.READY
         )
         queues_by_topic = grouped(rows.order_by("pk").values_list("topic_id", "pk"))
+    # In pages, because the layout of a topic alone has 6 KB.
     for page in read_in_pages(Topic.objects.filter(pk__in=[*queues_by_topic])):
         with reachable():
             topics = [topic_view(row) for row in page]

@@ -90,6 +90,7 @@ def plan(
     now = database_now()
     at_ms = start_at_ms if start_ago_ms is None else max(0, ms(now) - start_ago_ms)
     values = check_settings(DELIVERY, settings or {})
+    # The group is locked before the topic, as in all transactions.
     group_row = lock_group(group)
     topic_row = lock_topic(topic)
     if topic_row.kind == Topic.Kind.FAILURE:
@@ -162,8 +163,7 @@ def check_start(*, start: str, at_ms: int | None, ago_ms: int | None = None) -> 
         raise Invalid.field(
             "start", f"must be one of {', '.join(ConsumerGroupTopic.Start.values)}"
         )
-    times = {"start_at_ms": at_ms, "start_ago_ms": ago_ms}
-    for name, value in times.items():
+    for name, value in {"start_at_ms": at_ms, "start_ago_ms": ago_ms}.items():
         if value is not None and (problem := START_TIME.problem(value)) is not None:
             raise Invalid.field(name, problem)
     if at_ms is not None and ago_ms is not None:
@@ -265,9 +265,15 @@ def update(
     group_row = lock_group(group)
     subscription_row = _find_subscription_of(group_row, topic)
     if "stopped_queues" in values:
-        values["stopped_queues"] = _check_queues_of_topic(
-            subscription_row, values["stopped_queues"]
+        topic_queues = Queue.objects.filter(topic_id=subscription_row.topic_id)
+        unknown = set(values["stopped_queues"]) - set(
+            topic_queues.values_list("pk", flat=True)
         )
+        if unknown:
+            listed = ", ".join(map(str, sorted(unknown)))
+            raise Invalid.field("stopped_queues", f"topic {topic} has no queue {listed}")
+        # In order, so that the same queues are no change.
+        values["stopped_queues"] = sorted(values["stopped_queues"])
     check_fits(group, group_row.mode, values)
     former = changed_values(subscription_row, values)
     if former:
@@ -286,22 +292,6 @@ def update(
     return view_of(subscription_row)
 
 
-def _check_queues_of_topic(
-    subscription: ConsumerGroupTopic, queues: Sequence[int]
-) -> list[int]:
-    """Return the queue ids in order. Raises Invalid if some are not of the topic."""
-    topic_queues = set(
-        Queue.objects.filter(topic_id=subscription.topic_id).values_list("pk", flat=True)
-    )
-    unknown = sorted(set(queues) - topic_queues)
-    if unknown:
-        listed = ", ".join(map(str, unknown))
-        raise Invalid.field(
-            "stopped_queues", f"topic {subscription.topic.name} has no queue {listed}"
-        )
-    return sorted(queues)
-
-
 @transactional
 def mark_deleting(*, group: str, topic: str, actor: Actor) -> SubscriptionView:
     """Mark a subscription for deletion, so that members give its queues up. Needs
@@ -318,12 +308,11 @@ def mark_deleting(*, group: str, topic: str, actor: Actor) -> SubscriptionView:
     # Retries of a subscription make no sense without it.
     _delete_retry_subscription(subscription_row)
     rebalance.request(group_row.pk, f"unsubscribed from {topic}")
-    name = f"{group}/{topic}"
     audit.record(
         actor=actor,
         verb="delete",
         kind="subscription",
-        name=name,
+        name=f"{group}/{topic}",
         before={"state": before_state},
     )
     record_change("subscription", subscription_row.pk)
@@ -349,7 +338,6 @@ def _retry_subscriptions(group_id: int, topic_id: int) -> QuerySet[ConsumerGroup
 
 
 def retry_subscription(view: SubscriptionView) -> SubscriptionView | None:
-    """Return the subscription to the retry topic of a subscription, None if there is none."""
     with reachable():
         row = (
             _retry_subscriptions(view.group_id, view.topic_id)
@@ -438,6 +426,7 @@ def views_of(group_ids: Sequence[int]) -> dict[int, tuple[SubscriptionView, ...]
         group_id__in=list(group_ids), topic__kind=Topic.Kind.NORMAL
     )
     ordered = list(rows.select_related("group", "topic").order_by("topic__name"))
+    # The queues of all topics with one query.
     queues = _read_queue_ids({row.topic_id for row in ordered})
     views_by_group = grouped(
         (row.group_id, _to_view(row, queues.get(row.topic_id, ()))) for row in ordered

@@ -98,6 +98,8 @@ class AssignmentCache:
         now = time.monotonic()
         queues_of: dict[str, tuple[OwnedQueue, ...]] = {}
         uncached = []
+        # A change of a queue raises the generation of its group in the same transaction, so an
+        # entry of the same generation is current.
         for owner in owners:
             entry = self._entries.get(owner.consumer_id)
             if (
@@ -110,6 +112,7 @@ class AssignmentCache:
                 uncached.append(owner)
         if uncached:
             queues_read = read_owned_queues(uncached)
+            # Members that left are never looked up again, so their entries go with the rest.
             if len(self._entries) + len(queues_read) > MAX_MEMBERS:
                 self._entries = {}
             for owner in uncached:
@@ -158,13 +161,10 @@ def read_owned_queues(owners: Sequence[Owner]) -> dict[str, tuple[OwnedQueue, ..
         )
         # The row may name the consumer id of a successor, which is not among the owners.
         queues_of.get(consumer_id, []).append(owned_queue)
-    return {
-        consumer_id: tuple(owned_queue) for consumer_id, owned_queue in queues_of.items()
-    }
+    return {consumer_id: tuple(queues) for consumer_id, queues in queues_of.items()}
 
 
 def read_paused_queues(groups: Sequence[int]) -> PausedQueues:
-    """Read the topics and queues that are paused in some groups."""
     paused = PausedQueues(set(), set())
     rows = ConsumerGroupTopic.objects.filter(group_id__in=groups)
     for group_id, topic_id, stopped, queues in rows.values_list(

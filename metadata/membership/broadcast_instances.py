@@ -163,7 +163,6 @@ def reader_names(group_id: int) -> list[str]:
 
 
 def is_share_group(group_id: int) -> bool:
-    """Return True if members of the group lease messages."""
     with reachable():
         return ConsumerGroup.objects.filter(
             pk=group_id, mode=ConsumerGroup.Mode.SHARE
@@ -207,13 +206,15 @@ def release_names(*, after_days: float = KEPT_DAYS) -> list[ReleasedInstance]:
         unseen_since = before(database_now(), seconds=after_days * 86_400)
         expired = _active_instances().filter(_is_due(unseen_since)).order_by("pk")
         candidates = list(expired.values_list("pk", "group_id")[:MAX_DELETED])
+    # A transaction for each: it locks a group, and several groups at once could deadlock with a
+    # rebalance.
     for instance_id, group_id in candidates:
         _release_name(instance_id=instance_id, group_id=group_id, unseen_since=unseen_since)
     with reachable():
         rows = BroadcastInstance.objects.filter(name__contains=RELEASED_MARK).order_by("pk")
-        released = rows.values_list("pk", "group_id")[:MAX_DELETED]
         return [
-            ReleasedInstance(pk, group_id, reader_instance(pk)) for pk, group_id in released
+            ReleasedInstance(pk, group_id, reader_instance(pk))
+            for pk, group_id in rows.values_list("pk", "group_id")[:MAX_DELETED]
         ]
 
 
@@ -222,7 +223,6 @@ def _active_instances() -> QuerySet[BroadcastInstance]:
 
 
 def _is_due(unseen_since: datetime) -> Q:
-    """Return the condition for instances that are due for deletion."""
     held = ConsumerGroupConsumer.objects.filter(
         group=OuterRef("group"), instance_id=OuterRef("name")
     )
@@ -234,6 +234,8 @@ def _release_name(*, instance_id: int, group_id: int, unseen_since: datetime) ->
     """Take the instance's name if it is still due for deletion, checked under the group's
     lock.
     """
+    # A process that registers under the name holds the same lock, so it either holds the
+    # instance before the check or finds no instance of that name.
     ConsumerGroup.objects.select_for_update().filter(pk=group_id).first()
     row = _active_instances().filter(_is_due(unseen_since), pk=instance_id).first()
     if row is not None:

@@ -11,7 +11,6 @@ TOOL_SDK_PREFIX = "catmq-cli/"  # the `sdk` of the command line tool
 
 
 def is_command_line_tool(sdk: str) -> bool:
-    """Return True if a member is the command line tool, by its `sdk`."""
     return sdk.startswith(TOOL_SDK_PREFIX)
 
 

@@ -86,8 +86,6 @@ class Registered:
 
 @dataclass(frozen=True, slots=True)
 class _Applicant:
-    """The process that registers."""
-
     name: str
     incarnation: str
     instance_id: str
@@ -122,14 +120,21 @@ def register(
     the group.
 
     `incarnation` is a UUID that the process made at its start. A repeat with the same
-    one gets the same result; another one replaces the earlier process of that identity.
+    incarnation gets the same result; another replaces the earlier process of that identity.
     Raises Invalid, NotFound(group_not_found), Gone(replaced) for a process that was
     itself replaced, and MetadataUnavailable.
     """
     access.require(actor, "consume", group, what="group")
+    consumer_name = check_spelling("consumer", name)
+    try:
+        canonical_incarnation = str(UUID(incarnation))
+    except ValueError:
+        raise Invalid.field(
+            "incarnation", "must be a UUID made when the process started"
+        ) from None
     applicant = _Applicant(
-        name=check_spelling("consumer", name),
-        incarnation=_parse_incarnation(incarnation),
+        name=consumer_name,
+        incarnation=canonical_incarnation,
         instance_id=check_spelling("instance", instance_id, field="instance_id")
         if instance_id
         else "",
@@ -140,6 +145,7 @@ def register(
     group_id, registered, needs_rebalance = _register_in_group(
         group=group, applicant=applicant
     )
+    # After the commit: the rebalance takes the lock of the group in a transaction of its own.
     if needs_rebalance:
         rebalance_now(group_id)
     return registered
@@ -180,16 +186,6 @@ def check_instance_id(*, group: str, mode: str | None, instance_id: str | None) 
         )
 
 
-def _parse_incarnation(text: str) -> str:
-    """Return the canonical form of a UUID. Raises Invalid."""
-    try:
-        return str(UUID(text))
-    except ValueError:
-        raise Invalid.field(
-            "incarnation", "must be a UUID made when the process started"
-        ) from None
-
-
 def rebalance_now(group_id: int) -> None:
     """Run the rebalance whose mark was just committed.
 
@@ -217,7 +213,23 @@ def _register_in_group(
         .first()
     )
     if member is None:
-        consumer_id, needs_rebalance = _add_member(group_row, applicant)
+        now = database_now()
+        process = Consumer.objects.create(**applicant.process)
+        member = ConsumerGroupConsumer.objects.create(
+            group=group_row,
+            process=process,
+            identity=applicant.identity,
+            instance_id=applicant.instance_id,
+            # A placeholder: the real consumer id contains the id of this row.
+            consumer_id=token_hex(16),
+            joined_at=now,
+        )
+        if not casual_groups.is_command_line_tool(applicant.sdk):
+            casual_groups.enable_no_consumer_alarm(group_row)
+        consumer_id = _issue_consumer_id(group_row, member, applicant, now)
+        Heartbeat.objects.create(membership=member, last_seen=now)
+        log.info("group %s: %s joined", group_row.name, applicant.identity)
+        needs_rebalance = _request_rebalance(group_row, f"{applicant.identity} joined")
     else:
         consumer_id, needs_rebalance = _register_again(group_row, member, applicant)
     interval_ms = min(MAX_HEARTBEAT_INTERVAL_MS, group_row.session_timeout_ms // 3)
@@ -226,29 +238,6 @@ def _register_in_group(
         Registered(consumer_id, group_row.session_timeout_ms, interval_ms),
         needs_rebalance,
     )
-
-
-def _add_member(group: ConsumerGroup, applicant: _Applicant) -> tuple[str, bool]:
-    """Return the consumer id of a new member, and True if the group is due for a
-    rebalance.
-    """
-    now = database_now()
-    process = Consumer.objects.create(**applicant.process)
-    member = ConsumerGroupConsumer.objects.create(
-        group=group,
-        process=process,
-        identity=applicant.identity,
-        instance_id=applicant.instance_id,
-        # A placeholder: the real consumer id contains the id of this row.
-        consumer_id=token_hex(16),
-        joined_at=now,
-    )
-    if not casual_groups.is_command_line_tool(applicant.sdk):
-        casual_groups.enable_no_consumer_alarm(group)
-    consumer_id = _issue_consumer_id(group, member, applicant, now)
-    Heartbeat.objects.create(membership=member, last_seen=now)
-    log.info("group %s: %s joined", group.name, applicant.identity)
-    return consumer_id, _request_rebalance(group, f"{applicant.identity} joined")
 
 
 def _request_rebalance(group: ConsumerGroup, cause: str) -> bool:
@@ -299,37 +288,21 @@ def _register_again(
     """Register an identity that is a member already: the same process again, or its
     successor.
 
-    Return the consumer id, and True if the group is due for a rebalance. Raises
-    Gone(replaced).
+    A successor inherits the queues under epoch + 1. Queues that were leaving go to their
+    targets at once. Return the consumer id, and True if the group is due for a rebalance.
+    Raises Gone(replaced).
     """
     if applicant.incarnation in member.replaced_incarnations:
         raise replaced_error()
     now = database_now()
     Heartbeat.objects.filter(pk=member.pk).update(last_seen=now)
-    same_key = member.process.key_id == applicant.key_id
-    if member.process.incarnation == applicant.incarnation and same_key:
+    same_process = member.process.incarnation == applicant.incarnation
+    if same_process and member.process.key_id == applicant.key_id:
         return member.consumer_id, False
     # Only address limits make the new address matter to the assignment.
     address_changed = bool(group.allow_addresses or group.deny_addresses)
     address_changed = address_changed and member.process.address != applicant.address
-    consumer_id = _replace_process(group, member, applicant, now)
-    return consumer_id, address_changed and _request_rebalance(
-        group, f"{applicant.identity} came back at another address"
-    )
-
-
-def _replace_process(
-    group: ConsumerGroup,
-    member: ConsumerGroupConsumer,
-    applicant: _Applicant,
-    now: datetime,
-) -> str:
-    """Return the consumer id of the process that takes over an identity.
-
-    It inherits the queues under epoch + 1. Queues that were leaving go to their targets
-    at once.
-    """
-    if member.process.incarnation != applicant.incarnation:
+    if not same_process:
         replaced = [*member.replaced_incarnations, member.process.incarnation]
         member.replaced_incarnations = replaced[-MAX_REPLACED:]
     Consumer.objects.filter(pk=member.process_id).update(**applicant.process)
@@ -345,13 +318,16 @@ def _replace_process(
     )
     QueueOffset.objects.filter(group=group, owner=member).update(epoch=F("epoch") + 1)
     if group.mode == ConsumerGroup.Mode.SHARE:
+        # Noted with its former consumer id, which the next statement replaces.
         ended_share_members.note_ended(group.pk, [member.consumer_id])
-    text = _issue_consumer_id(group, member, applicant, now)
+    consumer_id = _issue_consumer_id(group, member, applicant, now)
     if handed_over:
         rebalance.raise_generation(group.pk)
         record_change("group", group.pk)
     log.info("group %s: %s registered again", group.name, applicant.identity)
-    return text
+    return consumer_id, address_changed and _request_rebalance(
+        group, f"{applicant.identity} came back at another address"
+    )
 
 
 @bulkhead.permit()
@@ -360,9 +336,8 @@ def leave(*, consumer: ConsumerId, actor: Actor) -> None:
 
     Does nothing if the membership has ended already.
     """
-    group_id = consumer.group_id
     if _remove_leaving_member(consumer=consumer, actor=actor):
-        rebalance_now(group_id)
+        rebalance_now(consumer.group_id)
 
 
 @transactional

@@ -26,7 +26,4 @@ def take_ended() -> list[tuple[int, str]]:
     """Return and remove (group id, consumer id) of the members that ended since the last
     call.
     """
-    ended = []
-    while _ended:
-        ended.append(_ended.popleft())
-    return ended
+    return [_ended.popleft() for _ in range(len(_ended))]

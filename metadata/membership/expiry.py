@@ -73,7 +73,7 @@ def expire_silent_members(*, guard: OutageGuard | None = None) -> int:
     for group_id in group_ids:
         try:
             # The clock is observed before each group, so a long pass does not count as an
-            # outage. If there was one, the silence seen before it proves nothing.
+            # outage. After a real outage, the silence seen before it proves nothing.
             if (
                 time.monotonic() > deadline
                 or outage_guard.look().steady_since_s != watch.steady_since_s

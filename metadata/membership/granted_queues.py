@@ -46,12 +46,9 @@ def note(group_id: int, queues: Collection[int]) -> None:
         Grant(group_id, *row)
         for row in rows.values_list("queue_id", "epoch", "owner__consumer_id")
     ]
-    transaction.on_commit(lambda: _add_grants(grants))
-
-
-def _add_grants(grants: list[Grant]) -> None:
-    _waiting.extend(grants)
-    _granted.set()
+    # In this order: the loop clears the event before it takes the grants.
+    transaction.on_commit(lambda: _waiting.extend(grants))
+    transaction.on_commit(_granted.set)
 
 
 def take(wait_s: float) -> list[Grant]:
@@ -67,5 +64,4 @@ def take(wait_s: float) -> list[Grant]:
 
 
 def wake() -> None:
-    """End the wait of the loop, so that it can stop."""
     _granted.set()

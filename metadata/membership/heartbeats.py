@@ -83,8 +83,7 @@ class _Beat:
 
 @dataclass(frozen=True, slots=True)
 class _MemberState:
-    """What was read about the member of a recorded heartbeat. `gone`: the error if it is
-    no member.
+    """State of the member of a recorded heartbeat. `gone`: the error if it is no member.
 
     `instance_epoch` is the epoch of the instance that a member of a broadcasting group
     holds. A member that `stands_by` must not own the queues in `held`.
@@ -112,13 +111,41 @@ def heartbeat(
     heartbeat. A `report` replaces the former report. Raises Gone(expired | replaced),
     Unrecorded, and MetadataUnavailable if a release may or may not have been done.
     """
-    state = _require_member(
-        _record_in_batch(_Beat(consumer, generation, pack(report) if report else ""))
-    )
+    beat = _Beat(consumer, generation, pack(report) if report else "")
+    try:
+        # Checked before the batch, too: waiting for a batch that is refused would occupy
+        # a thread.
+        _check_recordable()
+        state = _coalescer.submit(beat)
+    except MetadataUnavailable as error:
+        # If only this process is in trouble or overloaded, other brokers would still expire
+        # the member. With `busy` it tries another process or broker.
+        if error.code == Code.BUSY or contact.unrecorded_s() <= SILENT_S:
+            raise MetadataUnavailable(
+                error.detail, code=Code.BUSY, retry_after_ms=error.retry_after_ms
+            ) from error
+        # The database is unavailable to all: a promise that the member is not expired.
+        refusal = Unrecorded(error.detail, retry_after_ms=error.retry_after_ms)
+        refusal.silent_ms = int(contact.silent_s() * 1000)
+        contact.promise()
+        raise refusal from error
+    state = _require_member(state)
     reported_queues = {queue for queue, _ in owned}
     if state.stands_by:
-        return _answer_standby(consumer, state, owned)
-    if any(_is_released(held, generation, reported_queues) for held in state.held):
+        # A member never acquires the same (queue, epoch) twice. If it becomes active again it
+        # needs new epochs, so the epochs that were granted before become void.
+        if {(held.queue, held.epoch) for held in state.held} & set(owned):
+            broadcast_instances.raise_epoch(
+                instance_id=consumer.instance_id, epoch=state.instance_epoch
+            )
+        return HeartbeatAnswer(state.generation, (), tuple(sorted(reported_queues)))
+    # Queues that the member was ordered to give up and no longer reports are released.
+    if any(
+        held.leaving
+        and held.target_generation <= generation
+        and held.queue not in reported_queues
+        for held in state.held
+    ):
         state = _require_member(
             _release(
                 consumer=consumer, generation=generation, reported_queues=reported_queues
@@ -158,20 +185,6 @@ def _answer(state: _MemberState, reported_queues: set[int]) -> HeartbeatAnswer:
     )
 
 
-def _record_in_batch(beat: _Beat) -> _MemberState:
-    """Record the heartbeat and return the state of its member.
-
-    Raises Unrecorded, or MetadataUnavailable(busy).
-    """
-    try:
-        # Checked before the batch, too: waiting for a batch that is refused would occupy
-        # a thread.
-        _check_recordable()
-        return _coalescer.submit(beat)
-    except MetadataUnavailable as error:
-        raise _refusal(error) from error
-
-
 def _check_recordable() -> None:
     """Raise MetadataUnavailable if heartbeats cannot be recorded now or soon."""
     bulkhead.check()
@@ -183,24 +196,6 @@ def _check_recordable() -> None:
         )
 
 
-def _refusal(error: MetadataUnavailable) -> MetadataUnavailable:
-    """Return the error for a heartbeat that could not be recorded.
-
-    If the database is unavailable, that is Unrecorded: a promise that the member is not
-    expired. If only this process is in trouble or overloaded, other brokers would still
-    expire the member. Then the error is `busy`, so that the member tries another
-    process or broker.
-    """
-    if error.code == Code.BUSY or contact.unrecorded_s() <= SILENT_S:
-        return MetadataUnavailable(
-            error.detail, code=Code.BUSY, retry_after_ms=error.retry_after_ms
-        )
-    refusal = Unrecorded(error.detail, retry_after_ms=error.retry_after_ms)
-    refusal.silent_ms = int(contact.silent_s() * 1000)
-    contact.promise()
-    return refusal
-
-
 def _require_member(state: _MemberState) -> _MemberState:
     """Return the state. Raises Gone if the consumer is no member."""
     if state.gone is not None:
@@ -208,32 +203,6 @@ def _require_member(state: _MemberState) -> _MemberState:
         # share its state.
         raise Gone(state.gone.detail, code=state.gone.code)
     return state
-
-
-def _answer_standby(
-    consumer: ConsumerId, state: _MemberState, owned: Sequence[tuple[int, int]]
-) -> HeartbeatAnswer:
-    """Return an answer without queues to own.
-
-    The epochs that were granted before become void. A member never acquires the same
-    (queue, epoch) twice, so if it becomes active again it needs new epochs.
-    """
-    if {(held.queue, held.epoch) for held in state.held} & set(owned):
-        broadcast_instances.raise_epoch(
-            instance_id=consumer.instance_id, epoch=state.instance_epoch
-        )
-    return HeartbeatAnswer(
-        state.generation, (), tuple(sorted({queue for queue, _ in owned}))
-    )
-
-
-def _is_released(queue: OwnedQueue, generation: int, reported_queues: set[int]) -> bool:
-    """Return True if the member was ordered to give the queue up and no longer reports it."""
-    return (
-        queue.leaving
-        and queue.target_generation <= generation
-        and queue.queue not in reported_queues
-    )
 
 
 @bulkhead.permit(None)
@@ -252,27 +221,23 @@ def _record(beats: Sequence[_Beat]) -> list[_MemberState]:
             and member.consumer_id == beat.consumer.text
         ]
         alive = sorted({beat.consumer.member_id for beat in valid})
-        values = {"last_seen": UtcNow(), **_reports(valid)}
+        values: dict[str, Any] = {"last_seen": UtcNow()}
+        if reports := {
+            beat.consumer.member_id: beat.report for beat in valid if beat.report
+        }:
+            cases = [
+                When(pk=member_id, then=Value(text))
+                for member_id, text in sorted(reports.items())
+            ]
+            # The same UPDATE has members without a report, which keep the former report.
+            values["report"] = Case(*cases, default=F("report"))
+            values["reported_at"] = Case(
+                When(pk__in=sorted(reports), then=UtcNow()), default=F("reported_at")
+            )
         if Heartbeat.objects.filter(pk__in=alive).update(**values) < len(alive):
             members = _find_members(ids)  # a member expired meanwhile
         contact.recorded()
         return _read_states(beats, members, _assignments.owned_queues)
-
-
-def _reports(beats: Iterable[_Beat]) -> dict[str, Any]:
-    """Return the report columns for the UPDATE of a batch, {} if no heartbeat brings a
-    report.
-    """
-    reports = {beat.consumer.member_id: beat.report for beat in beats if beat.report}
-    if not reports:
-        return {}
-    cases = [When(pk=member, then=Value(text)) for member, text in sorted(reports.items())]
-    return {
-        "report": Case(*cases, default=F("report")),
-        "reported_at": Case(
-            When(pk__in=sorted(reports), then=UtcNow()), default=F("reported_at")
-        ),
-    }
 
 
 def _find_members(ids: list[int]) -> dict[int, ConsumerGroupConsumer]:
@@ -299,7 +264,37 @@ def _read_states(
     states = {
         consumer_id: _MemberState(held=held) for consumer_id, held in owned(owners).items()
     } | _read_broadcast_states(members.values())
-    _write_generations(beats, members)
+    members_at: dict[int, list[int]] = {}
+    for beat in beats:
+        row = members.get(beat.consumer.member_id)
+        if (
+            row is not None
+            and row.consumer_id == beat.consumer.text
+            and row.generation < beat.generation
+        ):
+            applied = min(beat.generation, row.group.generation)
+            members_at.setdefault(applied, []).append(row.pk)
+    # A single UPDATE for all of them: right after many groups were rebalanced, one for each
+    # generation would delay every answer of the batch.
+    if members_at:
+        applied_generation = Case(
+            *(
+                When(pk__in=ids, then=generation)
+                for generation, ids in sorted(members_at.items())
+            )
+        )
+        rows = ConsumerGroupConsumer.objects.filter(
+            pk__in=sorted(pk for ids in members_at.values() for pk in ids)
+        )
+        with transaction.atomic():
+            # A locked row would delay the batch, too; it is left to the next heartbeat of
+            # its member.
+            unlocked_ids = list(
+                rows.select_for_update(skip_locked=True).values_list("pk", flat=True)
+            )
+            rows.filter(pk__in=unlocked_ids, generation__lt=applied_generation).update(
+                generation=applied_generation
+            )
     return [
         _state_of_beat(beat, members.get(beat.consumer.member_id), states) for beat in beats
     ]
@@ -318,7 +313,17 @@ def _read_broadcast_states(
     if not broadcast_members:
         return {}
     paused = read_paused_queues(sorted({member.group_id for member in broadcast_members}))
-    standby_ids = _find_standby_members(broadcast_members)
+    # A member stands by if the limits of its group exclude it.
+    limited_groups = {
+        member.group_id: member.group
+        for member in broadcast_members
+        if member.group.allow_addresses
+        or member.group.deny_addresses
+        or member.group.max_active_members
+    }
+    active = {
+        pk for group in limited_groups.values() for pk in rebalance.active_members(group)
+    }
     epochs = broadcast_instances.read_epochs(
         [member.consumer_id for member in broadcast_members]
     )
@@ -341,78 +346,17 @@ def _read_broadcast_states(
                 for queue in queues_of_group.get(member.group_id, ())
             ),
             instance_epoch=epoch,
-            stands_by=member.pk in standby_ids,
+            stands_by=member.group_id in limited_groups and member.pk not in active,
         )
         for member in broadcast_members
         if (epoch := epochs.get(member.consumer_id)) is not None
     }
 
 
-def _find_standby_members(members: Iterable[ConsumerGroupConsumer]) -> set[int]:
-    """Return the ids of members of broadcasting groups that the limits of their groups
-    exclude.
-    """
-    limited_groups = {
-        member.group_id: member.group
-        for member in members
-        if member.group.allow_addresses
-        or member.group.deny_addresses
-        or member.group.max_active_members
-    }
-    active = {
-        pk for group in limited_groups.values() for pk in rebalance.active_members(group)
-    }
-    return {
-        member.pk
-        for member in members
-        if member.group_id in limited_groups and member.pk not in active
-    }
-
-
-def _write_generations(
-    beats: Sequence[_Beat], members: Mapping[int, ConsumerGroupConsumer]
-) -> None:
-    """Store the generation that each member has applied, in a single UPDATE."""
-    members_at: dict[int, list[int]] = {}
-    for beat in beats:
-        row = members.get(beat.consumer.member_id)
-        if (
-            row is not None
-            and row.consumer_id == beat.consumer.text
-            and row.generation < beat.generation
-        ):
-            members_at.setdefault(min(beat.generation, row.group.generation), []).append(
-                row.pk
-            )
-    # A single UPDATE for all of them: right after many groups were rebalanced, one for each
-    # generation would delay every answer of the batch.
-    if members_at:
-        applied_generation = Case(
-            *(
-                When(pk__in=ids, then=generation)
-                for generation, ids in sorted(members_at.items())
-            )
-        )
-        rows = ConsumerGroupConsumer.objects.filter(
-            pk__in=sorted(pk for ids in members_at.values() for pk in ids)
-        )
-        with transaction.atomic():
-            # A locked row would delay the batch, too; it is left to the next heartbeat of
-            # its member.
-            unlocked_ids = list(
-                rows.select_for_update(skip_locked=True).values_list("pk", flat=True)
-            )
-            rows.filter(pk__in=unlocked_ids, generation__lt=applied_generation).update(
-                generation=applied_generation
-            )
-
-
 def _state_of_beat(
     beat: _Beat, member: ConsumerGroupConsumer | None, states: dict[str, _MemberState]
 ) -> _MemberState:
-    """Return the state for one heartbeat, or one with `gone` if the member expired or was
-    replaced.
-    """
+    """Return the state for a heartbeat; `gone` is set if the member expired or was replaced."""
     if member is None:
         return _MemberState(gone=expired_error())
     if member.consumer_id != beat.consumer.text:
@@ -468,7 +412,6 @@ def _release(
 
 
 def _new_coalescer() -> PacedCoalescer[_Beat, _MemberState]:
-    """Return the coalescer that batches heartbeats."""
     return PacedCoalescer(
         _record,
         every_s=EVERY_S,
@@ -483,12 +426,11 @@ def _new_coalescer() -> PacedCoalescer[_Beat, _MemberState]:
 
 
 def serve() -> None:
-    """Record waiting heartbeats: one pass of the loop (PacedCoalescer.serve)."""
+    """Record waiting heartbeats: a pass of the loop (PacedCoalescer.serve)."""
     _coalescer.serve(SERVE_S)
 
 
 def wake() -> None:
-    """End the wait of the loop, so that it can stop."""
     _coalescer.wake()
 
 

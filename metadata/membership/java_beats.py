@@ -55,7 +55,6 @@ def note_present(members: Iterable[int]) -> None:
 
 
 def require_full_check(members: Iterable[int]) -> None:
-    """Note that the next poll of these members needs a full check."""
     with _lock:
         if len(_to_check) >= MAX_TO_CHECK:
             _to_check.clear()
@@ -63,7 +62,6 @@ def require_full_check(members: Iterable[int]) -> None:
 
 
 def needs_full_check(members: Iterable[int]) -> bool:
-    """Return True if the next poll of any of these members needs a full check."""
     with _lock:
         return not _to_check.isdisjoint(members)
 
@@ -90,33 +88,30 @@ def flush() -> None:
                 )
                 update(statement, java_ids)
             for ids in chunks(sorted(alive), MAX_ROWS):
-                _write_heartbeats({member_id: alive[member_id] for member_id in ids})
+                source = f"{_MEMBERS} JOIN {_BEATS} ON membership_id = id"
+                condition = f"id IN ({placeholders(ids)})"
+                statement = (
+                    f"SELECT {_COLUMNS}, {now_sql()} FROM {source} WHERE {condition}"  # noqa: S608
+                )
+                unchanged = [
+                    pk
+                    for pk, version, polled_at, now in select(statement, ids)
+                    if alive[pk] in (None, version)
+                    and polled_at is not None
+                    and to_utc(polled_at)
+                    > before(to_utc(now), seconds=java_members.SILENT_S)
+                ]
+                if unchanged:
+                    condition = f"membership_id IN ({placeholders(unchanged)})"
+                    statement = (
+                        f"UPDATE {_BEATS} SET last_seen = {now_sql()} WHERE {condition}"  # noqa: S608
+                    )
+                    update(statement, unchanged)
+                contact.recorded()
+                # These are gone, have a newer answer, or stopped polling.
+                require_full_check(set(ids) - set(unchanged))
     except Exception:
         with _lock:
             _alive.update(alive)
             _polled.update(polled)
         raise
-
-
-def _write_heartbeats(members: Mapping[int, int | None]) -> None:
-    """Write the heartbeats of members whose state has not changed.
-
-    Members that are gone, have a newer answer, or stopped polling need a full check.
-    """
-    ids = sorted(members)
-    source = (
-        f"{_MEMBERS} JOIN {_BEATS} ON membership_id = id WHERE id IN ({placeholders(ids)})"
-    )
-    statement = f"SELECT {_COLUMNS}, {now_sql()} FROM {source}"  # noqa: S608
-    unchanged = [
-        pk
-        for pk, version, polled_at, now in select(statement, ids)
-        if members[pk] in (None, version)
-        and polled_at is not None
-        and to_utc(polled_at) > before(to_utc(now), seconds=java_members.SILENT_S)
-    ]
-    if unchanged:
-        condition = f"membership_id IN ({placeholders(unchanged)})"
-        update(f"UPDATE {_BEATS} SET last_seen = {now_sql()} WHERE {condition}", unchanged)  # noqa: S608
-    contact.recorded()
-    require_full_check(members.keys() - set(unchanged))

@@ -20,7 +20,7 @@ from metadata.db.clock import UtcNow, before, database_now, ms
 from metadata.db.consumer_ids import ConsumerId, check
 from metadata.db.transactions import reachable
 from metadata.membership.heartbeats import expired_error
-from metadata.models import ConsumerGroupConsumer
+from metadata.models import ConsumerGroup, ConsumerGroupConsumer
 
 RANDOM_BITS = 20  # low bits of a number; above them is the time in ms since 1970
 # How long a client may take to join its first group: it asks twice and waits 10 s each
@@ -112,10 +112,10 @@ def is_young(java_id: int) -> bool:
 
 
 def link_client(*, consumer: ConsumerId, java_id: int) -> None:
-    """Mark a membership as one of a Java client. Does nothing if it is marked already.
+    """Mark a membership as that of a Java client. Does nothing if it is marked already.
 
     Its versions begin at the time in the client's number. A client that registers again
-    may still hold versions of its former number, and must find the new ones above them.
+    may still hold versions of its former number, and the new versions must be above them.
     """
     forget_client(java_id)
     base = java_id >> RANDOM_BITS
@@ -143,7 +143,18 @@ def memberships_of_client(
         rows = (
             _rows().filter(java_id=java_id).select_related("group").order_by("group__name")
         )
-        members = [_to_member(row) for row in rows]
+        members = [
+            JavaMember(
+                java_id=row.java_id or 0,
+                consumer=check(row.consumer_id),
+                group=row.group.name,
+                version=row.java_version,
+                last_answer=LastAnswer(**(row.java_told or {})),
+                session_timeout_ms=row.group.session_timeout_ms,
+                broadcasts=row.group.mode == ConsumerGroup.Mode.BROADCASTING,
+            )
+            for row in rows
+        ]
     if len(_cache) >= MAX_CLIENTS:
         _cache.clear()
     _cache[java_id] = _CachedMembers(time.monotonic(), tuple(members))
@@ -178,21 +189,17 @@ def heartbeating_members(java_id: int) -> tuple[list[ConsumerId], bool]:
 
 
 def find_consumer(member_id: int) -> ConsumerId | None:
-    """Return the consumer id of a Java client's membership, None if this is none."""
     with reachable():
-        rows = (
+        consumer_id = (
             _rows()
             .filter(pk=member_id, java_id__isnull=False)
             .values_list("consumer_id", flat=True)
+            .first()
         )
-        consumer_id = rows.first()
-    return None if consumer_id is None else check(consumer_id)
+    return consumer_id and check(consumer_id)
 
 
 def find_consumers(member_ids: Collection[int]) -> list[ConsumerId]:
-    """Return the consumer ids of those of the memberships that are of Java clients, with
-    one query.
-    """
     if not member_ids:
         return []
     with reachable():
@@ -250,28 +257,11 @@ def record_answer(*, member: JavaMember, answer: LastAnswer) -> bool:
             consumer_id=member.consumer.text,
             java_version=member.version,
         )
-        return (
-            int(
-                unchanged_row.update(
-                    java_version=member.version + 1, java_told=asdict(answer)
-                )
-            )
-            > 0
+        updated_count: int = unchanged_row.update(
+            java_version=member.version + 1, java_told=asdict(answer)
         )
+        return updated_count > 0
 
 
 def _rows() -> Any:
     return ConsumerGroupConsumer.objects.all()
-
-
-def _to_member(row: ConsumerGroupConsumer) -> JavaMember:
-    columns: Mapping[str, Any] = row.java_told or {}
-    return JavaMember(
-        java_id=row.java_id or 0,
-        consumer=check(row.consumer_id),
-        group=row.group.name,
-        version=row.java_version,
-        last_answer=LastAnswer(**columns),
-        session_timeout_ms=row.group.session_timeout_ms,
-        broadcasts=row.group.mode == row.group.Mode.BROADCASTING,
-    )

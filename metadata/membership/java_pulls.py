@@ -75,9 +75,6 @@ def flush() -> None:
 
 @transactional
 def _write_pulls(noted: Mapping[tuple[int, int], int]) -> None:
-    """Write the time and the end of pulls to the rows of the queues that the members still
-    own.
-    """
     members, queues = {member for member, _ in noted}, {queue for _, queue in noted}
     rows = QueueOffset.objects.filter(owner__in=sorted(members), queue__in=sorted(queues))
     # Locked rows are left to the next flush, so that no rebalance waits for this.

@@ -32,10 +32,9 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
 
 from django.db import transaction
 from django.db.models import F, Value
@@ -55,8 +54,6 @@ from metadata.rules.membership.eligibility import Candidate, eligible_members
 
 log = logging.getLogger(__name__)
 Background = Callable[[int], None]  # group id
-Grants = dict[tuple[int | None, int], list[int]]  # (owner now, member) → queues
-Retargets = dict[tuple[int | None, int | None], list[int]]  # (owner now, target) → queues
 
 LIVE_QUEUES = ("read_write", "read_only")
 _SELECT_PENDING = (
@@ -208,6 +205,7 @@ def rebalance_by_hand(
             rehearsed = _rebalance_group(lock_group(group))
             transaction.set_rollback(True)
         return rehearsed
+
     result = _rebalance_and_audit(group=group, actor=actor)
     _log_moves(group, result)
     return result
@@ -225,8 +223,7 @@ def _rebalance_and_audit(*, group: str, actor: Actor) -> RebalanceResult:
 
 
 def rebalance(group_id: int) -> RebalanceResult:
-    """Assign every queue of a group: grant the free ones, revoke those that move, clear
-    the mark.
+    """Assign every queue of a group: grant free queues, revoke moving queues, clear the mark.
 
     Raises NotFound(group_not_found).
     """
@@ -297,7 +294,18 @@ def _assign_queues(
     Return the moves, and the queues that each member shall have afterwards, by its
     name.
     """
-    rows = list(_read_positions(group))
+    rows = list(
+        QueueOffset.objects.filter(
+            group=group,
+            queue__state__in=LIVE_QUEUES,
+            queue__topic__state="ready",
+            queue__topic__subscriptions__group=group,
+            queue__topic__subscriptions__state="ready",
+        )
+        .select_related("queue__topic")
+        .defer("queue__topic__layout")
+        .order_by("queue_id")
+    )
     members = _read_members(group)
     names = {member.pk: member.identity for member in members}
     targets = assign(
@@ -305,23 +313,44 @@ def _assign_queues(
         queues={row.queue_id: row.queue.topic_id for row in rows},
         current={row.queue_id: row.target_id or row.owner_id for row in rows},
     )
-    grants, retargets = _plan_updates(rows, targets)
+    # Each entry becomes an UPDATE.
+    grants: dict[tuple[int | None, int], list[int]] = {}  # (owner now, member) → queues
+    retargets: dict[tuple[int | None, int | None], list[int]] = {}  # (owner now, target)
+    for row in rows:
+        new_target = targets.get(row.queue_id)
+        if new_target is not None and (
+            # The second case: a leaving queue goes back to its owner, which may have
+            # released it already, so it needs a new epoch.
+            row.owner_id is None or (row.owner_id == new_target != row.target_id)
+        ):
+            grants.setdefault((row.owner_id, new_target), []).append(row.queue_id)
+        elif row.target_id != new_target:
+            retargets.setdefault((row.owner_id, new_target), []).append(row.queue_id)
     group_rows = QueueOffset.objects.filter(group=group)
-    order_columns = _order_columns(group, now)
+    # Members learn of a target from the next generation on.
+    order_columns = {
+        "target_generation": group.generation + 1,
+        "idle_since": Coalesce("idle_since", Value(now)),
+    }
     # The target owns a granted queue at once, under a new epoch.
     for (owner, target), queues in grants.items():
-        granted_rows = group_rows.filter(queue__in=queues, owner=owner)
-        granted_rows.update(
+        group_rows.filter(queue__in=queues, owner=owner).update(
             owner=target, target=target, epoch=F("epoch") + 1, **order_columns
         )
     # The owner of a retargeted queue must release it first.
-    for (owner, new_target), queues in retargets.items():
+    for (owner, next_owner), queues in retargets.items():
         group_rows.filter(queue__in=queues, owner=owner).update(
-            target=new_target, **order_columns
+            target=next_owner, **order_columns
         )
     granted = {queue for queues in grants.values() for queue in queues}
     changed = granted | {queue for queues in retargets.values() for queue in queues}
-    abandoned = _clear_targets(group, [row.pk for row in rows], now)
+    # Queues that are not read any more keep no target.
+    abandoned_rows = group_rows.filter(target__isnull=False).exclude(
+        pk__in=[row.pk for row in rows]
+    )
+    abandoned = list(abandoned_rows.select_related("queue__topic"))
+    if abandoned:
+        abandoned_rows.update(target=None, **order_columns)
     changed |= {row.queue_id for row in abandoned}
     moves = [
         Move(
@@ -350,7 +379,6 @@ def _find_eligible(
     members: Iterable[ConsumerGroupConsumer],
     rows: Iterable[QueueOffset],
 ) -> list[int]:
-    """Return the ids of members that may own queues."""
     queue_counts: dict[int, int] = {}
     for row in rows:
         holder = row.target_id or row.owner_id
@@ -368,71 +396,9 @@ def _find_eligible(
 
 
 def active_members(group: ConsumerGroup) -> frozenset[int]:
-    """Return the ids of members that may own queues; the others stand by."""
     return frozenset(
         _find_eligible(group, _read_members(group), QueueOffset.objects.filter(group=group))
     )
-
-
-def _plan_updates(
-    rows: Iterable[QueueOffset], targets: Mapping[int, int]
-) -> tuple[Grants, Retargets]:
-    """Return the queues to grant and to revoke, by (owner now, target).
-
-    Each entry becomes an UPDATE.
-    """
-    grants: Grants = {}
-    retargets: Retargets = {}
-    for row in rows:
-        target = targets.get(row.queue_id)
-        if target is not None and (
-            # The second case: a leaving queue goes back to its owner, which may have
-            # released it already, so it needs a new epoch.
-            row.owner_id is None or (row.owner_id == target != row.target_id)
-        ):
-            grants.setdefault((row.owner_id, target), []).append(row.queue_id)
-        elif row.target_id != target:
-            retargets.setdefault((row.owner_id, target), []).append(row.queue_id)
-    return grants, retargets
-
-
-def _read_positions(group: ConsumerGroup) -> list[QueueOffset]:
-    """Return the rows of queues to read: topic and subscription ready, queue not retired."""
-    return list(
-        QueueOffset.objects.filter(
-            group=group,
-            queue__state__in=LIVE_QUEUES,
-            queue__topic__state="ready",
-            queue__topic__subscriptions__group=group,
-            queue__topic__subscriptions__state="ready",
-        )
-        .select_related("queue__topic")
-        .defer("queue__topic__layout")
-        .order_by("queue_id")
-    )
-
-
-def _clear_targets(
-    group: ConsumerGroup, readable: list[int], now: datetime
-) -> list[QueueOffset]:
-    """Clear the target of rows of queues that are not read any more. Return these rows."""
-    rows = QueueOffset.objects.filter(group=group, target__isnull=False).exclude(
-        pk__in=readable
-    )
-    abandoned = list(rows.select_related("queue__topic"))
-    if abandoned:
-        rows.update(target=None, **_order_columns(group, now))
-    return abandoned
-
-
-def _order_columns(group: ConsumerGroup, now: datetime) -> dict[str, Any]:
-    """Return the columns that change together with a target: members learn it from the
-    next generation on.
-    """
-    return {
-        "target_generation": group.generation + 1,
-        "idle_since": Coalesce("idle_since", Value(now)),
-    }
 
 
 def hand_over(row: QueueOffset) -> bool:

@@ -85,25 +85,24 @@ def list_rebalances(
         if after is not None:
             rows = rows.filter(pk__lt=after)
         rebalances = list(rows.prefetch_related("moves__queue__topic")[: limit + 1])
-        views = [_to_view(row) for row in rebalances[:limit]]
-    return views, views[-1].id if len(rebalances) > limit else None
-
-
-def _to_view(row: Rebalance) -> RebalanceView:
-    return make_view(
-        RebalanceView,
-        row,
-        moves=tuple(
-            MoveView(
-                queue=move.queue_id,
-                topic=move.queue.topic.name,
-                from_member=move.from_member or None,
-                to_member=move.to_member or None,
-                pause_ms=move.pause_ms,
+        views = [
+            make_view(
+                RebalanceView,
+                row,
+                moves=tuple(
+                    MoveView(
+                        queue=move.queue_id,
+                        topic=move.queue.topic.name,
+                        from_member=move.from_member or None,
+                        to_member=move.to_member or None,
+                        pause_ms=move.pause_ms,
+                    )
+                    for move in row.moves.all()
+                ),
             )
-            for move in row.moves.all()
-        ),
-    )
+            for row in rebalances[:limit]
+        ]
+    return views, views[-1].id if len(rebalances) > limit else None
 
 
 def record_rebalance(
@@ -169,7 +168,6 @@ def write_late_notes() -> None:
 
 @bulkhead.permit("notes")
 def _write_acquisition(acquisition: _Acquisition) -> None:
-    """Record which member serves the queues, and how long each was paused."""
     consumer, epochs = acquisition.consumer, acquisition.epochs
     with reachable():
         # Guarded updates without the lock of the group: a new owner must not wait until a
@@ -199,24 +197,19 @@ def _write_acquisition(acquisition: _Acquisition) -> None:
             for row in acquired
             if row.idle_since
         }
-        _record_pauses(group_id=consumer.group_id, member=member.identity, pauses=pauses)
-
-
-def _record_pauses(*, group_id: int, member: str, pauses: Mapping[int, int]) -> None:
-    """Store the pause in ms of each queue that `member` acquired, in its latest move."""
-    open_moves = RebalanceMove.objects.filter(
-        rebalance__group_id=group_id,
-        queue_id__in=sorted(pauses),
-        to_member=member,
-        pause_ms__isnull=True,
-    )
-    latest = {
-        queue: pk for pk, queue in open_moves.order_by("pk").values_list("pk", "queue_id")
-    }
-    moves = [
-        RebalanceMove(pk=pk, pause_ms=pauses[queue]) for queue, pk in sorted(latest.items())
-    ]
-    RebalanceMove.objects.bulk_update(moves, ["pause_ms"], batch_size=500)
+        # Stored in the latest move of each queue to this member.
+        open_moves = RebalanceMove.objects.filter(
+            rebalance__group_id=consumer.group_id,
+            queue_id__in=sorted(pauses),
+            to_member=member.identity,
+            pause_ms__isnull=True,
+        ).order_by("pk")
+        latest = {queue: pk for pk, queue in open_moves.values_list("pk", "queue_id")}
+        moves = [
+            RebalanceMove(pk=pk, pause_ms=pauses[queue])
+            for queue, pk in sorted(latest.items())
+        ]
+        RebalanceMove.objects.bulk_update(moves, ["pause_ms"], batch_size=500)
 
 
 prune = PruneRule(

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import datetime
 
 from django.db.models import F, Q
 
@@ -122,12 +121,14 @@ def reconcile(
     `ends_after_s` before it ends.
     """
     now = database_now()
+    # The worst come first. If there are too many, the others wait until these have ended.
     limited = dict(list(active.items())[:MAX_ALARMS])
     concerned = (
         Q(ended_at__isnull=True)
         | Q(pending_since__isnull=False)
         | Q(name__in=list(limited))
     )
+    # Locked: raise_alarm() or a user may change the same alarms at this moment.
     rows = {
         row.name: row
         for row in Alarm.objects.select_for_update().filter(concerned, kind=kind)
@@ -153,35 +154,27 @@ def reconcile(
         if name in limited:
             row.detail, row.last_at = limited[name][:1000], now
             row.facts = stored_facts(limited[name])
-        patience_s = begins_after_s if row.ended_at else ends_after_s
-        changed += _apply(row, name in active, patience_s, now)
+        met, pending_since = name in active, row.pending_since
+        decision = alarm_rules.decide(
+            lasts=row.ended_at is None,
+            met=met,
+            pending_for_s=(now - pending_since).total_seconds() if pending_since else None,
+            patience_s=begins_after_s if row.ended_at else ends_after_s,
+        )
+        row.pending_since = (pending_since or now) if decision is Decision.WAIT else None
+        if decision is not Decision.TURN:
+            continue
+        changed += 1
+        if met:
+            row.since_at, row.ended_at, row.times = now, None, row.times + 1
+            # An acknowledgement of the former occurrence does not count for the new one.
+            row.acknowledged_at, row.acknowledged_by = None, ""
+        else:
+            row.ended_at = now
+    # If another process has inserted a row meanwhile, the next check renews that.
     Alarm.objects.bulk_create(new_rows.values(), batch_size=500, ignore_conflicts=True)
     Alarm.objects.bulk_update(rows.values(), FIELDS, batch_size=200)
     return changed
-
-
-def _apply(row: Alarm, met: bool, patience_s: float, now: datetime) -> bool:
-    """Change a row by the result of a check. Return True if the alarm began or ended.
-
-    `met`: the condition is met now. It must last `patience_s` seconds to change the
-    state.
-    """
-    pending_since = row.pending_since
-    decision = alarm_rules.decide(
-        lasts=row.ended_at is None,
-        met=met,
-        pending_for_s=(now - pending_since).total_seconds() if pending_since else None,
-        patience_s=patience_s,
-    )
-    row.pending_since = (pending_since or now) if decision is Decision.WAIT else None
-    if decision is not Decision.TURN:
-        return False
-    if met:
-        row.since_at, row.ended_at, row.times = now, None, row.times + 1
-        row.acknowledged_at, row.acknowledged_by = None, ""
-    else:
-        row.ended_at = now
-    return True
 
 
 @transactional
@@ -199,6 +192,7 @@ def acknowledge(*, kind: str, name: str, actor: Actor) -> None:
         raise NotFound(f"There is no alarm {kind} at {name}.")
     unacknowledged = rows.filter(ended_at__isnull=True, acknowledged_at__isnull=True)
     now = database_now()
+    # The conditions are part of the UPDATE, so only the first of two users acknowledges.
     values = {"acknowledged_at": now, "acknowledged_by": actor.name}
     if not unacknowledged.update(
         **values, **({"ended_at": now} if kind in EVENT_KINDS else {})
@@ -237,9 +231,7 @@ def acknowledge_all(*, chosen: Collection[tuple[str, str]], actor: Actor) -> int
 
 
 def may_manage(actor: Actor, subject: Subject) -> bool:
-    """Return True if the actor has `admin` on everything or `manage` on what an alarm is
-    about.
-    """
+    """Return True if the actor has `admin` on everything, or `manage` on the alarm's subject."""
     if access.may(actor, "admin", "*"):
         return True
     resources = [("group", subject.group), ("topic", subject.topic)]

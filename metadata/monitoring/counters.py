@@ -54,6 +54,7 @@ class Counters:
         self._ahead_s = now_s - monotonic()
 
     def add(self, topic_id: int, group_id: int, count: Count) -> None:
+        # Read once, because another thread may set it at any moment.
         ahead_s = self._ahead_s
         slot = None if ahead_s is None else int(monotonic() + ahead_s) // SLOT_S
         with self._lock:
@@ -63,7 +64,7 @@ class Counters:
                 self.totals[group_id] = pulled + count.messages, handled + count.handled
 
     def take(self) -> dict[Key, Count]:
-        """Return the counts and start again from zero."""
+        # Exchanged, not copied: every send and pull of the process takes this lock.
         with self._lock:
             counts, self._counts = self._counts, {}
         return counts

@@ -54,9 +54,7 @@ class GroupDeadLetters:
 
 @dataclass(frozen=True, slots=True)
 class DeadLetters:
-    """Dead letters of all groups: sums, the groups with the newest ones, and those with
-    unseen ones.
-    """
+    """Dead letters of all groups: sums, and the groups with the newest or unseen letters."""
 
     messages: int
     groups: int
@@ -72,6 +70,7 @@ def record(counts: Mapping[int, Count]) -> int:
     """
     now = database_now()
     DeadLetterCount.objects.exclude(group_ref__in=list(counts)).delete()
+    # Locked and updated in place, so that mark_seen() at the same time is not overwritten.
     rows = {row.group_ref: row for row in DeadLetterCount.objects.select_for_update()}
     for group_id, count in sorted(counts.items()):
         row = rows.get(group_id) or DeadLetterCount(group_ref=group_id)
@@ -84,6 +83,7 @@ def record(counts: Mapping[int, Count]) -> int:
 def list_dead_letters(*, most: int = MAX_NAMED) -> DeadLetters:
     """Return a summary of all dead letters, with at most `most` groups in each list."""
     with reachable():
+        # Counts of groups that were deleted meanwhile stay until the next count.
         names = ConsumerGroup.objects.filter(deleted_at__isnull=True)
         rows = DeadLetterCount.objects.filter(group_ref__in=names.values("pk")).order_by(
             "-newest_at", "-pk"
@@ -95,14 +95,15 @@ def list_dead_letters(*, most: int = MAX_NAMED) -> DeadLetters:
                 "pk", "name"
             )
         )
-        count = rows.count()
-    return DeadLetters(
-        total, count, _to_views(newest, group_names), _to_views(unseen, group_names)
-    )
+        return DeadLetters(
+            total,
+            rows.count(),
+            _to_views(newest, group_names),
+            _to_views(unseen, group_names),
+        )
 
 
 def read_group_count(group_id: int) -> GroupDeadLetters | None:
-    """Return the last counted dead letters of a group, None if it has none."""
     return read_group_counts([group_id]).get(group_id)
 
 

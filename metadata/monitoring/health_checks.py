@@ -5,7 +5,6 @@ removed.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from datetime import datetime
 
 from django.db.models import Max, Q
 
@@ -47,32 +46,26 @@ def find_failed_jobs(every_minutes: dict[str, int]) -> AlarmFindings:
     with reachable():
         since = before(database_now(), seconds=JOB_MEMORY_S)
         ended_runs = JobRun.objects.filter(state__in=("done", "failed"))
+        # A single query for all jobs: their history has many rows.
         latest = (
             ended_runs.order_by()
             .values("name")
             .annotate(last=Max("id"))
             .values_list("last", flat=True)
         )
-        failed_runs = ended_runs.filter(
+        for run in ended_runs.filter(
             pk__in=list(latest), state="failed", started_at__gte=since
-        )
-        for run in failed_runs.order_by("-id"):
-            is_frequent = every_minutes.get(run.name, RARE_MINUTES) < RARE_MINUTES
-            is_so = None if is_frequent and _previous_run_succeeded(run, since) else True
+        ).order_by("-id"):
+            is_so: bool | None = True
+            if every_minutes.get(run.name, RARE_MINUTES) < RARE_MINUTES:
+                # A single failure neither begins nor ends the alarm of a frequent job.
+                earlier = ended_runs.filter(
+                    name=run.name, pk__lt=run.pk, started_at__gte=since
+                )
+                state = earlier.order_by("-id").values_list("state", flat=True).first()
+                is_so = True if state == "failed" else None
             findings.add(run.name, error_text(run.detail[:500]), is_so=is_so)
     return findings
-
-
-def _previous_run_succeeded(run: JobRun, since: datetime) -> bool:
-    """Return True unless the run before `run` failed."""
-    rows = JobRun.objects.filter(name=run.name, pk__lt=run.pk, state__in=("done", "failed"))
-    state = (
-        rows.filter(started_at__gte=since)
-        .order_by("-id")
-        .values_list("state", flat=True)
-        .first()
-    )
-    return state != "failed"
 
 
 def end_alarms_of_removed(*, nodes: Iterable[str], queues: Iterable[str]) -> int:
@@ -83,6 +76,7 @@ def end_alarms_of_removed(*, nodes: Iterable[str], queues: Iterable[str]) -> int
         active = Alarm.objects.filter(ended_at__isnull=True)
         of_nodes = Q(kind__in=("node_low", "node_full")) & ~Q(name__in=list(nodes))
         orphaned = list(active.filter(of_nodes).values_list("pk", flat=True))
+        # Compared here: with the names of all queues the statement would be too long.
         existing = set(queues)
         of_queues = active.filter(kind="not_cleaned").values_list("pk", "name")
         orphaned += [pk for pk, name in of_queues if name not in existing]

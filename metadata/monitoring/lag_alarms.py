@@ -60,6 +60,7 @@ def find_lagging_subscriptions() -> AlarmFindings:
                 is_old and alarm_rules.is_passed(age_s, max_age_s or config.alarm_lag_s),
             )
             detail = alarm_text("behind", messages=lag, minutes=round(age_s / 60))
+            # Without a recent lag an alarm stays as it is.
             findings.add(
                 f"{group}/{topic}",
                 detail,
@@ -115,6 +116,8 @@ def find_subscriptions_without_consumer() -> AlarmFindings:
         group__subscriptions__topic=F("queue__topic"),
     )
     columns = ("group__name", "queue__topic__name", "queue_id", "queue__number")
+    # Paused queues are a list in the row of the subscription, so they are left out here and
+    # not by the statement.
     with reachable():
         unowned_rows = rows.order_by("queue_id").values_list(
             *columns, "group__subscriptions__stopped_queues"

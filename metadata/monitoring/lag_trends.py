@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
@@ -109,16 +109,9 @@ class _GroupData:
 
     @property
     def running(self) -> list[_SubscriptionLag]:
-        """Return the subscriptions that are not paused."""
-        return (
-            []
-            if self.stopped
-            else [
-                subscription
-                for subscription in self.subscriptions
-                if not subscription.stopped
-            ]
-        )
+        if self.stopped:
+            return []
+        return [lag for lag in self.subscriptions if not lag.stopped]
 
 
 def read_group_progress(*, group: str, lags: Mapping[str, Lag]) -> GroupProgress | None:
@@ -138,7 +131,6 @@ def read_group_progress(*, group: str, lags: Mapping[str, Lag]) -> GroupProgress
 
 
 def read_recent_events(*, group_id: int) -> RecentEvents:
-    """Return recent events of a group, in four queries."""
     with reachable():
         since = before(database_now(), seconds=WINDOW_S)
         resets = OffsetMove.objects.filter(group=group_id, at__gte=since, done=True)
@@ -174,17 +166,27 @@ def read_progress_of_groups(
             for group in groups.values()
             for subscription in group.subscriptions
         }
-        sent = _read_sent(topics, since)
+        sent: dict[int, dict[datetime, int]] = defaultdict(dict)
+        sent_samples = Sample.objects.filter(
+            step_s=60, at__gte=since, group_ref=0, topic_ref__in=list(topics)
+        )
+        for topic, at, messages in sent_samples.values_list("topic_ref", "at", "messages"):
+            sent[topic][at] = messages
     for group in groups.values():
-        group.subscriptions = [
-            _with_current_lag(subscription, now, lags)
-            for subscription in group.subscriptions
-        ]
+        for subscription in group.subscriptions:
+            if lags is not None:
+                subscription.lag = lags.get(subscription.topic, Lag(None, None))
+                subscription.at = now
+            elif subscription.at is None or subscription.at < before(now, seconds=STALE_S):
+                subscription.lag = Lag(None, None)
+            # A delayed message is not late, so the delivery delay does not count as age.
+            unread, oldest_ms = subscription.lag
+            if oldest_ms is not None:
+                subscription.lag = Lag(unread, max(0, oldest_ms - subscription.delay_ms))
     return {group_id: _judge_group(group, sent, now) for group_id, group in groups.items()}
 
 
 def _read_groups(group_ids: Collection[int], since: datetime) -> dict[int, _GroupData]:
-    """Read members, last reset, subscriptions and samples of the groups."""
     ids = list(group_ids)
     rows = ConsumerGroup.objects.filter(pk__in=ids)
     groups = {pk: _GroupData(stopped) for pk, stopped in rows.values_list("pk", "stopped")}
@@ -221,45 +223,15 @@ def _read_groups(group_ids: Collection[int], since: datetime) -> dict[int, _Grou
         lag_ms,
         at,
     ) in subscriptions.values_list(*columns):
-        subscription = _SubscriptionLag(
-            topic_id, topic, stopped, 1000 * delay_s, Lag(lag, lag_ms), at
+        groups[group_id].subscriptions.append(
+            _SubscriptionLag(topic_id, topic, stopped, 1000 * delay_s, Lag(lag, lag_ms), at)
         )
-        groups[group_id].subscriptions.append(subscription)
     samples = Sample.objects.filter(step_s=60, at__gte=since, group_ref__in=ids)
     for group_id, topic, at, pulled, handled, lag in samples.values_list(
         "group_ref", "topic_ref", "at", "messages", "handled", "lag"
     ):
         groups[group_id].minutes[at][topic] = _Minute(pulled, handled, lag)
     return groups
-
-
-def _read_sent(topics: Collection[int], since: datetime) -> dict[int, dict[datetime, int]]:
-    """Return the messages sent to each topic in each minute."""
-    sent: dict[int, dict[datetime, int]] = defaultdict(dict)
-    rows = Sample.objects.filter(
-        step_s=60, at__gte=since, group_ref=0, topic_ref__in=list(topics)
-    )
-    for topic, at, messages in rows.values_list("topic_ref", "at", "messages"):
-        sent[topic][at] = messages
-    return sent
-
-
-def _with_current_lag(
-    subscription: _SubscriptionLag, now: datetime, lags: Mapping[str, Lag] | None
-) -> _SubscriptionLag:
-    """Return the subscription with its current lag, or without a lag if that is not known.
-
-    The delivery delay is deducted from the age, because a delayed message is not late.
-    """
-    if lags is not None:
-        subscription = replace(
-            subscription, lag=lags.get(subscription.topic, Lag(None, None)), at=now
-        )
-    elif subscription.at is None or subscription.at < before(now, seconds=STALE_S):
-        subscription = replace(subscription, lag=Lag(None, None))
-    oldest_ms = subscription.lag.oldest_ms
-    ripe_ms = None if oldest_ms is None else max(0, oldest_ms - subscription.delay_ms)
-    return replace(subscription, lag=Lag(subscription.lag.messages, ripe_ms))
 
 
 def _judge_group(group: _GroupData, sent: _SentByMinute, now: datetime) -> GroupProgress:
@@ -270,10 +242,28 @@ def _judge_group(group: _GroupData, sent: _SentByMinute, now: datetime) -> Group
         (subscription.at for subscription in running if subscription.at is not None),
         default=now,
     )
+    # Since the minute before the last began; topics that are paused count, too.
+    pace_since = start_of_step(now, step_s=60) - MINUTE
+    seconds = (now - pace_since).total_seconds()
+    all_topics = {subscription.topic_id for subscription in group.subscriptions}
+    handled = _count_handled_since(group, all_topics, pace_since)
+    pulled = _count_since(
+        [
+            (at, minute.pulled)
+            for at, row in group.minutes.items()
+            for minute in row.values()
+        ],
+        pace_since,
+    )
+    pace = Pace(
+        _count_sent_since(sent, all_topics, pace_since) / seconds,
+        pulled / seconds,
+        None if handled is None else handled / seconds,
+    )
     earlier_at, lag_before = _find_earlier_lag(group, lag_at)
     between_s = (lag_at - earlier_at).total_seconds() if earlier_at else 0.0
     topics = {subscription.topic_id for subscription in running}
-    since = earlier_at or start_of_step(now, step_s=60) - MINUTE
+    since = earlier_at or pace_since
     figures = LagFigures(
         members=group.members,
         paused=group.stopped or (bool(group.subscriptions) and not running),
@@ -286,13 +276,10 @@ def _judge_group(group: _GroupData, sent: _SentByMinute, now: datetime) -> Group
         sent=_count_sent_since(sent, topics, since),
         handled=_count_handled_since(group, topics, since),
     )
-    return GroupProgress(
-        find_trend(figures), _measure_pace(group, sent, now), lag, lag_before, between_s
-    )
+    return GroupProgress(find_trend(figures), pace, lag, lag_before, between_s)
 
 
 def _sum_or_none(values: Collection[int | None]) -> int | None:
-    """Return the sum, None if any of the values is not known."""
     known_values = [value for value in values if value is not None]
     return sum(known_values) if len(known_values) == len(values) else None
 
@@ -347,23 +334,3 @@ def _count_since(minutes: Collection[tuple[datetime, int]], since: datetime) -> 
         for at, count in minutes
     ]
     return math.ceil(sum(shares))
-
-
-def _measure_pace(group: _GroupData, sent: _SentByMinute, now: datetime) -> Pace:
-    """Return the messages per second in all topics, since the minute before the last one
-    began.
-    """
-    since = start_of_step(now, step_s=60) - MINUTE
-    seconds = (now - since).total_seconds()
-    topics = {minute.topic_id for minute in group.subscriptions}
-    sent_now, handled = (
-        _count_sent_since(sent, topics, since),
-        _count_handled_since(group, topics, since),
-    )
-    rows = group.minutes.items()
-    pulled = _count_since(
-        [(at, minute.pulled) for at, row in rows for minute in row.values()], since
-    )
-    return Pace(
-        sent_now / seconds, pulled / seconds, None if handled is None else handled / seconds
-    )

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any
 
 from django.db.models import F, Max, Q
@@ -66,39 +65,25 @@ def write_notifications() -> int:
     mails: list[AlarmMail] = []
     for row in rows:
         if row.ended_at is None:
-            mails += [
-                _new_mail(row, "began", address, now)
-                for address in recipients.of_alarm(row)
-            ]
+            event, addresses = "began", recipients.of_alarm(row)
             row.notified = row.times
         else:
-            mails += [
-                _new_mail(row, "ended", address, now)
-                for address in _notified_addresses(row)
-            ]
+            began = AlarmMail.objects.filter(alarm=row, occurrence=row.times, what="began")
+            # Addresses that were not notified yet of the begin need neither mail.
+            began.filter(sent_at__isnull=True).delete()
+            notified = began.filter(sent_at__isnull=False, error="")
+            event, addresses = "ended", list(notified.values_list("address", flat=True))
             row.notified = row.notified_end = row.times
+        mails += [
+            AlarmMail(
+                alarm=row, occurrence=row.times, what=event, address=address, made_at=now
+            )
+            for address in addresses
+        ]
     # A repeat after a lost answer finds its rows and inserts none (ignore_conflicts).
     AlarmMail.objects.bulk_create(mails, batch_size=500, ignore_conflicts=True)
     Alarm.objects.bulk_update(rows, ("notified", "notified_end"), batch_size=200)
     return len(mails)
-
-
-def _new_mail(alarm: Alarm, event: str, address: str, now: datetime) -> AlarmMail:
-    return AlarmMail(
-        alarm=alarm, occurrence=alarm.times, what=event, address=address, made_at=now
-    )
-
-
-def _notified_addresses(alarm: Alarm) -> list[str]:
-    """Return the addresses that were notified when the alarm began.
-
-    Notifications that were not sent yet are deleted: those addresses need neither mail.
-    """
-    mails = AlarmMail.objects.filter(alarm=alarm, occurrence=alarm.times, what="began")
-    mails.filter(sent_at__isnull=True).delete()
-    return list(
-        mails.filter(sent_at__isnull=False, error="").values_list("address", flat=True)
-    )
 
 
 class _Recipients:
@@ -143,6 +128,7 @@ def pending_notifications() -> dict[str, list[AlarmNotice]]:
         now = database_now()
         rows = AlarmMail.objects.filter(sent_at__isnull=True)
         rows.filter(made_at__lt=before(now, seconds=MAX_WAIT_S)).delete()
+        # What waits for such an address goes into its next mail.
         recent_addresses = AlarmMail.objects.filter(
             sent_at__gt=before(now, seconds=PACE_S)
         ).values("address")
@@ -157,28 +143,27 @@ def pending_notifications() -> dict[str, list[AlarmNotice]]:
             for row in due_rows[:MAX_ROWS]
             if is_allowed_recipient(row.address, config.mail_domains)
         ]
-        return grouped((row.address, _to_notice(row)) for row in allowed_rows)
-
-
-def _to_notice(row: AlarmMail) -> AlarmNotice:
-    alarm = row.alarm
-    ended_at = alarm.ended_at if row.what == "ended" else None
-    since_ms = ms(alarm.since_at or alarm.first_at)
-    ended_at_ms = ms(ended_at) if ended_at else None
-    return AlarmNotice(
-        row.pk,
-        ms(row.made_at),
-        alarm.kind,
-        alarm.name,
-        alarm.detail,
-        alarm.facts,
-        since_ms,
-        ended_at_ms,
-    )
+        return grouped(
+            (
+                row.address,
+                AlarmNotice(
+                    row.pk,
+                    ms(row.made_at),
+                    row.alarm.kind,
+                    row.alarm.name,
+                    row.alarm.detail,
+                    row.alarm.facts,
+                    ms(row.alarm.since_at or row.alarm.first_at),
+                    ms(row.alarm.ended_at)
+                    if row.what == "ended" and row.alarm.ended_at
+                    else None,
+                ),
+            )
+            for row in allowed_rows
+        )
 
 
 def mark_sent(ids: Collection[int]) -> None:
-    """Record that notifications were sent."""
     with reachable():
         rows = AlarmMail.objects.filter(pk__in=list(ids))
         rows.update(sent_at=database_now(), tries=F("tries") + 1, error="")
@@ -210,7 +195,6 @@ class MailState:
 
 
 def read_mail_state() -> MailState:
-    """Return how many notifications wait, the last error, and when one was last sent."""
     with reachable():
         rows = AlarmMail.objects.filter(sent_at__isnull=True)
         error = (

@@ -1,10 +1,10 @@
 """Time series: messages through each topic and group, minute by minute, and the lag of
 groups.
 
-What a group *pulled* was sent to its members, perhaps twice. What it *handled* is what
-its commits moved its positions past, including failures that were handed over and
-messages that a filter left out, but not what a reset, a declared gap or retention
-skipped.
+A group *pulled* the messages that were sent to its members, perhaps twice. It *handled*
+the messages that its commits moved its positions past. These include failures that were
+handed over and messages that a filter left out, but not those that a reset, a declared gap
+or retention skipped.
 
 Every process counts in memory. A loop of each worker adds the counts to the samples of
 the current minute (`flush`), so a worker that is killed loses a few seconds of
@@ -87,12 +87,10 @@ _counters = Counters()
 
 
 def count_sent(*, topic_id: int, messages: int, bytes: int, errors: int = 0) -> None:
-    """Count messages that were sent to a topic."""
     _counters.add(topic_id, 0, Count(messages, bytes, errors))
 
 
 def count_pulled(*, topic_id: int, group_id: int, messages: int, bytes: int) -> None:
-    """Count messages of a topic that a group pulled."""
     _counters.add(topic_id, group_id, Count(messages, bytes))
 
 
@@ -107,7 +105,7 @@ def group_totals() -> dict[int, tuple[int, int]]:
 
 
 def evict_groups(keep: Collection[int]) -> None:
-    """Forget the totals of groups that are not in `keep`."""
+    # Over a copy: other threads add groups meanwhile.
     for group_id in [group for group in group_totals() if group not in keep]:
         _counters.totals.pop(group_id, None)
 
@@ -124,7 +122,7 @@ def flush() -> int:
         return 0
     try:
         _write_counts(counts)
-    # Also when the process is told to stop: counts that were taken must not be lost.
+    # Also for a signal to stop: counts that were taken must not be lost.
     except BaseException:
         _counters.put_back(counts)
         raise
@@ -135,14 +133,29 @@ def flush() -> int:
 def _write_counts(counts: Mapping[Key, Count]) -> None:
     now_s = database_now().timestamp()
     _counters.learn(now_s)
+    latest = int(now_s) // SLOT_S
+    # By (minute, topic, group) and slot, including the sums over all topics.
+    by_minute: dict[tuple[int, int, int], dict[int, Count]] = defaultdict(dict)
+    for (counted_slot, topic, group), count in counts.items():
+        # A count without a slot, or ahead of the database's clock, belongs to this write.
+        slot = latest if counted_slot is None else min(counted_slot, latest)
+        for key in ((topic, group), (ALL_TOPICS, ALL_GROUPS if group else 0)):
+            slots = by_minute[slot // 6, *key]
+            slots[slot] = slots.get(slot, Count()).plus(count)
     # All processes update the sums over all topics. These rows come last, so that the
     # processes wait for each other only there.
-    by_minute = _group_by_minute(counts, latest=int(now_s) // SLOT_S)
     samples = sorted(
         by_minute.items(), key=lambda count: (count[0][1] == ALL_TOPICS, count[0])
     )
-    _create_missing_samples([key for key, _points_by_slot in samples])
+    _create_missing_samples([key for key, _ in samples])
     for (minute, topic, group), slots in samples:
+        handled = {
+            HANDLED_COLUMNS[slot % 6]: count.handled
+            for slot, count in slots.items()
+            if count.handled
+        }
+        if handled:
+            handled["handled"] = sum(handled.values())
         _samples_of(minute, topic, group).update(
             messages=F("messages") + sum(count.messages for count in slots.values()),
             bytes=F("bytes") + sum(count.bytes for count in slots.values()),
@@ -151,40 +164,10 @@ def _write_counts(counts: Mapping[Key, Count]) -> None:
                 SENT_COLUMNS[slot % 6]: F(SENT_COLUMNS[slot % 6]) + count.messages
                 for slot, count in slots.items()
             },
-            **_handled_updates(slots),
+            # A process of an earlier release may have inserted the row with NULL in these
+            # columns.
+            **{column: Coalesce(F(column), 0) + added for column, added in handled.items()},
         )
-
-
-def _handled_updates(slots: Mapping[int, Count]) -> dict[str, Any]:
-    """Return the updates of the handled columns."""
-    handled = {
-        HANDLED_COLUMNS[slot % 6]: count.handled
-        for slot, count in slots.items()
-        if count.handled
-    }
-    # A process of an earlier release may have inserted the row with NULL in these
-    # columns.
-    return {
-        column: Coalesce(F(column), 0) + added
-        for column, added in (
-            {"handled": sum(handled.values())} | handled if handled else {}
-        ).items()
-    }
-
-
-def _group_by_minute(
-    counts: Mapping[Key, Count], *, latest: int
-) -> dict[tuple[int, int, int], dict[int, Count]]:
-    """Return the counts by (minute, topic, group) and slot, including the sums over all
-    topics.
-    """
-    counts_of: dict[tuple[int, int, int], dict[int, Count]] = defaultdict(dict)
-    for (counted_slot, topic, group), count in counts.items():
-        slot = latest if counted_slot is None else min(counted_slot, latest)
-        for key in ((topic, group), (ALL_TOPICS, ALL_GROUPS if group else 0)):
-            slots = counts_of[slot // 6, *key]
-            slots[slot] = slots.get(slot, Count()).plus(count)
-    return counts_of
 
 
 def _minute_start(number: int) -> datetime:
@@ -219,7 +202,6 @@ def _create_missing_samples(keys: Iterable[tuple[int, int, int]]) -> None:
 
 
 def start_of_step(at: datetime, *, step_s: int) -> datetime:
-    """Return the start of the step that contains a time."""
     seconds = int(at.timestamp())
     return datetime.fromtimestamp(seconds - seconds % step_s, tz=UTC)
 
@@ -284,7 +266,8 @@ def read_points(
     of SLOT_S, the series ends where every process has written its counts; with longer
     steps, the last one is not over yet.
     """
-    step = step_s or _choose_step(for_s)
+    coarse_step = 60 if for_s <= 6 * 3600 else 900 if for_s <= 7 * 86_400 else 86_400
+    step = step_s or (SLOT_S if for_s <= LIVE_S else coarse_step)
     row_s = max(step, 60)
     with reachable():
         now = database_now()
@@ -295,14 +278,24 @@ def read_points(
         points = _points_by_slot(rows) if step == SLOT_S else _points_by_minute(rows)
         created_at_ms = _created_at_ms(topic_id, group_id)
         counted_steps = _find_counted_steps(recent, step_ms=1000 * row_s)
+    # Counts of the last seconds may still be in the memory of a process.
+    last = start_of_step(
+        before(now, seconds=WRITE_DELAY_S + SLOT_S) if step == SLOT_S else now, step_s=step
+    )
+    first = start_of_step(before(now, seconds=for_s), step_s=step)
+    count = min(int((last - first).total_seconds()) // step + 1, MAX_POINTS)
     series = []
-    for at, seconds in _list_steps(now, for_s, step):
+    for back in range(count - 1, -1, -1):
+        at = ms(last - timedelta(seconds=step * back))
         point = points.get(at) or Point(
             at, is_known=at - at % (1000 * row_s) in counted_steps
         )
         if at + 1000 * step <= created_at_ms:
             point = Point(at, is_known=False)
-        series.append(replace(point, seconds=seconds))
+        series.append(replace(point, seconds=float(step)))
+    # With longer steps the last is not over yet, so its rates need its true length.
+    if step != SLOT_S:
+        series[-1] = replace(series[-1], seconds=max(1.0, (now - last).total_seconds()))
     return series
 
 
@@ -329,18 +322,6 @@ def first_sample_age_s(
     if first is None:
         return 0.0
     return max(0.0, (ms(now) - max(ms(first), created_at_ms)) / 1000)
-
-
-def _list_steps(now: datetime, for_s: int, step: int) -> list[tuple[int, float]]:
-    """Return the start of each step in ms, and its length in s."""
-    last = start_of_step(
-        before(now, seconds=WRITE_DELAY_S + SLOT_S) if step == SLOT_S else now, step_s=step
-    )
-    first = start_of_step(before(now, seconds=for_s), step_s=step)
-    count = min(int((last - first).total_seconds()) // step + 1, MAX_POINTS)
-    times = [ms(last - timedelta(seconds=step * back)) for back in range(count - 1, -1, -1)]
-    last_length_s = step if step == SLOT_S else max(1.0, (now - last).total_seconds())
-    return [*((at, float(step)) for at in times[:-1]), (times[-1], last_length_s)]
 
 
 def _created_at_ms(topic_id: int | None, group_id: int | None) -> int:
@@ -399,20 +380,12 @@ def pace_of_series(series: Sequence[Point]) -> Pace:
     return Pace(last.sent / SLOT_S, last.pulled / SLOT_S, handled)
 
 
-def _choose_step(for_s: int) -> int:
-    """Return the finest step in s that gives at most a few hundred points."""
-    if for_s <= LIVE_S:
-        return SLOT_S
-    return 60 if for_s <= 6 * 3600 else 900 if for_s <= 7 * 86_400 else 86_400
-
-
 def _filter_samples(
     rows: QuerySet[Sample],
     topic_id: int | None,
     group_id: int | None,
     sent_to: Collection[int],
 ) -> QuerySet[Sample]:
-    """Return the samples of a topic, a group, a group in a topic, or of all."""
     if group_id is not None:
         own_samples = (
             Q(group_ref=group_id)
@@ -426,7 +399,6 @@ def _filter_samples(
 
 
 def _points_by_minute(rows: QuerySet[Sample]) -> dict[int, Point]:
-    """Return a point for each time of the samples: sends and pulls, each summed up."""
     points: dict[int, Point] = {}
     for row in _sum_by_time(rows.filter(group_ref=0), "messages", "bytes", "errors"):
         at, messages, size = ms(row["at"]), row["sum_messages"], row["sum_bytes"]
@@ -444,7 +416,7 @@ def _points_by_slot(rows: QuerySet[Sample]) -> dict[int, Point]:
     """Return a point for each slot of the samples; all slots of a minute have its lag."""
     points: dict[int, Point] = {}
     for row in _sum_by_time(rows.filter(group_ref=0), *SENT_COLUMNS):
-        for at, column, _handled_updates in _slots_of_minute(row["at"]):
+        for at, column, _ in _slots_of_minute(row["at"]):
             points[at] = Point(at, sent=row[f"sum_{column}"])
     for row in _sum_by_time(rows.exclude(group_ref=0), *SENT_COLUMNS, *HANDLED_COLUMNS):
         for at, column, handled_column in _slots_of_minute(row["at"]):

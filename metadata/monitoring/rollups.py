@@ -20,33 +20,31 @@ MAX_STEPS = 200  # per step size in a pass
 
 
 def roll_up() -> int:
-    """Sum finer steps up into coarser ones. Return how many steps were written.
+    """Sum up finer steps into coarser steps. Return how many were written.
 
     A call does a limited number of steps. Repeating it changes nothing.
     """
-    return sum(_roll_up_step(step_s) for step_s in (900, 86_400))
-
-
-def _roll_up_step(step_s: int) -> int:
-    """Roll up to the current step, beginning with the last step that was written."""
-    finer = Sample.objects.filter(step_s=FINER[step_s])
-    with reachable():
-        start = Sample.objects.filter(step_s=step_s).aggregate(at=Max("at"))["at"]
-        start = start or finer.aggregate(at=Min("at"))["at"]
-        now = database_now()
-    if start is None:
-        return 0
-    # The last step is written again, because it was not over when it was written.
-    at, steps = start_of_step(start, step_s=step_s), 0
-    while at <= now and steps < MAX_STEPS:
-        _write_step(at, step_s)
-        at, steps = at + timedelta(seconds=step_s), steps + 1
-    return steps
+    written_steps = 0
+    # The finer step first, because the coarser step sums it up.
+    for step_s in (900, 86_400):
+        finer = Sample.objects.filter(step_s=FINER[step_s])
+        with reachable():
+            start = Sample.objects.filter(step_s=step_s).aggregate(at=Max("at"))["at"]
+            start = start or finer.aggregate(at=Min("at"))["at"]
+            now = database_now()
+        if start is None:
+            continue
+        # The last step is written again, because it was not over when it was written.
+        at, steps = start_of_step(start, step_s=step_s), 0
+        while at <= now and steps < MAX_STEPS:
+            _write_step(at, step_s)
+            at, steps = at + timedelta(seconds=step_s), steps + 1
+        written_steps += steps
+    return written_steps
 
 
 @transactional
 def _write_step(at: datetime, step_s: int) -> None:
-    """Replace the rows of a coarse step."""
     within = {"at__gte": at, "at__lt": at + timedelta(seconds=step_s)}
     rows = Sample.objects.filter(step_s=FINER[step_s], **within).order_by(
         "topic_ref", "group_ref"
@@ -76,5 +74,4 @@ _RULES = [
 
 
 def prune() -> int:
-    """Delete rows that are older than the retention of their step. Return how many."""
     return sum(rule() for rule in _RULES)

@@ -92,6 +92,7 @@ def parse_subject(kind: str, name: str) -> Subject:
     first, _slash, second = name.partition("/")
     if kind in ("lag", "no_consumer", "unread_dropped"):
         return Subject(group=first, topic=second)
+    # Alarms of queues are named topic/number, but users manage the topic.
     if kind in ("not_cleaned", "corrupt"):
         return Subject(topic=first)
     if kind == "dead_growing":

@@ -89,9 +89,12 @@ def translate_detail(
     '7 unread messages'
     """
     text = TEXTS.get(facts["text"]) if facts else None
+    # Written by a release that stored no facts, or by a later release with another text.
     if facts is None or text is None:
         return detail
     values = {name: _to_text(value, translate) for name, value in facts["values"].items()}
+    # The English text is the key of its translation, so it is translated before the values
+    # are put in.
     return translate(text) % values
 
 

@@ -17,7 +17,16 @@ from typing import Any
 
 from metadata.errors import FieldError, Invalid
 from metadata.rules.groups.delivery import parse_tags
-from metadata.rules.setting_types import Choice, Headers, Kind, Setting, Tags, Text, Whole
+from metadata.rules.setting_types import (
+    Choice,
+    Headers,
+    Kind,
+    Setting,
+    Tags,
+    Text,
+    Whole,
+    read_settings,
+)
 from metadata.rules.settings import DELIVERY, GROUP, TOPIC, check_settings
 from metadata.rules.topics.names import check_name
 
@@ -33,10 +42,10 @@ NAME = Text(100)
 
 @dataclass(frozen=True)
 class Part:
-    """A list of the document. `words` are the fields of its entries that are no settings."""
+    """A list of the document. `fields` are the fields of its entries that are no settings."""
 
     kind: str
-    words: Mapping[str, Kind]
+    fields: Mapping[str, Kind]
     settings: Mapping[str, Setting]
     defaults: Mapping[str, Any] = field(default_factory=dict)
 
@@ -62,27 +71,25 @@ PARTS = {
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A topic, group or subscription of a document, at `place`, such as `topics[3]`.
+    """A topic, group or subscription of a document, at `path`, such as `topics[3]`.
 
-    `words` are its fields that are no settings; `defaulted` names those that the
+    `fields` are its fields that are no settings; `defaulted` names those that the
     document leaves out.
     """
 
     kind: str
-    place: str
-    words: Mapping[str, Any]
+    path: str
+    fields: Mapping[str, Any]
     settings: Mapping[str, Any]
     defaulted: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
         """The name of the topic or group; for a subscription `group/topic`."""
-        return entry_name(self.words)
-
-
-def entry_name(words: Mapping[str, Any]) -> str:
-    """Return the name of an entry with these fields."""
-    return str(words["name"]) if "name" in words else f"{words['group']}/{words['topic']}"
+        fields = self.fields
+        return (
+            fields["name"] if "name" in fields else f"{fields['group']}/{fields['topic']}"
+        )
 
 
 def comparison_key(name: str) -> str:
@@ -103,7 +110,16 @@ def parse_document(document: Any) -> list[Entry]:
     """
     if not isinstance(document, Mapping):
         raise Invalid(f"The document must be a JSON object, not {type(document).__name__}.")
-    _check_version(document)
+    # Before all else: another version may have other parts.
+    if "version" not in document:
+        raise Invalid.field(
+            "version", f"is missing; documents of an export have it, now {VERSION}"
+        )
+    version = document["version"]
+    # True == 1, so a bool needs a check of its own.
+    if version != VERSION or isinstance(version, bool):
+        remedy = f"this release reads {VERSION}, so export the document again with this one"
+        raise Invalid.field("version", f"is {str(version)[:50]}; {remedy}")
     errors: list[FieldError] = [
         FieldError(
             str(name)[:100],
@@ -115,31 +131,24 @@ def parse_document(document: Any) -> list[Entry]:
     entries: list[Entry] = []
     for name, part in PARTS.items():
         entries += _parse_entries(document.get(name, []), name, part, errors)
-    errors += _find_duplicates(entries)
+    paths: dict[tuple[str, str], str] = {}
+    for entry in entries:
+        earlier = paths.setdefault((entry.kind, comparison_key(entry.name)), entry.path)
+        if earlier != entry.path:
+            message = f"{entry.name} stands at {earlier}, too; capitals make no other name"
+            errors.append(FieldError(entry.path, message))
     if errors:
         raise invalid_document(errors)
     return entries
 
 
 def invalid_document(errors: list[FieldError]) -> Invalid:
-    """Return the error for a document, with its first MAX_ERRORS errors."""
     listed = errors[:MAX_ERRORS]
     rest = f"; and {len(errors) - MAX_ERRORS} more" if len(errors) > MAX_ERRORS else ""
     return Invalid(
         "; ".join(f"{error.field}: {error.message}" for error in listed) + rest,
         errors=listed,
     )
-
-
-def _check_version(document: Mapping[str, Any]) -> None:
-    if "version" not in document:
-        raise Invalid.field(
-            "version", f"is missing; documents of an export have it, now {VERSION}"
-        )
-    version = document["version"]
-    if version != VERSION or isinstance(version, bool):
-        remedy = f"this release reads {VERSION}, so export the document again with this one"
-        raise Invalid.field("version", f"is {str(version)[:50]}; {remedy}")
 
 
 def _parse_entries(
@@ -150,72 +159,60 @@ def _parse_entries(
         errors.append(FieldError(name, f"must be a list, not {type(items).__name__}"))
         return
     for number, item in enumerate(items):
-        place = f"{name}[{number}]"
+        path = f"{name}[{number}]"
         if not isinstance(item, Mapping):
-            errors.append(
-                FieldError(place, f"must be an object, not {type(item).__name__}")
-            )
+            errors.append(FieldError(path, f"must be an object, not {type(item).__name__}"))
             continue
-        words = {
-            **part.defaults,
-            **{word: item[word] for word in part.words if word in item},
-        }
-        settings = {word: value for word, value in item.items() if word not in part.words}
-        if problems := list(_find_problems(part, words, settings)):
+        fields = {key: item[key] for key in part.fields if key in item}
+        fields = {**part.defaults, **fields}
+        settings = {key: value for key, value in item.items() if key not in part.fields}
+        if problems := list(_find_problems(part, fields, settings)):
             errors += [
-                FieldError(f"{place}.{problem.field}", problem.message)
+                FieldError(f"{path}.{problem.field}", problem.message)
                 for problem in problems
             ]
         else:
-            defaulted = tuple(word for word in part.defaults if word not in item)
-            yield Entry(part.kind, place, words, settings, defaulted)
+            defaulted = tuple(key for key in part.defaults if key not in item)
+            yield Entry(part.kind, path, fields, settings, defaulted)
 
 
 def _find_problems(
-    part: Part, words: Mapping[str, Any], settings: Mapping[str, Any]
+    part: Part, fields: Mapping[str, Any], settings: Mapping[str, Any]
 ) -> Iterator[FieldError]:
     """Yield an error for each wrong field or setting of an entry."""
-    for word, kind in part.words.items():
-        if word not in words:
-            yield FieldError(word, "is missing")
-        elif (problem := kind.problem(words[word])) is not None:
-            yield FieldError(word, problem)
+    for key, kind in part.fields.items():
+        if key not in fields:
+            yield FieldError(key, "is missing")
+        elif (problem := kind.problem(fields[key])) is not None:
+            yield FieldError(key, problem)
         elif kind is NAME:
+            # `group` and `topic` of a subscription name objects of that kind.
             try:
-                check_name(part.kind if word == "name" else word, words[word], field=word)
+                check_name(part.kind if key == "name" else key, fields[key], field=key)
             except Invalid as error:
                 yield from error.errors
     try:
         check_settings(
-            part.settings, {str(word)[:100]: value for word, value in settings.items()}
+            # An unknown name is repeated in the error, so it is shortened.
+            part.settings,
+            {str(key)[:100]: value for key, value in settings.items()},
         )
     except Invalid as error:
         yield from error.errors
-
-
-def _find_duplicates(entries: list[Entry]) -> Iterator[FieldError]:
-    """Yield an error for each entry whose name an earlier entry has."""
-    places: dict[tuple[str, str], str] = {}
-    for entry in entries:
-        earlier = places.setdefault((entry.kind, comparison_key(entry.name)), entry.place)
-        if earlier != entry.place:
-            message = f"{entry.name} stands at {earlier}, too; capitals make no other name"
-            yield FieldError(entry.place, message)
 
 
 def write_settings(settings: Mapping[str, Setting], row: object) -> dict[str, Any]:
     """Return the settings of a row, or of any object with these attributes, as a document
     has them.
     """
-    values = {name: getattr(row, name) for name in settings}
     return {
         name: None if value is None else settings[name].kind.written(value)
-        for name, value in values.items()
+        for name, value in read_settings(settings, row).items()
     }
 
 
 def is_same_value(setting: Setting | None, left: Any, right: Any) -> bool:
-    """Return True if two values of a setting, as a document has them, mean the same."""
+    # The order of tags and values, and the spelling of a separator, mean nothing.
     if setting is not None and isinstance(setting.kind, Tags):
         return parse_tags(left) == parse_tags(right)
     if setting is not None and isinstance(setting.kind, Headers):

@@ -65,12 +65,10 @@ TOO_OLD = "%(version)s is too old. %(oldest)s is required, or a later version."
 
 
 def too_old_message(version: str) -> str:
-    """Return the error text for a version that is too old."""
     return TOO_OLD % {"version": version, "oldest": oldest_versions()}
 
 
 def oldest_versions() -> str:
-    """Return the oldest supported versions as text."""
     return " or ".join(
         f"{kind} {'.'.join(map(str, numbers)).removesuffix('.0')}"
         for kind, numbers in OLDEST.items()
@@ -91,6 +89,7 @@ def is_maintained(version: str, *, now: tuple[int, int]) -> bool:
     """
     kind, numbers = parse_version(version)
     series = LONG_TERM[kind]
+    # A series between two long-term series ended with its successor.
     if numbers[:2] not in series:
         return numbers[:2] > max(series)
     end = series[numbers[:2]]

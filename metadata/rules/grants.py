@@ -28,7 +28,6 @@ class Grant:
     optional: bool = False
 
     def named(self, flavour: str) -> str:
-        """Return the name of the right in `mysql` or `mariadb`."""
         return self.mysql if flavour == "mysql" and self.mysql else self.right
 
     @property
@@ -116,6 +115,7 @@ def grant_statements(
     """
     account = f"'{username}'@'{host}'"
     statements = []
+    # A right without a name is not needed by this flavour.
     needed = [grant for grant in grants if grant.named(flavour)]
     for (everywhere, _), rights in grouped(
         ((grant.everywhere, grant.optional), grant) for grant in needed

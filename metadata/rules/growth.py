@@ -10,8 +10,6 @@ MIN_SPAN_MS = DAY_MS // 4  # growth within less than six hours would be noise
 
 
 class Size(NamedTuple):
-    """A size that was measured at a time in ms."""
-
     at_ms: int
     bytes: int
 

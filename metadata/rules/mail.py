@@ -33,6 +33,7 @@ def parse_server(url: str) -> MailServer:
     ('mail.example.org', 587, 'ops', 'a@b', 'starttls')
     """
     parts = urlsplit(url)
+    # urlsplit() checks the port only when it is read.
     try:
         port = parts.port or PORTS.get(parts.scheme, 0)
     except ValueError:
@@ -84,7 +85,8 @@ def is_address(text: str) -> bool:
     """
     user, _at, domain = text.partition("@")
     has_valid_parts = all(
-        part and set(part) <= ALLOWED[index] for index, part in enumerate((user, domain))
+        text and set(text) <= allowed
+        for text, allowed in zip((user, domain), ALLOWED, strict=True)
     )
     return (
         has_valid_parts

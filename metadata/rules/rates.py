@@ -56,6 +56,7 @@ def share_of_limit(*, mine: float, others: float, processes: int) -> float:
     """
     if processes <= 1:
         return 1.0
+    # Without any demand, every process may begin with an even share.
     if mine + others <= 0:
         return 1 / processes
     return RESERVE / processes + (1 - RESERVE) * mine / (mine + others)

@@ -43,17 +43,17 @@ class Kind:
 
 @dataclass(frozen=True)
 class Text(Kind):
-    """A text of at most `most` characters; `check` raises ValueError for other
+    """A text of at most `maximum` characters; `check` raises ValueError for other
     restrictions.
     """
 
-    most: int
+    maximum: int
     check: Check | None = None
     lines: bool = False  # may have several lines
 
     def problem(self, value: Any) -> str | None:
-        if not isinstance(value, str) or len(value) > self.most:
-            return f"must be a text of at most {self.most} characters"
+        if not isinstance(value, str) or len(value) > self.maximum:
+            return f"must be a text of at most {self.maximum} characters"
         try:
             if self.check is not None:
                 self.check(value)
@@ -62,7 +62,7 @@ class Text(Kind):
         return None
 
     def range(self) -> str:
-        return f"at most {self.most} characters"
+        return f"at most {self.maximum} characters"
 
 
 @dataclass(frozen=True)
@@ -79,10 +79,10 @@ class Tags(Text):
 class Headers(Kind):
     """A header filter: pairs of a name and its values, written as an object of lists.
 
-    `most`: bytes of all names and values together.
+    `maximum`: bytes of all names and values together.
     """
 
-    most: int
+    maximum: int
     names: int
     values: int
 
@@ -95,15 +95,15 @@ class Headers(Kind):
         if problem := next(filter(None, problems), None):
             return problem
         texts = [text for name, values in value.items() for text in (name, *values)]
+        # JSON may contain lone surrogates, which UTF-8 cannot encode.
         size = sum(len(text.encode(errors="replace")) for text in texts)
         return (
             None
-            if size <= self.most
-            else f"has {size} bytes; at most {self.most} are allowed"
+            if size <= self.maximum
+            else f"has {size} bytes; at most {self.maximum} are allowed"
         )
 
     def _header_problem(self, name: Any, values: Any) -> str | None:
-        """Return the problem with a header and its values, None if there is none."""
         if not isinstance(name, str) or not name or "=" in name or _UNWRITABLE.search(name):
             return (
                 f"{str(name)[:50]!r} is no name of a header: it has no equals sign, and "
@@ -127,7 +127,7 @@ class Headers(Kind):
     def range(self) -> str:
         return (
             f"at most {self.names} names with 1 to {self.values} values each, "
-            f"{self.most} bytes in all"
+            f"{self.maximum} bytes in all"
         )
 
     def written(self, value: Iterable[tuple[str, Iterable[str]]]) -> dict[str, list[str]]:
@@ -136,46 +136,50 @@ class Headers(Kind):
 
 @dataclass(frozen=True)
 class Whole(Kind):
-    """A whole number from `least` to `most`, or null if `null` is set."""
+    """A whole number from `minimum` to `maximum`, or null if `null` is set."""
 
-    least: int
-    most: int
+    minimum: int
+    maximum: int
     unit: str = ""
 
     def problem(self, value: Any) -> str | None:
         if value is None and self.null:
             return None
+        # bool is a subclass of int, but `true` is no number.
         is_valid = (
             isinstance(value, int)
             and not isinstance(value, bool)
-            and self.least <= value <= self.most
+            and self.minimum <= value <= self.maximum
         )
         return None if is_valid else f"must be a whole number from {self.range()}"
 
     def range(self) -> str:
-        return f"{self.least} to {self.most}{' or null' if self.null else ''}"
+        return f"{self.minimum} to {self.maximum}{' or null' if self.null else ''}"
 
 
 @dataclass(frozen=True)
 class Choice(Kind):
-    """One of several words, each with its meaning."""
+    """One of several words, mapped to their meanings."""
 
-    words: Mapping[str, str]
+    meanings: Mapping[str, str]
 
     def problem(self, value: Any) -> str | None:
-        return None if value in [*self.words] else f"must be one of {', '.join(self.words)}"
+        # A list, because a value from a document may be unhashable.
+        return (
+            None
+            if value in [*self.meanings]
+            else f"must be one of {', '.join(self.meanings)}"
+        )
 
     def range(self) -> str:
         return "; ".join(
             f"`{word}`: {meaning}" if meaning else word
-            for word, meaning in self.words.items()
+            for word, meaning in self.meanings.items()
         )
 
 
 @dataclass(frozen=True)
 class Flag(Kind):
-    """True or false."""
-
     def problem(self, value: Any) -> str | None:
         return None if isinstance(value, bool) else "must be true or false"
 
@@ -189,7 +193,7 @@ class Numbers(Kind):
     them.
     """
 
-    most: int
+    maximum: int
     unit: str = ""
     ids: bool = False
 
@@ -197,7 +201,7 @@ class Numbers(Kind):
         is_valid = isinstance(value, list) and all(
             isinstance(number, int)
             and not isinstance(number, bool)
-            and 0 <= number <= self.most
+            and 0 <= number <= self.maximum
             for number in value
         )
         if self.ids:
@@ -215,7 +219,8 @@ class Numbers(Kind):
     def range(self) -> str:
         if self.ids:
             return "different ids"
-        return f"1 to 100 whole numbers{self.unit and f' of {self.unit}'}, each up to {self.most}"
+        of_unit = f" of {self.unit}" if self.unit else ""
+        return f"1 to 100 whole numbers{of_unit}, each up to {self.maximum}"
 
     def written(self, value: Iterable[int]) -> list[int]:
         return list(value)
@@ -235,7 +240,6 @@ class Setting:
 
 
 def setting(default: Any, kind: Kind, label: str, help: str = "") -> Any:
-    """Declare a setting as a field of a dataclass."""
     return field(default=default, metadata={"kind": kind, "label": label, "help": help})
 
 
@@ -244,6 +248,7 @@ def declared_settings(owner: type) -> dict[str, Setting]:
     bases.
     """
     fields = {field_info.name: field_info for field_info in dataclasses.fields(owner)}
+    # dataclasses.fields() would have the settings of the bases first.
     names = [name for base in owner.__mro__ for name in get_annotations(base)]
     return {
         name: Setting(name, default=fields[name].default, **fields[name].metadata)
@@ -252,5 +257,4 @@ def declared_settings(owner: type) -> dict[str, Setting]:
 
 
 def read_settings(settings: Iterable[str], row: object) -> dict[str, Any]:
-    """Return the values of settings in a row, or in any object with these attributes."""
     return {name: getattr(row, name) for name in settings}

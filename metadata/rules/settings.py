@@ -54,8 +54,6 @@ def check_emails(value: str) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class OwnerSettings:
-    """Owners of a topic or group."""
-
     owners: str = setting(
         "",
         Text(1000),
@@ -92,8 +90,6 @@ class RateSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class TopicSettings(RateSettings, OwnerSettings):
-    """Settings of a topic."""
-
     retention_days: int = setting(
         7, Whole(1, DAYS, "days"), "Retention", "Time to keep messages, read or not."
     )
@@ -190,8 +186,6 @@ class ShareSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class GroupSettings(ShareSettings, LimitSettings, OwnerSettings):
-    """Settings of a consumer group."""
-
     stopped: bool = setting(False, Flag(), "Paused", "Nothing is delivered to the group.")
     session_timeout_ms: int = setting(
         15_000,
@@ -215,8 +209,6 @@ class GroupSettings(ShareSettings, LimitSettings, OwnerSettings):
 
 @dataclass(frozen=True, kw_only=True)
 class PauseSettings:
-    """Pauses of a subscription."""
-
     stopped: bool = setting(
         False, Flag(), "Paused", "The topic is not delivered to the group."
     )
@@ -230,8 +222,6 @@ class PauseSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class NodeSettings:
-    """Settings of a node."""
-
     state: str = setting(
         "read_write",
         Choice(
@@ -306,7 +296,6 @@ def check_settings(fields: Fields, values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _find_problem(fields: Fields, name: str, value: Any) -> str | None:
-    """Return the problem with a value, None if there is none."""
     if name not in fields:
         return f"is not a setting here; there are {', '.join(fields)}"
     field = fields[name]

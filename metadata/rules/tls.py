@@ -148,6 +148,7 @@ def check_driver(mode: str, host: str, library: str, environ: Container[str]) ->
         return
     if _NO_VERIFY_VARIABLE in environ:
         raise Refused(f"{_NO_VERIFY_VARIABLE} is set")
+    # An unknown version counts as one that does not compare host names.
     numbers = re.match(r"(\d+)\.(\d+)", library)
     version = (int(numbers[1]), int(numbers[2])) if numbers else (3, 4)
     if host in _NOT_COMPARED and (3, 4) <= version < (8, 0):
@@ -208,6 +209,7 @@ def parse_query(query: str) -> Tls:
     """
     if not query:
         return Tls()
+    # Repeated names would be lost in the dictionary, so the pairs are counted as well.
     pairs = parse_qsl(query, keep_blank_values=True)
     values = dict(pairs)
     mode, ca = values.pop("tls", ""), values.pop("ca", "")
@@ -241,6 +243,7 @@ def classify_error(number: object, message: str, *, ca: str) -> str:
     if number not in _TLS_ERROR_NUMBERS:
         return ""
     key = next((key for sign, key in _ERROR_SIGNS if sign in message), "tls_no_handshake")
+    # Without a CA file the CAs of the machine were used, so another remedy applies.
     return "tls_system_ca" if not ca and key in ("tls_unknown_ca", "tls_no_ca") else key
 
 

@@ -89,7 +89,7 @@ def _describe_corruption(cause: Cause, _group: str, _manages: bool) -> CauseText
 
 @_describes("paused")
 def _describe_pause(cause: Cause, group: str, manages: bool) -> CauseText:
-    lag = int(cause.words["lag"] or 0)
+    lag = int(cause.figures["lag"] or 0)
     text = ngettext(
         "%s message waits until it is resumed.",
         "%s messages wait until it is resumed.",
@@ -126,7 +126,7 @@ def _describe_paused_queues(cause: Cause, _group: str, _manages: bool) -> CauseT
 
 @_describes("no_members")
 def _describe_no_members(cause: Cause, group: str, _manages: bool) -> CauseText:
-    lag = int(cause.words["lag"] or 0)
+    lag = int(cause.figures["lag"] or 0)
     text = ngettext(
         "No consumer is in the group, and %s message waits. Start one:",
         "No consumer is in the group, and %s messages wait. Start one:",
@@ -140,7 +140,7 @@ def _describe_no_members(cause: Cause, group: str, _manages: bool) -> CauseText:
 
 @_describes("standing_by")
 def _describe_standby(cause: Cause, group: str, manages: bool) -> CauseText:
-    members = int(cause.words["members"] or 0)
+    members = int(cause.figures["members"] or 0)
     text = ngettext(
         "%d member is connected, but the limits of the group let none read.",
         "%d members are connected, but the limits of the group let none read.",
@@ -203,7 +203,7 @@ def _describe_hanging_handlers(cause: Cause, _group: str, _manages: bool) -> Cau
         "restarted again and again."
     )
     return CauseText(
-        _("Nothing is handled"), text % format_rate(_float(cause.words["pulled"])), "bad"
+        _("Nothing is handled"), text % format_rate(_float(cause.figures["pulled"])), "bad"
     )
 
 
@@ -215,10 +215,10 @@ def _describe_long_handler(cause: Cause, _group: str, _manages: bool) -> CauseTe
         "message, and at what the handler waits for."
     )
     values = {
-        "member": cause.words["member"],
+        "member": cause.figures["member"],
         "queue": _queue_names(cause),
-        "offset": format_count(cause.words["offset"]),
-        "time": format_duration(round(_float(cause.words["running_ms"]) or 0)),
+        "offset": format_count(cause.figures["offset"]),
+        "time": format_duration(round(_float(cause.figures["running_ms"]) or 0)),
     }
     return CauseText(_("A handler runs for very long"), text % values)
 
@@ -238,8 +238,8 @@ def _describe_hot_key(cause: Cause, _group: str, _manages: bool) -> CauseText:
         "finer keys."
     )
     values = {
-        "share": _percent(cause.words["share"]),
-        "of_keys": _percent(cause.words["of_keys"]),
+        "share": _percent(cause.figures["share"]),
+        "of_keys": _percent(cause.figures["of_keys"]),
         "queue": queue,
         "key": key,
     }
@@ -254,9 +254,9 @@ def _describe_hot_queue(cause: Cause, _group: str, _manages: bool) -> CauseText:
         "and at the keys of the messages."
     )
     values = {
-        "share": _percent(cause.words["share"]),
+        "share": _percent(cause.figures["share"]),
         "queue": _queue_names(cause),
-        "owner": cause.words["owner"] or _("nobody"),
+        "owner": cause.figures["owner"] or _("nobody"),
     }
     return CauseText(_("One queue has most messages"), text % values)
 
@@ -266,7 +266,7 @@ def _describe_failures(cause: Cause, group: str, manages: bool) -> CauseText:
     text = _(
         "Dead letters of the last hour: %(dead)s. Retries that wait to be read: %(retries)s."
     )
-    counts = {name: format_count(cause.words[name]) for name in ("dead", "retries")}
+    counts = {name: format_count(cause.figures[name]) for name in ("dead", "retries")}
     link = _link_for_managers(group, _("Retries and dead letters"), "failures", manages)
     return CauseText(_("Many messages fail"), text % counts, link=link)
 
@@ -279,7 +279,9 @@ def _describe_rebalances(cause: Cause, group: str, _manages: bool) -> CauseText:
     )
     link = Link(_("Rebalances"), f"{page_url('rebalances')}?q={group}&of=group")
     return CauseText(
-        _("Members come and go"), text % format_count(cause.words["rebalances"]), link=link
+        _("Members come and go"),
+        text % format_count(cause.figures["rebalances"]),
+        link=link,
     )
 
 
@@ -298,16 +300,16 @@ def _describe_reset(cause: Cause, group: str, _manages: bool) -> CauseText:
 
 @_describes("slow_handler")
 def _describe_slow_handler(cause: Cause, group: str, manages: bool) -> CauseText:
-    rates = {name: format_rate(_float(cause.words[name])) for name in ("handled", "sent")}
+    rates = {name: format_rate(_float(cause.figures[name])) for name in ("handled", "sent")}
     sentences = [
         _("%(sent)s messages/s are sent, and the members handle %(handled)s/s.") % rates
     ]
-    if cause.words["message_ms"]:
+    if cause.figures["message_ms"]:
         sentences.append(
             _("A message takes a thread about %s.")
-            % format_duration(round(float(cause.words["message_ms"])))
+            % format_duration(round(float(cause.figures["message_ms"])))
         )
-    if cause.words["has_room"]:
+    if cause.figures["has_room"]:
         sentences.append(
             _("Start more members, give them more threads, or make the handler faster.")
         )
@@ -324,7 +326,7 @@ def _describe_slow_handler(cause: Cause, group: str, manages: bool) -> CauseText
 
 @_describes("more_was_sent")
 def _describe_catching_up(cause: Cause, _group: str, _manages: bool) -> CauseText:
-    rates = {name: format_rate(_float(cause.words[name])) for name in ("handled", "sent")}
+    rates = {name: format_rate(_float(cause.figures[name])) for name in ("handled", "sent")}
     text = (
         _(
             "The members handle %(handled)s messages/s and %(sent)s/s are sent, so the lag shrinks."

@@ -126,13 +126,13 @@ def form_field(setting: Setting) -> forms.Field:
     match kind:
         case Whole():
             return forms.IntegerField(
-                min_value=kind.least,
-                max_value=kind.most,
+                min_value=kind.minimum,
+                max_value=kind.maximum,
                 required=not kind.null,
                 **options,
             )
         case Choice():
-            choices = [(word, lazy(meaning)) for word, meaning in kind.words.items()]
+            choices = [(word, lazy(meaning)) for word, meaning in kind.meanings.items()]
             return forms.ChoiceField(choices=choices, **options)
         case Flag():
             return forms.BooleanField(required=False, **options)
@@ -147,13 +147,13 @@ def form_field(setting: Setting) -> forms.Field:
             help_text = format_lazy("{} {}", options["help_text"], HEADER_LINES)
             return HeadersField(
                 required=False,
-                max_length=2 * kind.most,
+                max_length=2 * kind.maximum,
                 **{**options, "initial": "", "help_text": help_text},
             )
         case Text():
             widget = forms.Textarea(attrs={"rows": 3}) if kind.lines else None
             return forms.CharField(
-                required=False, max_length=kind.most, widget=widget, **options
+                required=False, max_length=kind.maximum, widget=widget, **options
             )
     raise TypeError(kind)
 
@@ -198,7 +198,7 @@ def _setting_fact(setting: Setting, value: Any) -> Fact:
     if value in (None, ""):
         return Fact(setting_label(setting), _(kind.null) if kind.null else None)
     if isinstance(kind, Choice):
-        return Fact(lazy(setting.label), _(kind.words[value]))
+        return Fact(lazy(setting.label), _(kind.meanings[value]))
     if isinstance(kind, Flag):
         return Fact(lazy(setting.label), _("yes") if value else _("no"))
     if isinstance(kind, Whole):

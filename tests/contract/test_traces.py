@@ -31,9 +31,9 @@ TRACE = {"queue": 1, "offset": 0, "outcome": "handled", "ago_ms": 1_000, "took_m
 
 @pytest.fixture(autouse=True)
 def nothing_waits(metadata_db: None) -> Iterator[None]:
-    handling_traces._buffer.take()
+    handling_traces._pending.clear()
     yield
-    handling_traces._buffer.take()
+    handling_traces._pending.clear()
 
 
 @pytest.fixture

@@ -286,7 +286,7 @@ def test_an_instance_that_stood_by_never_takes_an_epoch_twice(queues: list[int])
 def test_places_of_many_instances_are_made_in_one_subscription(queues: list[int]) -> None:
     """More than one transaction may hold."""
     group_id = groups.describe(name="news", actor=ME).id
-    names = [str(number) for number in range(reader_sql._INSTANCES_EACH + 5)]
+    names = [str(number) for number in range(reader_sql._INSTANCES_PER_TRANSACTION + 5)]
     with node_pools.node_of(queues[0]).writing() as session:
         whose = {"group_id": group_id, "queues": queues, "instances": names}
         for _ in range(2):

@@ -137,15 +137,15 @@ def test_several_causes_are_named_together_the_surest_first() -> None:
 
 def test_a_slow_handler_is_told_how_long_a_message_takes_and_if_members_help() -> None:
     (few,) = find_causes(SLOW)
-    assert few.words["message_ms"] == 400.0 and few.words["has_room"] == "yes"
+    assert few.figures["message_ms"] == 400.0 and few.figures["has_room"] == "yes"
     (full,) = find_causes(replace(SLOW, queues=queues(500, 480), threads=None))
-    assert full.words["message_ms"] is None and full.words["has_room"] == ""
+    assert full.figures["message_ms"] is None and full.figures["has_room"] == ""
 
 
 def test_retries_are_not_taken_for_a_hot_queue() -> None:
     retry = ReadQueue("orders", 7, 900, "m1", is_retry=True)
     (one,) = find_causes(replace(SLOW, queues=[*queues(3, 4), retry]))
-    assert one.kind == "failing" and one.words["retries"] == 900
+    assert one.kind == "failing" and one.figures["retries"] == 900
 
 
 def test_who_is_silent_but_holds_nothing_unread_is_no_cause() -> None:

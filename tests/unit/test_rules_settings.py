@@ -102,4 +102,4 @@ def test_models_agree_with_the_declaration(
         assert column.get_default() == default, name
         assert column.null == (one.default is None), name
         if isinstance(one.kind, Text) and isinstance(column, models.CharField):
-            assert column.max_length == one.kind.most, name
+            assert column.max_length == one.kind.maximum, name

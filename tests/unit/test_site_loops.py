@@ -86,7 +86,7 @@ def test_the_watcher_of_heads_ends_at_once_although_nobody_waits_for_a_head() ->
 
     def run_once() -> None:
         looking.set()
-        board.somebody_within(LIMIT_S)
+        board.has_waiter_within(LIMIT_S)
 
     loops = LoopThreads([Loop("heads", 3600.0, run_once)])
     loops.start()

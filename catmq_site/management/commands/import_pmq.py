@@ -208,7 +208,7 @@ def count_steps(plan: Plan, kind: str, outcome: str) -> int:
 
 
 def describe_entry(step: Step) -> str:
-    fields = step.entry.words
+    fields = step.entry.fields
     return (
         f"{fields['queues']} queues" if "queues" in fields else str(fields.get("mode", ""))
     )

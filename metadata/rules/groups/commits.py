@@ -54,5 +54,6 @@ def commit_intervals(samples: Iterable[PositionSample]) -> list[CommitInterval]:
                 CommitInterval(reached, sample.committed, previous_ms, sample.told_ms)
             )
             reached = sample.committed
+        # Higher offsets were not committed yet when this sample was requested.
         previous_ms = sample.asked_ms
     return intervals

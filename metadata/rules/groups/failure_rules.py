@@ -38,6 +38,7 @@ def copy_id(
     >>> one.hex()[:13], one == copy_id(attempt=2, **where)
     ('0000000000017', False)
     """
+    # Without the time of the failure and the member: these differ between two reports.
     numbers = (subscription, queue, offset, attempt, reset_count)
     content = b"copy" + b"".join(number.to_bytes(8, "big") for number in numbers)
     return as_uuid7(stored_at_ms, hashlib.sha256(content).digest())

@@ -45,7 +45,6 @@ EVERYTHING = MessageFilter()
 
 
 def header_filter(values_by_name: Mapping[str, Iterable[str]]) -> Headers:
-    """Return a header filter from a mapping of names to values."""
     return tuple((name, tuple(values)) for name, values in values_by_name.items())
 
 

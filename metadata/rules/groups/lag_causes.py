@@ -128,13 +128,11 @@ class GroupFacts:
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """A cause; `about` names queues, topics or members, `words` has the figures for its
-    text.
-    """
+    """A cause; `about` names queues, topics or members, `figures` are the values in its text."""
 
     kind: Kind
     about: Sequence[str | int] = ()
-    words: Mapping[str, float | str | None] = field(default_factory=dict)
+    figures: Mapping[str, float | str | None] = field(default_factory=dict)
 
 
 def find_causes(facts: GroupFacts) -> list[Cause]:
@@ -145,35 +143,36 @@ def find_causes(facts: GroupFacts) -> list[Cause]:
     >>> find_causes(GroupFacts("keeps_up", [ReadQueue("orders", 1, 3, "m1")], [Reader("m1")]))
     []
     """
-    causes = [*_find_broken_queues(facts), *_find_pauses(facts)]
+    causes = []
+    if unavailable := [queue.id for queue in facts.queues if queue.lag is None]:
+        causes.append(Cause("away", unavailable))
+    if corrupt := [queue.id for queue in facts.queues if queue.corrupt and queue.lag]:
+        causes.append(Cause("corrupt", corrupt))
+    causes += _find_pauses(facts)
     if facts.stopped:
         return causes
     # Otherwise a hand-over or a late heartbeat would look like a cause.
     if facts.trend not in READ_STATES:
         causes += _find_missing_readers(facts)
+    # What follows is less certain, so it counts only if nothing else explains the lag.
     if not facts.waiting or facts.trend not in LAGGING_STATES or causes:
         return causes
     long_handlers = list(_find_long_handler(facts))
     if facts.trend == "stalled":
-        return long_handlers or list(_explain_stall(facts))
+        if long_handlers:
+            return long_handlers
+        if not facts.pulled_per_s:
+            return [Cause("no_pulls")]
+        if facts.ordered:
+            return [Cause("blocked_in_order")]
+        return [Cause("nothing_finished", figures={"pulled": facts.pulled_per_s})]
     return long_handlers + (list(_find_slowdowns(facts)) or list(_compare_rates(facts)))
 
 
-def _find_broken_queues(facts: GroupFacts) -> Iterator[Cause]:
-    """Yield queues whose node is unavailable, and corrupt queues."""
-    unavailable = [queue.id for queue in facts.queues if queue.lag is None]
-    if unavailable:
-        yield Cause("away", unavailable)
-    corrupt = [queue.id for queue in facts.queues if queue.corrupt and queue.lag]
-    if corrupt:
-        yield Cause("corrupt", corrupt)
-
-
 def _find_pauses(facts: GroupFacts) -> Iterator[Cause]:
-    """Yield pauses that unread messages wait for."""
     if facts.stopped:
         if facts.lag:
-            yield Cause("paused", words={"lag": facts.lag})
+            yield Cause("paused", figures={"lag": facts.lag})
         return
     topics = [
         name
@@ -192,18 +191,26 @@ def _find_pauses(facts: GroupFacts) -> Iterator[Cause]:
 
 
 def _find_missing_readers(facts: GroupFacts) -> Iterator[Cause]:
-    """Yield why queues are not read."""
     waiting = facts.waiting
     if not waiting:
         return
     if not facts.members:
-        yield Cause("no_members", words={"lag": facts.lag})
+        yield Cause("no_members", figures={"lag": facts.lag})
         return
     if not any(member.active for member in facts.members):
-        yield Cause("standing_by", words={"members": len(facts.members)})
+        yield Cause("standing_by", figures={"members": len(facts.members)})
         return
-    silent = _find_silent_members(facts)
+    owners = {queue.owner for queue in waiting}
+    # Silent for half of the session timeout. In a share group every member may lease any
+    # message; elsewhere only owners of queues with unread messages count.
+    silent = [
+        member.name
+        for member in facts.members
+        if (member.silent_ms or 0) > facts.session_timeout_ms / 2
+        and (facts.mode != "clustering" or member.name in owners)
+    ]
     unowned = [queue.id for queue in waiting if queue.owner is None]
+    # A silent member explains queues without an owner: they are free when it expires.
     if facts.mode == "clustering" and unowned and not silent:
         yield Cause("no_owner", unowned)
     if silent:
@@ -213,50 +220,21 @@ def _find_missing_readers(facts: GroupFacts) -> Iterator[Cause]:
         yield Cause("unfinished_leases", full_queues)
 
 
-def _find_silent_members(facts: GroupFacts) -> list[str]:
-    """Return the names of members that were silent for half of the session timeout.
-
-    Except in share groups, only owners of queues with unread messages count.
-    """
-    owners = {member.owner for member in facts.waiting}
-    any_owner = facts.mode != "clustering"
-    return [
-        member.name
-        for member in facts.members
-        if (member.silent_ms or 0) > facts.session_timeout_ms / 2
-        and (any_owner or member.name in owners)
-    ]
-
-
 def _find_long_handler(facts: GroupFacts) -> Iterator[Cause]:
-    """Yield the handler call that takes the longest, if that is long."""
-    handlers = [
-        (entry.slowest, entry.name) for entry in facts.members if entry.slowest is not None
-    ]
+    handlers = [(m.slowest, m.name) for m in facts.members if m.slowest is not None]
     handler, member = max(
         handlers, key=lambda entry: entry[0].running_ms, default=(None, "")
     )
     if handler is not None and handler.running_ms >= LONG_MS:
-        words: dict[str, float | str | None] = {
+        figures: dict[str, float | str | None] = {
             "offset": handler.offset,
             "member": member,
             "running_ms": handler.running_ms,
         }
-        yield Cause("long_handler", [handler.queue], words)
-
-
-def _explain_stall(facts: GroupFacts) -> Iterator[Cause]:
-    """Yield why members finish no message."""
-    if not facts.pulled_per_s:
-        yield Cause("no_pulls")
-    elif facts.ordered:
-        yield Cause("blocked_in_order")
-    else:
-        yield Cause("nothing_finished", words={"pulled": facts.pulled_per_s})
+        yield Cause("long_handler", [handler.queue], figures)
 
 
 def _find_slowdowns(facts: GroupFacts) -> Iterator[Cause]:
-    """Yield what slows members down."""
     # With too little data, all messages may be in the same queue by chance.
     hot_queue = None if facts.trend == "too_little_data" else find_hot_queue(facts)
     if hot_queue is not None:
@@ -265,16 +243,16 @@ def _find_slowdowns(facts: GroupFacts) -> Iterator[Cause]:
             for queue in facts.waiting
             if queue.topic == hot_queue.topic and not queue.is_retry
         )
-        words = {"share": (hot_queue.lag or 0) / topic_lag, "owner": hot_queue.owner}
+        figures = {"share": (hot_queue.lag or 0) / topic_lag, "owner": hot_queue.owner}
         key, times = (Counter(facts.keys).most_common(1) or [(None, 0)])[0]
         if key is not None and times >= HOT_KEY * len(facts.keys):
             yield Cause(
                 "hot_key",
                 [hot_queue.id, key],
-                {**words, "of_keys": times / len(facts.keys)},
+                {**figures, "of_keys": times / len(facts.keys)},
             )
         else:
-            yield Cause("hot_queue", [hot_queue.id], words)
+            yield Cause("hot_queue", [hot_queue.id], figures)
     retries = sum(queue.lag or 0 for queue in facts.waiting if queue.is_retry)
     # If no message is handled now, none fails now: those died earlier in the hour.
     many_died = (
@@ -283,9 +261,9 @@ def _find_slowdowns(facts: GroupFacts) -> Iterator[Cause]:
         and facts.dead_last_hour > FAILING * (facts.handled_per_s or 0) * HOUR_S
     )
     if many_died or retries > FAILING * facts.lag:
-        yield Cause("failing", words={"dead": facts.dead_last_hour, "retries": retries})
+        yield Cause("failing", figures={"dead": facts.dead_last_hour, "retries": retries})
     if facts.rebalances >= MANY_REBALANCES:
-        yield Cause("rebalancing", words={"rebalances": facts.rebalances})
+        yield Cause("rebalancing", figures={"rebalances": facts.rebalances})
     if facts.reset_by:
         yield Cause("reset", [facts.reset_by])
 
@@ -297,31 +275,30 @@ def find_hot_queue(facts: GroupFacts) -> ReadQueue | None:
     candidates = [queue for queue in facts.waiting if not queue.is_retry]
     if not candidates or facts.mode == "broadcasting":
         return None
+    # Compared within its topic only, because topics differ in their rates.
     longest = max(candidates, key=lambda queue: queue.lag or 0)
     topic_queues = [
         queue
         for queue in facts.queues
         if queue.topic == longest.topic and not queue.is_retry
     ]
-    topic_lag = sum(queue.lag or 0 for queue in topic_queues)
     is_hot = len(topic_queues) > 1 and (longest.lag or 0) >= max(
-        HOT_MIN_MESSAGES, HOT * topic_lag
+        HOT_MIN_MESSAGES, HOT * sum(queue.lag or 0 for queue in topic_queues)
     )
     return longest if is_hot else None
 
 
 def _compare_rates(facts: GroupFacts) -> Iterator[Cause]:
-    """Yield that members handle less than is sent, or did so for a while."""
     if facts.trend == "catches_up":
         yield Cause(
             "more_was_sent",
-            words={"handled": facts.handled_per_s, "sent": facts.sent_per_s},
+            figures={"handled": facts.handled_per_s, "sent": facts.sent_per_s},
         )
     if facts.trend not in ("falls_behind", "steady") or not facts.handled_per_s:
         return
     active_members = sum(member.active for member in facts.members)
     queue_count = sum(not queue.is_retry for queue in facts.queues)
-    words: dict[str, float | str | None] = {
+    figures: dict[str, float | str | None] = {
         "handled": facts.handled_per_s,
         "sent": facts.sent_per_s,
         "members": active_members,
@@ -332,4 +309,4 @@ def _compare_rates(facts: GroupFacts) -> Iterator[Cause]:
         else None,
         "has_room": "yes" if facts.mode == "share" or active_members < queue_count else "",
     }
-    yield Cause("slow_handler", words=words)
+    yield Cause("slow_handler", figures=figures)

@@ -84,29 +84,23 @@ def find_trend(figures: LagFigures) -> LagTrend:
     ... ).state
     'steady'
     """
-    state = _state_without_trend(figures)
-    if state is not None or figures.lag is None:
-        return LagTrend(state or "unknown")
+    if figures.paused:
+        return LagTrend("paused")
+    if not figures.members:
+        return LagTrend("no_members")
+    if figures.lag is None:
+        return LagTrend("unknown")
+    if not figures.lag:
+        return LagTrend("keeps_up" if figures.sent or figures.handled else "nothing_sent")
+    # These wait only for the next commit.
+    if figures.oldest_ms is not None and figures.oldest_ms < FRESH_MS:
+        return LagTrend("keeps_up")
     if figures.lag_before is None or figures.between_s < MIN_SPAN_S:
         return LagTrend("too_little_data")
     # Messages were waiting at the start of the window, and none was handled.
     if figures.handled == 0 and figures.lag_before > 0:
         return LagTrend("stalled")
     return _trend(figures, grown=figures.lag - figures.lag_before)
-
-
-def _state_without_trend(figures: LagFigures) -> TrendState | None:
-    """Return the state if it does not depend on the change of the lag, else None."""
-    if figures.paused:
-        return "paused"
-    if not figures.members:
-        return "no_members"
-    if figures.lag is None:
-        return "unknown"
-    if not figures.lag:
-        return "keeps_up" if figures.sent or figures.handled else "nothing_sent"
-    is_recent = figures.oldest_ms is not None and figures.oldest_ms < FRESH_MS
-    return "keeps_up" if is_recent else None
 
 
 def _trend(figures: LagFigures, *, grown: int) -> LagTrend:

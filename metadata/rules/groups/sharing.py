@@ -38,7 +38,6 @@ class Grant(NamedTuple):
 
     @property
     def text(self) -> str:
-        """The text that identifies the lease to clients."""
         return ".".join(map(_base36, self))
 
     @classmethod
@@ -47,7 +46,8 @@ class Grant(NamedTuple):
         match = _GRANT_PATTERN.fullmatch(text)
         if match is None:
             return None
-        grant = cls(*(int(part, 36) for part in match.groups()))
+        grant = cls(*(int(digits, 36) for digits in match.groups()))
+        # A forged text could name a run that no statement or bit field can hold.
         return (
             grant
             if max(grant) <= _MAX_NUMBER and 0 < grant.end - grant.first <= MAX_RUN_MESSAGES
@@ -97,7 +97,6 @@ def must_lease_alone(delivery: int, *, max_deliveries: int) -> bool:
 
 
 def is_exhausted(deliveries: int, *, max_deliveries: int) -> bool:
-    """Return True if a message has had the maximum number of deliveries."""
     return bool(max_deliveries) and deliveries >= max_deliveries
 
 
@@ -194,7 +193,4 @@ def lowest_unfinished(
 
 
 def lease_lost_error(deliveries: int) -> str:
-    """Return the error of a message that is dead because none of its leases brought a
-    result.
-    """
     return f"LeaseLost: {deliveries} leases ended without a result"

@@ -11,9 +11,6 @@ Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
 def parse_networks(texts: Sequence[str]) -> tuple[Network, ...]:
-    """Parse networks such as 10.0.0.0/8; a single address is a network, too. Raises
-    ValueError.
-    """
     return tuple(ipaddress.ip_network(text) for text in texts)
 
 

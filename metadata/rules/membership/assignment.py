@@ -71,8 +71,20 @@ def assign(
     result: dict[int, int] = {}
     for topic, ids in by_topic.items():
         base = len(ids) // len(order)
-        quota = {member: base + (topic in extras[member]) for member in order}
-        result.update(_deal_topic(ids, quota, current))
+        remaining = {member: base + (topic in extras[member]) for member in order}
+        # A member keeps the queues that it holds, up to its quota.
+        for queue in ids:
+            holder = current.get(queue)
+            if holder is not None and remaining.get(holder, 0) > 0:
+                remaining[holder] -= 1
+                result[queue] = holder
+        for queue in ids:
+            if queue not in result:
+                member = max(
+                    remaining, key=lambda candidate: (remaining[candidate], -candidate)
+                )
+                remaining[member] -= 1
+                result[queue] = member
     return dict(sorted(result.items()))
 
 
@@ -93,8 +105,19 @@ def _choose_extras(
         for member in ranked[: len(ids) % len(order)]:
             extras[member].add(topic)
     # Move extras until no member has two more than another.
-    while _level_extras(order, extras, wants):
-        pass
+    while True:
+        poor = min(order, key=lambda member: (len(extras[member]), member))
+        rich = max(order, key=lambda member: (len(extras[member]), -member))
+        if len(extras[rich]) - len(extras[poor]) < 2:
+            break
+        # Prefer a topic that the receiver wants and the giver does not, then the lowest id.
+        costs = {
+            topic: (rich in wants[topic]) - (poor in wants[topic])
+            for topic in extras[rich] - extras[poor]
+        }
+        _, moved_topic = min((cost, topic) for topic, cost in costs.items())
+        extras[rich].remove(moved_topic)
+        extras[poor].add(moved_topic)
     wanted_topics = {
         member: {topic for topic, fans in wants.items() if member in fans}
         for member in order
@@ -108,27 +131,6 @@ def _choose_extras(
         if not cycle:
             break
     return extras
-
-
-def _level_extras(
-    order: list[int], extras: dict[int, set[int]], wants: Mapping[int, set[int]]
-) -> bool:
-    """Move an extra from the member with most extras to the member with fewest.
-
-    Return False if they differ by at most one.
-    """
-    poor = min(order, key=lambda member: (len(extras[member]), member))
-    rich = max(order, key=lambda member: (len(extras[member]), -member))
-    if len(extras[rich]) - len(extras[poor]) < 2:
-        return False
-    # Prefer a topic that the receiver wants and the giver does not.
-    topic = min(
-        extras[rich] - extras[poor],
-        key=lambda one: ((rich in wants[one]) - (poor in wants[one]), one),
-    )
-    extras[rich].remove(topic)
-    extras[poor].add(topic)
-    return True
 
 
 def _find_improving_cycle(
@@ -167,7 +169,20 @@ def _find_improving_cycle(
         if changed_member is None:
             return []
     # A change in the last round proves that there is a cycle.
-    return _trace_cycle(changed_member, came_from)
+    member = changed_member
+    assert member is not None  # noqa: S101 - the last round changed it
+    # After as many steps as there are members, the walk is inside the cycle.
+    for _ in range(len(came_from)):
+        member = came_from[member][0]
+    start, cycle = member, []
+    while True:
+        giver, passed_topic = came_from[member]
+        # The closing of a chain passes no extra.
+        if passed_topic is not None:
+            cycle.append((giver, member, passed_topic))
+        member = giver
+        if member == start:
+            return cycle
 
 
 def _find_best_transfer(
@@ -193,43 +208,3 @@ def _find_best_transfer(
         if best is None or gain > best[0]:
             best = (gain, topic)
     return best
-
-
-def _trace_cycle(
-    member: int | None, came_from: Mapping[int, tuple[int, int | None]]
-) -> list[tuple[int, int, int]]:
-    """Return the cycle that is reached by going back from `member`."""
-    assert member is not None  # noqa: S101 - the last round changed it
-    # After as many steps as there are members, the walk is inside the cycle.
-    for _ in range(len(came_from)):
-        member = came_from[member][0]
-    start, cycle = member, []
-    while True:
-        giver, topic = came_from[member]
-        if topic is not None:
-            cycle.append((giver, member, topic))
-        member = giver
-        if member == start:
-            return cycle
-
-
-def _deal_topic(
-    ids: list[int], quota: dict[int, int], current: Mapping[int, int | None]
-) -> dict[int, int]:
-    """Return the member of each queue of a topic, by quota.
-
-    A member keeps the queues that it holds, up to its quota.
-    """
-    remaining = dict(quota)
-    dealt: dict[int, int] = {}
-    for queue in ids:
-        member = current.get(queue)
-        if member is not None and remaining.get(member, 0) > 0:
-            remaining[member] -= 1
-            dealt[queue] = member
-    unassigned = [queue for queue in ids if queue not in dealt]
-    for queue in unassigned:
-        member = max(remaining, key=lambda one: (remaining[one], -one))
-        remaining[member] -= 1
-        dealt[queue] = member
-    return dealt

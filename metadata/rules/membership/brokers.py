@@ -23,8 +23,6 @@ ALIVE_S = 10.0
 
 
 class Claim(StrEnum):
-    """Decision on a claim to the name of a broker."""
-
     TAKE = "take"
     REPLACED = "replaced"  # the claimant had the name until another life took it
     TAKEN = "taken"  # by a live broker with another URL
@@ -59,6 +57,7 @@ def is_broker_url(url: str) -> bool:
     """Return True if clients can use the URL: host, optional port and path, nothing else."""
     if not re.fullmatch(r"https?://[!-~]{1,490}", url) or set(url) & set("@?#\\"):
         return False
+    # urlsplit() and its `port` raise for brackets and numbers that are no host and port.
     try:
         parts = urlsplit(url)
         return bool(parts.hostname) and parts.port != 0 and not parts.netloc.endswith(":")

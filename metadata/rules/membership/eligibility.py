@@ -50,6 +50,7 @@ def eligible_members(
         if not is_within(candidate.address, denied)
         and (not allowed or is_within(candidate.address, allowed))
     ]
+    # Holders of queues first, so that a new limit moves as few queues as possible.
     ranked = sorted(
         permitted, key=lambda candidate: (candidate.queues == 0, candidate.member)
     )

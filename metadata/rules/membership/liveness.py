@@ -52,26 +52,24 @@ class Watch:
 
 def observe(watch: Watch | None, reading: ClockReading) -> Watch:
     """Return the watch after another reading; None stands for no former reading."""
-    if watch is None or _had_outage(watch.look, reading):
-        return Watch(reading, reading.monotonic_s)
-    return Watch(reading, watch.steady_since_s)
+    if watch is not None:
+        last = watch.look
+        waited_s = reading.monotonic_s - last.monotonic_s
+        passed_s = (reading.now - last.now).total_seconds()
+        # Another server may lack the heartbeats of the last moments (failover).
+        if (
+            reading.server == last.server
+            and waited_s <= MAX_BLIND_S
+            and abs(passed_s - waited_s) <= MAX_CLOCK_STEP_S
+        ):
+            return Watch(reading, watch.steady_since_s)
+    # The start of the process, or an outage.
+    return Watch(reading, reading.monotonic_s)
 
 
 def after_promise(watch: Watch, *, promised_at_s: float) -> Watch:
     """Return the watch after a promise at that time: silence before it proves nothing."""
     return Watch(watch.look, max(watch.steady_since_s, promised_at_s))
-
-
-def _had_outage(last: ClockReading, reading: ClockReading) -> bool:
-    """Return True if there was an outage between two readings."""
-    waited_s = reading.monotonic_s - last.monotonic_s
-    passed_s = (reading.now - last.now).total_seconds()
-    # Another server may lack the heartbeats of the last moments (failover).
-    return (
-        reading.server != last.server
-        or waited_s > MAX_BLIND_S
-        or abs(passed_s - waited_s) > MAX_CLOCK_STEP_S
-    )
 
 
 def may_expire(watch: Watch, *, session_timeout_ms: int) -> bool:

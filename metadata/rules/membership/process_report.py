@@ -54,6 +54,7 @@ def unpack(text: str) -> ProcessReport | None:
     """
     if not text:
         return None
+    # Fields that this release does not know are ignored, so a member may be newer.
     values = json.loads(text)
     try:
         slowest = values["slowest"]

@@ -53,4 +53,5 @@ def partition_size(
     target = min(max(target, minimum, SMALLEST), MAX_GROWTH * last)
     if count >= CROWDED:
         target = max(target, MAX_GROWTH * last)
+    # Two significant digits, so that the bounds of partitions are readable.
     return int(min(max(float(f"{target:.1e}"), SMALLEST), LARGEST))

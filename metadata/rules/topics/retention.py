@@ -34,6 +34,7 @@ def keep_from_by_size(spans: Sequence[Span], *, most: int, whole: bool) -> int:
     """
     keep_from, remaining = spans[-1].end, most
     for span in reversed(spans):
+        # The messages of a span count as equally large.
         if span.bytes > remaining:
             fitting = int((span.end - span.first) * remaining / span.bytes)
             keep_from = keep_from if whole else span.end - fitting

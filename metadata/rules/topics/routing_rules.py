@@ -12,7 +12,6 @@ from metadata.rules.topics.slots import slot_of
 
 
 def queue_for_key(key: str, layout: Sequence[int]) -> int:
-    """Return the queue that serves the slot of a key."""
     return layout[slot_of(key)]
 
 

@@ -95,9 +95,8 @@ def _slot_quotas(
     ranked = sorted(
         sharing, key=lambda queue: (sharing[queue] <= base, queue in closed_slots, queue)
     )
-    return quota | {queue: base + (place < extras) for place, queue in enumerate(ranked)}
+    return quota | {queue: base + (rank < extras) for rank, queue in enumerate(ranked)}
 
 
 def moved_slots(before: Sequence[int], after: Sequence[int]) -> list[int]:
-    """Return the slots whose queue differs between two layouts."""
     return [slot for slot, queue in enumerate(before) if after[slot] != queue]

@@ -100,7 +100,7 @@ class Import(Create):
                 _("The import is refused while there are conflicts. Nothing was done.")
             )
         columns: Columns[Step] = [
-            Column(_("Place"), lambda row: code(row.entry.place)),
+            Column(_("Place"), lambda row: code(row.entry.path)),
             Column(_("Kind"), lambda row: text(KIND_LABELS[row.entry.kind])),
             Column(_("Name"), lambda row: text(row.entry.name)),
             Column(_("Result"), lambda row: badge(*OUTCOME_LABELS[row.outcome])),
