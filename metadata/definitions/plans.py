@@ -75,6 +75,7 @@ class Plan:
         """Raise Conflict(already_exists) if the plan has conflicts, Unavailable if it has
         objects that are just being created or deleted.
         """
+        # Conflicts first, because they remain when the import is repeated.
         if conflicts := [step.error for step in self.steps_with("conflict")]:
             error = invalid_document(conflicts)
             raise Conflict(

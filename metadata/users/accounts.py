@@ -79,6 +79,7 @@ def owner_names(text: str) -> list[str]:
 def list_users(*, actor: Actor) -> list[UserView]:
     access.require(actor, "admin", "*", what="user")
     with reachable():
+        # Read at once, not with a query for each account.
         rights = dict(UserRights.objects.values_list("name", "rights"))
         return [
             _view(row, rights.get(row.get_username(), {}))
