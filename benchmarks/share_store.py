@@ -55,14 +55,14 @@ class Member:
         )  # fmt: skip
         snapshot.refresh()
         self.id = consumer_ids.check(told.consumer_id)
-        self.group = leasing.group_of(self.id)
+        self.group = leasing.find_group(self.id)
 
     def lease(self, messages: int = RUN) -> list[Any]:
         """Runs of so many messages; [] if there are none."""
         from messagestore.shares import leasing
 
-        wanted = leasing.Wanted(topics=(), max_messages=messages, max_bytes=1 << 20)
-        return leasing.lease(consumer=self.id, wanted=wanted).runs
+        wanted = leasing.MessageRequest(topics=(), max_messages=messages, max_bytes=1 << 20)
+        return leasing.lease(consumer=self.id, request=wanted).runs
 
     def report(self, *reports: Any) -> list[str]:
         """The states of reports."""
@@ -79,9 +79,9 @@ class Member:
 
 
 def _done(leased: Any, **report: Any) -> Any:
-    from messagestore.shares.finishing import Done
+    from messagestore.shares.finishing import GrantReport
 
-    return Done(leased.run.queue, leased.run.first, leased.run.grant.text, **report)
+    return GrantReport(leased.run.queue, leased.run.first, leased.run.grant.text, **report)
 
 
 def lease_and_finish(setting: Setting, worker: int) -> Callable[[], int]:
@@ -296,12 +296,14 @@ def _transactions(*, shared: bool) -> Iterator[None]:
     """Leases in shared transactions, or each in its own."""
     from messagestore.shares import taking
 
-    real = taking._together
-    taking._together = real if shared else lambda part, *, alone: real(part, alone=True)
+    real = taking._lease_together
+    taking._lease_together = (
+        real if shared else lambda part, *, alone: real(part, alone=True)
+    )
     try:
         yield
     finally:
-        taking._together = real
+        taking._lease_together = real
 
 
 def _members(name: str, threads: int) -> list[Once]:

@@ -38,7 +38,7 @@ from messagestore.heads.heads import board
 from messagestore.nodes import registry
 from messagestore.produce.publish import Run
 from messagestore.shares.delivering import Leased
-from messagestore.shares.finishing import Recorded
+from messagestore.shares.finishing import ReportOutcome
 from metadata.actors import Actor
 from metadata.cache import snapshot
 from metadata.errors import CatmqError, Code
@@ -156,7 +156,7 @@ def count_pulled(group_id: int, queues: Iterable[PulledQueue | Leased]) -> None:
     PULLED.inc(total)
 
 
-def count_committed(group_id: int, committed: Iterable[Committed | Recorded]) -> None:
+def count_committed(group_id: int, committed: Iterable[Committed | ReportOutcome]) -> None:
     """Count the positions of a commit, and by topic the messages that it moved past."""
     queue_infos = snapshot.current().queues
     positions = 0

@@ -20,8 +20,8 @@ from brokerapi.shapes.message_shapes import (
 from brokerapi.shares.waiting import ShareResult
 from messagestore.engine.messages import StoredRow
 from messagestore.shares.delivering import Leased
-from messagestore.shares.finishing import Done, Recorded
-from messagestore.shares.leasing import Wanted
+from messagestore.shares.finishing import GrantReport, ReportOutcome
+from messagestore.shares.leasing import MessageRequest
 from messagestore.shares.listing import LeasedRun
 from metadata.cache import snapshot
 from metadata.config import config
@@ -61,8 +61,8 @@ class RunReport(HeldRun, kw_only=True):
     begun: bool | None = None
     delivery: Annotated[int, Meta(ge=0, lt=1 << 31)] = 0
 
-    def to_report(self) -> Done:
-        return Done(
+    def to_report(self) -> GrantReport:
+        return GrantReport(
             self.queue,
             self.first,
             self.grant,
@@ -103,11 +103,11 @@ class ShareRequest(Request, kw_only=True):
     holding: Annotated[tuple[HeldRun, ...], Meta(max_length=MOST_HELD)] = ()
     count_begun: bool = False
 
-    def lease_request(self) -> Wanted:
+    def lease_request(self) -> MessageRequest:
         # None, not the empty set, if the client did not ask to recover: that finds no lost
         # runs.
         held = frozenset(run.grant for run in self.holding) if self.recover else None
-        return Wanted(
+        return MessageRequest(
             self.topics, self.max_messages, self.max_bytes, held, self.count_begun
         )
 
@@ -241,14 +241,14 @@ def share_answer(
         done=report_answers(request.done, result.recorded),
         queues=[
             SharedQueue(queue=queue, state=state)
-            for queue, state in sorted(shared.states.items())
+            for queue, state in sorted(shared.queue_states.items())
         ],
         retry_after_ms=UNSET if result.retry_after_ms is None else result.retry_after_ms,
     )
 
 
 def report_answers(
-    reports: Sequence[RunReport], recorded: Sequence[Recorded]
+    reports: Sequence[RunReport], recorded: Sequence[ReportOutcome]
 ) -> list[ReportAnswer]:
     return [
         ReportAnswer(

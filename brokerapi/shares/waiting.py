@@ -20,8 +20,8 @@ from django.db import close_old_connections
 from brokerapi.http import draining, longpoll
 from messagestore.heads.heads import board
 from messagestore.shares import finishing, leasing
-from messagestore.shares.finishing import Done, Recorded
-from messagestore.shares.leasing import Shared, Wanted
+from messagestore.shares.finishing import GrantReport, ReportOutcome
+from messagestore.shares.leasing import LeaseResult, MessageRequest
 from metadata.cache.snapshot_types import GroupInfo
 from metadata.db.consumer_ids import ConsumerId
 from metadata.errors import Code, Conflict
@@ -34,16 +34,16 @@ class ShareResult(NamedTuple):
     """
 
     group: GroupInfo
-    shared: Shared
-    recorded: list[Recorded]
+    shared: LeaseResult
+    recorded: list[ReportOutcome]
     retry_after_ms: int | None = None
 
 
 def share_or_wait(
     *,
     consumer: ConsumerId,
-    request: Wanted,
-    reports: Sequence[Done],
+    request: MessageRequest,
+    reports: Sequence[GrantReport],
     wait_ms: int,
     has_hung_up: Callable[[], bool],
     address: str,
@@ -61,29 +61,29 @@ def share_or_wait(
     owner = longpoll.place_owner(consumer.text, key_id=consumer.key_id, address=address)
     with ExitStack() as places:
         while not has_hung_up():
-            shared = leasing.lease(consumer=consumer, wanted=request)
+            shared = leasing.lease(consumer=consumer, request=request)
             if shared.runs or draining.must_not_wait() or time.monotonic() >= until:
-                return ShareResult(leasing.group_of(consumer), shared, recorded)
+                return ShareResult(leasing.find_group(consumer), shared, recorded)
             # A place is taken once and kept over several waits.
             has_place = has_place or places.enter_context(longpoll.waiting_place(owner))
             if not has_place:
                 retry_ms = min(wait_ms, random.randint(*longpoll.TURNED_AWAY_MS))
                 return ShareResult(group, shared, recorded, retry_ms)
-            wait_s = min(until - time.monotonic(), shared.again_s)
+            wait_s = min(until - time.monotonic(), shared.retry_after_s)
             if wait_s > 0:
                 # A waiting thread must not hold a connection to the metadata database.
                 close_old_connections()
-                group_id, offsets = consumer.group_id, shared.behind
+                group_id, offsets = consumer.group_id, shared.wake_offsets
                 with board.watch(group_id, offsets, shares=True) as waiter, limiter.aside():
                     waiter.wait(wait_s)
-        return ShareResult(group, Shared([], {}, {}), recorded)
+        return ShareResult(group, LeaseResult([], {}, {}), recorded)
 
 
 def share_group(consumer: ConsumerId) -> GroupInfo:
     """Return the group of a consumer. Raises NotFound, and Conflict (group_settings_differ)
     if it is not a share group.
     """
-    group = leasing.group_of(consumer)
+    group = leasing.find_group(consumer)
     if not group.is_share:
         raise Conflict(
             f"Group {group.name} is {group.mode}, not a share group: its members acquire "

@@ -1,1 +1,1 @@
-"""Work that django-q runs: schedules, jobs of the data pipeline, mails."""
+"""Work that django-q runs: schedules, jobs of the data pipeline, and mails."""

@@ -63,14 +63,14 @@ def describe_findings(preflight: Preflight) -> list[str]:
 
 
 def _describe_loss(loss: Lost) -> str:
-    place = f"in {loss.topic}, queue {loss.queue}"
+    queue_text = f"in {loss.topic}, queue {loss.queue}"
     if loss.as_of_ms is None:
         return (
-            f"  group {loss.group} may not have read {loss.messages} of them {place}: its "
+            f"  group {loss.group} may not have read {loss.messages} of them {queue_text}: its "
             "position is not known"
         )
     at = datetime.fromtimestamp(loss.as_of_ms / 1000, UTC)
     return (
-        f"  group {loss.group} had not read {loss.messages} of them {place}, as of "
+        f"  group {loss.group} had not read {loss.messages} of them {queue_text}, as of "
         f"{at:%Y-%m-%d %H:%M:%S} UTC"
     )

@@ -1,1 +1,1 @@
-"""The metadata database of PMQ or of the Java CatMQ, read for an import."""
+"""Reads the metadata database of PMQ or of the Java CatMQ for an import."""

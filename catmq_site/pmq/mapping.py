@@ -197,9 +197,9 @@ class Mapping:
         """
         if row.get(column) is None or not isinstance(kind, Whole):
             return None
-        wanted = int(row[column]) * factor
-        value = min(max(wanted, kind.minimum), kind.maximum)
-        if value != wanted:
+        scaled = int(row[column]) * factor
+        value = min(max(scaled, kind.minimum), kind.maximum)
+        if value != scaled:
             sentence = (
                 f"{column} is {row[column]} there; the nearest that is allowed is taken"
             )

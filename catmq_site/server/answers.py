@@ -21,7 +21,7 @@ class Answer(Response):  # type: ignore[misc]
     """
 
     head = b""
-    sent_bytes = b""  # the whole answer, if one write sent it; a repeat gets it again
+    sent_bytes = b""  # the whole answer if a single write sent it, to be sent again
     repeat: Repeat | None = None  # the condition for giving the same answer again
     is_last = False  # its head says `Connection: close`
     headers_sent: bool

@@ -123,9 +123,9 @@ def post_worker_init(worker: Any) -> None:
     """Start the background loops of a worker whose application is loaded, and handle
     SIGTERM before gunicorn does.
 
-    The rows of an answer are new objects, and by default 700 of them start a garbage
-    collection. Messages form no cycles, so a rarer one is enough. Objects loaded before are
-    frozen, see load_application().
+    The rows of an answer are new objects, and by default every 700 new objects start a
+    garbage collection. Messages form no cycles, so rarer collections suffice. Objects
+    loaded earlier are frozen, see load_application().
     """
     global _loops
     gc.set_threshold(GC_THRESHOLD, 20, 20)

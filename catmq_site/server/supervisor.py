@@ -169,8 +169,8 @@ class Supervisor:
     def _sleep(self, seconds: float) -> bool:
         """Sleep, and return True if the server must stop.
 
-        No threading.Event: one that a signal handler sets while wait() holds its lock would
-        hang.
+        This is no threading.Event: a signal handler that sets an event while wait() holds
+        its lock would hang.
         """
         if not self.stopping:
             time.sleep(seconds)

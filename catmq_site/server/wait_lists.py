@@ -29,7 +29,7 @@ class WaitList(Generic[T]):
     """Entries that wait for the same kind of event, oldest first, each for at most
     `limit_s` seconds. Safe to use from several threads.
 
-    `max_size` limits all entries, `max_per_address` those of one address.
+    `max_size` limits the number of entries, `max_per_address` the entries of an address.
     """
 
     def __init__(

@@ -71,6 +71,12 @@ class Log(glogging.Logger):  # type: ignore[misc]
 
 
 class Worker(ThreadWorker):  # type: ignore[misc]
+    """A worker process: an event loop for connections, and threads that answer requests.
+
+    The methods `hold_client`, `send_remembered_answer`, `answer_in_full` and
+    `defer_news_check` are called by RepeatedRequests.
+    """
+
     alive: bool
     _accepting: bool
     notified = float("-inf")  # time.monotonic() of the last report to the master
@@ -78,19 +84,25 @@ class Worker(ThreadWorker):  # type: ignore[misc]
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         max_slow_threads = max(2, self.cfg.threads // SLOW_SHARE)
+        # Threads that wait for a slow client.
         self.slow: WaitList[Channel] = WaitList(
             limit_s=float("inf"),
             max_size=max_slow_threads,
             max_per_address=max_slow_threads // 2,
         )
         self.capacity = self.cfg.worker_connections
+        # Connections without a request, none of whose bytes have arrived.
         self.idle: WaitList[Connection] = WaitList(
             limit_s=self.cfg.keepalive, max_size=self.capacity
         )
         limits = {"max_size": MAX_UNFINISHED, "max_per_address": MAX_UNFINISHED_PER_ADDRESS}
+        # Connections with a part of a request.
         self.unfinished: WaitList[Connection] = WaitList(limit_s=REQUEST_S, **limits)
+        # Half-closed connections whose clients have yet to close their side.
         self.closing: WaitList[Connection] = WaitList(limit_s=CLOSE_S, **limits)
+        # Connections whose clients have yet to read their answers.
         self.unread = UnreadAnswers()
+        # Connections whose repeated request waits for news or for the end of its time.
         self.held: WaitList[Connection] = WaitList(
             limit_s=float("inf"), max_size=self.capacity
         )
@@ -193,6 +205,7 @@ class Worker(ThreadWorker):  # type: ignore[misc]
         """Evict a connection that is not being served. If there is none, stop accepting for
         a moment and return False.
         """
+        # In this order: those whose end costs their client least go first.
         for wait_list in (self.closing, self.unread, self.unfinished, self.idle, self.held):
             evicted = wait_list.pop_oldest()
             if evicted is not None:

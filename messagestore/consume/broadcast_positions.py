@@ -21,7 +21,6 @@ from metadata.errors import CatmqError, NodeUnavailable
 from metadata.groups import subscription_rows
 from metadata.groups.subscription_rows import EPOCHS_EACH, SubscriptionView
 from metadata.membership import broadcast_instances
-from metadata.membership.broadcast_instances import ReleasedInstance
 
 log = logging.getLogger(__name__)
 
@@ -34,13 +33,34 @@ def place(*, consumer: ConsumerId, queues: Collection[int] | None = None) -> Non
     """
     ready = _ready(consumer.group_id)
     for subscription in ready.values():
-        _insert(consumer, subscription, queues)
+        selected_queues = [
+            queue for queue in subscription.queues if queues is None or queue in queues
+        ]
+        for node, node_queues in node_pools.group_by_node(selected_queues):
+            try:
+                # An existing row keeps its position, so a lost answer leaves nothing in
+                # doubt, and the statement may be repeated.
+                with node.reading() as session:
+                    reader_starts.insert_readers(
+                        session,
+                        group_id=consumer.group_id,
+                        queues=node_queues,
+                        epoch=subscription.base_epoch,
+                        start=subscription.start,
+                        start_at_ms=subscription.start_at_ms,
+                        instances=[consumer.instance],
+                    )
+            except NodeUnavailable as error:
+                log.warning(
+                    "Instance %s gets its reader rows later: %s",
+                    consumer.instance,
+                    error.detail,
+                )
     # A subscription that ended meanwhile may have deleted its reader rows before these were
-    # inserted. So its subscriptions are read again, and rows of an ended one are deleted
-    # here.
-    ended = ready.keys() - _ready(consumer.group_id).keys()
-    for subscription_id in ended:
-        _delete(consumer, ready[subscription_id])
+    # inserted. So the subscriptions are read again, and rows of an ended subscription are
+    # deleted here.
+    for subscription_id in ready.keys() - _ready(consumer.group_id).keys():
+        _delete_readers(consumer, ready[subscription_id])
 
 
 def _ready(group_id: int) -> dict[int, SubscriptionView]:
@@ -49,35 +69,7 @@ def _ready(group_id: int) -> dict[int, SubscriptionView]:
     return {view.id: view for view in views if view.state == "ready"}
 
 
-def _insert(
-    consumer: ConsumerId, subscription: SubscriptionView, queues: Collection[int] | None
-) -> None:
-    selected_queues = [
-        queue for queue in subscription.queues if queues is None or queue in queues
-    ]
-    for node, node_queues in node_pools.group_by_node(selected_queues):
-        try:
-            # An existing row keeps its place, so a lost answer leaves nothing in doubt:
-            # repeat it.
-            with node.reading() as session:
-                reader_starts.insert_readers(
-                    session,
-                    group_id=consumer.group_id,
-                    queues=node_queues,
-                    epoch=subscription.base_epoch,
-                    start=subscription.start,
-                    start_at_ms=subscription.start_at_ms,
-                    instances=[consumer.instance],
-                )
-        except NodeUnavailable as error:
-            log.warning(
-                "Instance %s gets its reader rows later: %s",
-                consumer.instance,
-                error.detail,
-            )
-
-
-def _delete(consumer: ConsumerId, subscription: SubscriptionView) -> None:
+def _delete_readers(consumer: ConsumerId, subscription: SubscriptionView) -> None:
     for node, node_queues in node_pools.group_by_node(subscription.queues):
         try:
             with node.reading() as session:
@@ -103,30 +95,29 @@ def _delete(consumer: ConsumerId, subscription: SubscriptionView) -> None:
 def prune(*, after_days: float = broadcast_instances.KEPT_DAYS) -> int:
     """Delete instances that had no member for `after_days`, and their reader rows.
 
-    One bounded pass. Return the number of deleted instances. An instance with rows on an
+    A bounded pass. Return the number of deleted instances. An instance with rows on an
     unavailable node stays for a later pass.
     """
-    parted_instances = broadcast_instances.release_names(after_days=after_days)
+    released_instances = broadcast_instances.release_names(after_days=after_days)
     # Without the refresh, a node that was added since would keep the rows of a deleted
     # instance.
     snapshot.refresh()
-    return sum(_delete_everywhere(instance) for instance in parted_instances)
-
-
-def _delete_everywhere(instance: ReleasedInstance) -> bool:
-    """Delete an instance and its reader rows on all nodes. Return False if a node failed."""
-    try:
-        for node_id in snapshot.current().nodes:
-            with node_pools.node(node_id).reading() as session:
-                reader_sql.delete_instance(
-                    session, group_id=instance.group_id, instance=instance.reader
-                )
-        # Last: the row in metadata is what makes a later pass try the remaining nodes
-        # again.
-        broadcast_instances.delete_instance(instance.id)
-    except CatmqError as error:
-        log.warning(
-            "Instance %d could not be deleted, will retry: %s", instance.id, error.detail
-        )
-        return False
-    return True
+    deleted = 0
+    for instance in released_instances:
+        try:
+            for node_id in snapshot.current().nodes:
+                with node_pools.node(node_id).reading() as session:
+                    reader_sql.delete_instance(
+                        session, group_id=instance.group_id, instance=instance.reader
+                    )
+            # Last: the row in metadata is what makes a later pass try the remaining nodes
+            # again.
+            broadcast_instances.delete_instance(instance.id)
+            deleted += 1
+        except CatmqError as error:
+            log.warning(
+                "Instance %d could not be deleted, will retry: %s",
+                instance.id,
+                error.detail,
+            )
+    return deleted

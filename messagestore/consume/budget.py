@@ -1,4 +1,4 @@
-"""Message and byte limits of one answer, shared by all queues that the answer serves."""
+"""Message and byte limits of an answer, shared by all queues that the answer serves."""
 
 from __future__ import annotations
 
@@ -27,9 +27,7 @@ class Budget:
         self.empty = True
 
     def rows(self, queue: int, available: int) -> int:
-        """Return how many rows to read, at least one, estimated from the queue's last row
-        size.
-        """
+        """Return how many rows to read, at least 1, estimated from the queue's last row size."""
         estimate = int(self.size / _row_bytes.get(queue, _UNKNOWN_ROW_BYTES))
         return min(available, self.messages, max(1, estimate))
 
@@ -65,8 +63,7 @@ class Budget:
     def choose(
         self, queue: int, rows: list[StoredRow], *, filtered: bool
     ) -> tuple[list[StoredRow], int]:
-        """Return the rows that fit, and the number of rows before the first one that does
-        not.
+        """Return the rows that fit, and the number of rows before the first that does not.
 
         With `filtered`, rows without a body did not match the group's filter. They are
         passed over and count in the second figure, so that the position moves past them.
@@ -78,9 +75,9 @@ class Budget:
             (index, row) for index, row in enumerate(rows) if row[ROW_BODY] is not None
         ]
         fitting = self._take(queue, [row for _, row in with_body[: self.messages]])
-        return fitting, with_body[len(fitting)][0] if len(fitting) < len(
-            with_body
-        ) else len(rows)
+        if len(fitting) == len(with_body):
+            return fitting, len(rows)
+        return fitting, with_body[len(fitting)][0]
 
     def spent(self) -> bool:
         return self.messages <= 0 or self.size <= 0

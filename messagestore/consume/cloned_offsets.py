@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from messagestore import sweeping
-from messagestore.engine.mysql_session import Session
 from messagestore.pool import node_pools
 from messagestore.tables import reader_sql
-from messagestore.tables.shapes import Position
 from messagestore.tables.shares import position_sql
 from metadata.actors import Actor
 from metadata.groups import ownership
-from metadata.groups.ownership import QueueOwner
 from metadata.membership import broadcast_instances
 
 
@@ -25,38 +20,24 @@ def committed(*, group: str, topic: str, actor: Actor) -> dict[int, int]:
     """
     offsets: dict[int, int] = {}
     queue_rows = ownership.list_queues_of_topic(group=group, topic=topic, actor=actor)
-    is_share = broadcast_instances.is_share_group(queue_rows[0].group_id)
+    group_id = queue_rows[0].group_id
+    is_share = broadcast_instances.is_share_group(group_id)
     for node_id, node_rows in sweeping.group_by_node(queue_rows).items():
         with node_pools.node(node_id).reading() as session:
-            offsets |= _on_node(session, node_rows, is_share=is_share)
+            positions = reader_sql.read_positions(
+                session, group_id=group_id, queues=[row.queue for row in node_rows]
+            )
+            for queue, position in positions.items():
+                if position.committed is None:
+                    continue
+                offsets[queue] = position.committed
+                if not is_share:
+                    continue
+                # A loop copies the floor to the reader row (shares/upkeep.py), so
+                # `committed` may be older.
+                floor = position_sql.read_floor(session, group_id=group_id, queue=queue)
+                # A share position of another epoch counts for nothing: leasing starts again
+                # at `committed`.
+                if floor is not None and floor.epoch == position.epoch:
+                    offsets[queue] = max(position.committed, floor.offset)
     return offsets
-
-
-def _on_node(
-    session: Session, rows: Sequence[QueueOwner], *, is_share: bool
-) -> dict[int, int]:
-    group_id = rows[0].group_id
-    positions = reader_sql.read_positions(
-        session, group_id=group_id, queues=[row.queue for row in rows]
-    )
-    offsets = {
-        queue: p.committed for queue, p in positions.items() if p.committed is not None
-    }
-    if is_share:
-        return {
-            queue: _unfinished(session, group_id, positions[queue], committed)
-            for queue, committed in offsets.items()
-        }
-    return offsets
-
-
-def _unfinished(session: Session, group_id: int, position: Position, committed: int) -> int:
-    """Return the lowest unfinished offset of a share group in a queue."""
-    # A loop copies this offset to the reader row (shares/upkeep.py), so `committed` may be
-    # older.
-    floor = position_sql.read_floor(session, group_id=group_id, queue=position.queue)
-    # A share position of another epoch counts for nothing: leasing starts again at
-    # `committed`.
-    if floor is None or floor.epoch != position.epoch:
-        return committed
-    return max(committed, floor.offset)

@@ -13,9 +13,7 @@ from messagestore.heads import durability
 from messagestore.heads.gap_check import count_messages
 from messagestore.pool import node_pools
 from messagestore.tables import message_sql, node_sql, promotion_sql, reader_sql
-from messagestore.tables.shapes import Position
 from messagestore.tables.shares import run_sql
-from messagestore.tables.shares.run_sql import LeaseCounts
 from metadata import actors
 from metadata.actors import Actor
 from metadata.cache import snapshot
@@ -77,7 +75,7 @@ def group_offsets(*, group: str, actor: Actor) -> list[QueueLag]:
     lags: dict[QueueOwner, QueueLag] = {}
     for node_id, rows in sweeping.group_by_node(owned).items():
         try:
-            lags |= _of_node(node_id, rows)
+            lags |= _read_node(node_id, rows)
         except NodeUnavailable as error:
             # Its queues are listed all the same, without the figures of the node.
             log.warning("Lag could not be read from node %d: %s", node_id, error.detail)
@@ -93,31 +91,26 @@ def standing(*, group: str, actor: Actor) -> tuple[list[QueueLag], GroupProgress
 
 
 def by_topic(offsets: Iterable[QueueLag]) -> dict[str, Lag]:
-    """Return the lag of a group in each topic. It is unknown if the lag of one queue is
-    unknown.
+    """Return the lag of a group in each topic. It is unknown if that of any queue is.
 
     In a broadcasting group it is the lag of the slowest instance.
     """
-    rows_by_topic = grouped((row.topic, row) for row in offsets)
-    return {topic: _together(rows) for topic, rows in rows_by_topic.items()}
-
-
-def _together(rows: Sequence[QueueLag]) -> Lag:
-    """Add up the lag of a topic's queues for each reader, and return that of the slowest
-    reader.
-    """
-    messages: dict[str | None, int] = {}  # by instance, which is None in other groups
-    for row in rows:
-        if row.lag is None:
-            return Lag(None, None)
-        messages[row.instance] = messages.get(row.instance, 0) + row.lag
-    return Lag(max(messages.values()), max(row.lag_ms or 0 for row in rows))
+    lags = {}
+    for topic, rows in grouped((row.topic, row) for row in offsets).items():
+        messages: dict[str | None, int] = {}  # by instance, which is None in other groups
+        for row in rows:
+            messages[row.instance] = messages.get(row.instance, 0) + (row.lag or 0)
+        if any(row.lag is None for row in rows):
+            lags[topic] = Lag(None, None)
+        else:
+            lags[topic] = Lag(max(messages.values()), max(row.lag_ms or 0 for row in rows))
+    return lags
 
 
 def record(*, pass_s: float = PASS_S) -> int:
     """Record lag and positions of all subscriptions, the least recently recorded first.
 
-    One pass of at most `pass_s` seconds. Return the number of recorded backlogs. Values of
+    A pass takes at most `pass_s` seconds. Return the number of recorded backlogs. Values of
     an unavailable node stay as recorded before.
     """
     ends_at = time.monotonic() + pass_s
@@ -132,32 +125,27 @@ def record(*, pass_s: float = PASS_S) -> int:
                 "Lag of group %s could not be recorded, will retry: %s", group, error.detail
             )
             continue
-        count += metrics_history.record_lag(_backlogs(offsets, subscriptions))
-        commits.record_positions(_positions(offsets, subscriptions))
+        # Of topics whose queues were all read.
+        lags = by_topic(offsets)
+        backlogs = [
+            metrics_history.Backlog(
+                s.id, s.group_id, s.topic_id, lag.messages, lag.oldest_ms or 0
+            )
+            for s in subscriptions
+            if (lag := lags.get(s.topic)) is not None and lag.messages is not None
+        ]
+        count += metrics_history.record_lag(backlogs)
+        commits.record_positions(_sample_positions(offsets, subscriptions))
     return count
 
 
-def _backlogs(
-    offsets: Sequence[QueueLag], subscriptions: Sequence[SubscriptionId]
-) -> list[metrics_history.Backlog]:
-    """Return a group's lag in each of its topics whose queues were all read."""
-    lags = by_topic(offsets)
-    return [
-        metrics_history.Backlog(
-            s.id, s.group_id, s.topic_id, lag.messages, lag.oldest_ms or 0
-        )
-        for s in subscriptions
-        if (lag := lags.get(s.topic)) is not None and lag.messages is not None
-    ]
-
-
-def _positions(
+def _sample_positions(
     offsets: Sequence[QueueLag], subscriptions: Sequence[SubscriptionId]
 ) -> list[commits.GroupPositions]:
     """Return the committed offsets of a group by topic, of the queues that were read."""
     topic_positions = []
     for subscription in subscriptions:
-        looks: dict[int, PositionSample] = {}
+        samples: dict[int, PositionSample] = {}
         rows = [row for row in offsets if row.topic == subscription.topic]
         for row in rows:
             if (
@@ -165,24 +153,24 @@ def _positions(
                 and row.asked_ms is not None
                 and row.told_ms is not None
             ):
-                look = PositionSample(row.committed, row.asked_ms, row.told_ms)
+                sample = PositionSample(row.committed, row.asked_ms, row.told_ms)
                 # In a broadcasting group a queue has a row for each instance: the slowest
-                # one counts.
-                looks[row.queue] = min(looks.get(row.queue, look), look)
-        if looks:
+                # counts.
+                samples[row.queue] = min(samples.get(row.queue, sample), sample)
+        if samples:
             topic_positions.append(
                 commits.GroupPositions(
                     subscription.topic_id,
                     subscription.group_id,
-                    looks,
+                    samples,
                     all(row.lag == 0 for row in rows),
                 )
             )
     return topic_positions
 
 
-def _of_node(node_id: int, rows: Sequence[QueueOwner]) -> dict[QueueOwner, QueueLag]:
-    """Read the lag of queues of one node. Raises NodeUnavailable."""
+def _read_node(node_id: int, rows: Sequence[QueueOwner]) -> dict[QueueOwner, QueueLag]:
+    """Read the lag of queues of a node. Raises NodeUnavailable."""
     lags: dict[QueueOwner, QueueLag] = {}
     with node_pools.node(node_id).reading() as session:
         # The first clock reading precedes every offset, and `told_ms` follows them: so both
@@ -196,60 +184,73 @@ def _of_node(node_id: int, rows: Sequence[QueueOwner]) -> dict[QueueOwner, Queue
             positions = reader_sql.read_positions(
                 session, group_id=reader_rows[0].group_id, queues=queues, instance=reader
             )
-            lags |= {
-                row: _lag(clock, gaps.get(row.queue, ()), row, positions.get(row.queue))
-                for row in reader_rows
-            }
+            for row in reader_rows:
+                lags[row] = _unknown(row)
+                position = positions.get(row.queue)
+                if position is None or position.committed is None:
+                    continue
+                # Messages below `low` were deleted by retention. They cannot be read, so
+                # they are no lag.
+                first_unread = max(position.committed, position.low)
+                has_unread = first_unread < position.head
+                lags[row] = replace(
+                    lags[row],
+                    committed=position.committed,
+                    head=position.head,
+                    low=position.low,
+                    lag=count_messages(
+                        first_unread, position.head, gaps=gaps.get(row.queue, ())
+                    )
+                    if has_unread
+                    else position.head - first_unread,
+                    lag_ms=clock.age_ms(row.queue, first_unread) if has_unread else 0,
+                    asked_ms=clock.now,
+                )
         told_ms = node_sql.now_ms(session)
-        lags = _leased(session, lags, gaps)
+        _add_leases(session, lags, gaps)
     heads = {row.queue: lag.head for row, lag in lags.items() if lag.head is not None}
     # The heads must be durable before they are shown, as for a pull. The session was
-    # returned before, because the barrier borrows one of its own.
+    # returned before, because the barrier borrows a session of its own.
     durability.confirm(node_id=node_id, heads=heads)
     return {row: replace(queue_lag, told_ms=told_ms) for row, queue_lag in lags.items()}
 
 
-def _leased(
+def _add_leases(
     session: Session,
-    lags: Mapping[QueueOwner, QueueLag],
+    lags: dict[QueueOwner, QueueLag],
     gaps: Mapping[int, Sequence[tuple[int, int]]],
-) -> dict[QueueOwner, QueueLag]:
-    """Return the lags, with the leases added for queues of share groups."""
+) -> None:
+    """Replace the lags of queues of share groups by those that count leases."""
     groups = snapshot.current().groups
-    updated_lags = dict(lags)
     for group_id, group_rows in grouped((row.group_id, row) for row in lags).items():
         group = groups.get(group_id)
-        if group is not None and group.is_share:
-            leases = run_sql.count_leases(
-                session, group_id=group_id, queues=[row.queue for row in group_rows]
+        if group is None or not group.is_share:
+            continue
+        leases_by_queue = run_sql.count_leases(
+            session, group_id=group_id, queues=[row.queue for row in group_rows]
+        )
+        for row in group_rows:
+            lag, leases = lags[row], leases_by_queue.get(row.queue)
+            if leases is None or lag.head is None:
+                continue
+            first_unleased = max(leases.next_offset, lag.low or 0)
+            unleased = count_messages(
+                first_unleased, lag.head, gaps=gaps.get(row.queue, ())
             )
-            for row in group_rows:
-                if row.queue in leases and lags[row].head is not None:
-                    updated_lags[row] = _shared(
-                        lags[row],
-                        leases[row.queue],
-                        gaps.get(row.queue, ()),
-                        group.lease_ms,
-                    )
-    return updated_lags
-
-
-def _shared(
-    lag: QueueLag, leases: LeaseCounts, gaps: Sequence[tuple[int, int]], lease_ms: int
-) -> QueueLag:
-    head, first_unleased = lag.head or 0, max(leases.next_offset, lag.low or 0)
-    # A node stores when a lease ends; the setting of the group tells when it began.
-    oldest_ms = (
-        None if leases.oldest_left_ms is None else max(0, lease_ms - leases.oldest_left_ms)
-    )
-    return replace(
-        lag,
-        lag=count_messages(first_unleased, head, gaps=gaps) + leases.in_flight,
-        runs=leases.runs,
-        in_flight=leases.in_flight,
-        redelivered=leases.redelivered,
-        oldest_lease_ms=oldest_ms,
-    )
+            # A node stores when a lease ends. It began `lease_ms` before.
+            oldest_ms = (
+                None
+                if leases.oldest_left_ms is None
+                else max(0, group.lease_ms - leases.oldest_left_ms)
+            )
+            lags[row] = replace(
+                lag,
+                lag=unleased + leases.in_flight,
+                runs=leases.runs,
+                in_flight=leases.in_flight,
+                redelivered=leases.redelivered,
+                oldest_lease_ms=oldest_ms,
+            )
 
 
 class _Clock:
@@ -280,27 +281,3 @@ class _Clock:
 def _unknown(row: QueueOwner) -> QueueLag:
     """Return the lag of a queue whose node was not read: only what metadata knows."""
     return QueueLag(row.topic, row.queue, row.number, row.instance, row.owner, row.epoch)
-
-
-def _lag(
-    clock: _Clock,
-    gaps: Sequence[tuple[int, int]],
-    row: QueueOwner,
-    position: Position | None,
-) -> QueueLag:
-    if position is None or position.committed is None:
-        return _unknown(row)
-    # Messages below `low` were deleted by retention. They cannot be read, so they are no
-    # lag.
-    first_unread = max(position.committed, position.low)
-    return replace(
-        _unknown(row),
-        committed=position.committed,
-        head=position.head,
-        low=position.low,
-        lag=count_messages(first_unread, position.head, gaps=gaps)
-        if first_unread < position.head
-        else position.head - first_unread,
-        lag_ms=clock.age_ms(row.queue, first_unread) if first_unread < position.head else 0,
-        asked_ms=clock.now,
-    )

@@ -1,6 +1,6 @@
 """Restart of Java clients whose pulling threads have died.
 
-One process of all brokers runs the passes. A client that handles a message for long does
+A single process of all brokers runs the passes. A client that handles a message for long does
 not pull either, and a restart would deliver that message again. So only clients that have
 committed all messages they were given are restarted. A queue must also be silent for
 WATCHED_S first: after an outage or a stop its client is about to pull.
@@ -56,7 +56,19 @@ class JavaStarts:
         for consumer, silent in grouped(
             (queue.consumer, queue) for queue in dead_queues
         ).items():
-            handled_queues = _find_handled_queues(silent)
+            try:
+                held_queues = node_owners.held(
+                    consumer=consumer, queues=[queue.queue for queue in silent]
+                )
+            except NodeUnavailable:
+                continue  # pulls of these queues fail as well, so a restart would not help
+            # Queues that the consumer owns, and has read and committed to the end.
+            handled_queues = sorted(
+                queue.queue
+                for queue in silent
+                if queue.queue in held_queues
+                and held_queues[queue.queue][1] >= queue.delivered_end
+            )
             if handled_queues and java_pulls.order_restart(
                 consumer=consumer, queues=handled_queues
             ):
@@ -67,22 +79,3 @@ class JavaStarts:
                 )
                 restarted_clients += 1
         return restarted_clients
-
-
-def _find_handled_queues(silent_queues: list[SilentQueue]) -> list[int]:
-    """Return the queues that the consumer owns on the nodes and has read and committed to
-    the end.
-
-    Empty if a node is unavailable.
-    """
-    try:
-        held_queues = node_owners.held(
-            consumer=silent_queues[0].consumer, queues=[s.queue for s in silent_queues]
-        )
-    except NodeUnavailable:
-        return []  # pulls of these queues fail as well, so a restart would not help
-    return sorted(
-        s.queue
-        for s in silent_queues
-        if s.queue in held_queues and held_queues[s.queue][1] >= s.delivered_end
-    )

@@ -21,13 +21,12 @@ from metadata.errors import NodeUnavailable
 from metadata.grouping import grouped
 from metadata.membership import granted_queues
 from metadata.membership.assignment_cache import OwnedQueue
-from metadata.membership.granted_queues import Grant
 from metadata.models import ConsumerGroup
 
 log = logging.getLogger(__name__)
 
-WITHIN_S = 0.5  # longest time that one node may take to answer
-SERVE_S = 0.25  # longest wait for grants in one pass of the loop
+WITHIN_S = 0.5  # longest time that a node may take to answer
+SERVE_S = 0.25  # longest wait for grants in a pass of the loop
 # Lifetime of the remembered rows of a group. When metadata fails, all members of a group
 # ask at once.
 BELIEVED_S = 0.5
@@ -39,7 +38,7 @@ _remembered: dict[int, tuple[float, _Owned]] = {}
 
 
 def claim_granted() -> None:
-    """Write the reader rows of owners that were just granted a queue: one pass of a loop.
+    """Write the reader rows of owners that were just granted a queue: a pass of a loop.
 
     A node that fails is logged only: the owner's own acquire writes the row, too.
     """
@@ -53,30 +52,28 @@ def claim_granted() -> None:
         (queues[grant.queue].node_id, grant) for grant in known_grants
     ).items():
         try:
-            _claim(node_id, node_grants)
+            with node_pools.node(node_id).reading(within_s=WITHIN_S) as session:
+                for grant in node_grants:
+                    # A member that keeps the queue under a new epoch still commits under
+                    # the earlier epoch, and raising it here would fence the member. Its
+                    # acquire raises it.
+                    positions = reader_sql.read_positions(
+                        session, group_id=grant.group_id, queues=[grant.queue], instance=""
+                    )
+                    position = positions.get(grant.queue)
+                    if position is not None and position.owner != grant.owner:
+                        reader_sql.acquire_reader(
+                            session,
+                            reader=ReaderKey(grant.group_id, grant.queue, ""),
+                            epoch=grant.epoch,
+                            owner=grant.owner,
+                        )
         except NodeUnavailable as error:
             log.info(
                 "New queue owners could not be written to node %d: %s",
                 node_id,
                 error.detail,
             )
-
-
-def _claim(node_id: int, node_grants: Iterable[Grant]) -> None:
-    with node_pools.node(node_id).reading(within_s=WITHIN_S) as session:
-        for grant in node_grants:
-            # A member that keeps the queue under a new epoch still commits under the
-            # earlier one:
-            # raising the epoch here would fence it. The member raises it itself by its
-            # acquire.
-            positions = reader_sql.read_positions(
-                session, group_id=grant.group_id, queues=[grant.queue], instance=""
-            )
-            if grant.queue in positions and positions[grant.queue].owner != grant.owner:
-                reader = ReaderKey(grant.group_id, grant.queue, "")
-                reader_sql.acquire_reader(
-                    session, reader=reader, epoch=grant.epoch, owner=grant.owner
-                )
 
 
 def positions(*, consumer: ConsumerId, claims: Iterable[tuple[int, int]]) -> dict[int, int]:
@@ -102,7 +99,7 @@ def held(*, consumer: ConsumerId, queues: Iterable[int]) -> dict[int, tuple[int,
     """Return (epoch, committed offset) of queues that the consumer owns on the nodes, by
     queue id.
 
-    Raises NodeUnavailable if one node does not answer: a missing answer does not prove
+    Raises NodeUnavailable if any node does not answer: a missing answer does not prove
     another owner.
     """
     return {
@@ -126,7 +123,7 @@ def owned(consumer: ConsumerId) -> list[OwnedQueue]:
     if group is None or group.mode == ConsumerGroup.Mode.BROADCASTING:
         return []
     owned_queues = []
-    for queue, epoch in _owned(consumer.group_id).get(consumer.text, ()):
+    for queue, epoch in _read_owners(consumer.group_id).get(consumer.text, ()):
         info = current.queues.get(queue)
         if info is None:  # deleted since the nodes were asked
             continue
@@ -141,7 +138,7 @@ def owned(consumer: ConsumerId) -> list[OwnedQueue]:
     return owned_queues
 
 
-def _owned(group_id: int) -> _Owned:
+def _read_owners(group_id: int) -> _Owned:
     """Return the owners of a group's queues on the nodes, at most BELIEVED_S old."""
     now = monotonic()
     read_at, remembered_owners = _remembered.get(group_id, (float("-inf"), {}))
@@ -149,39 +146,20 @@ def _owned(group_id: int) -> _Owned:
         return remembered_owners
     if len(_remembered) >= MOST_GROUPS:
         _remembered.clear()
-    owners = _read(group_id)
-    _remembered[group_id] = (now, owners)
-    return owners
-
-
-def _read(group_id: int) -> _Owned:
-    nodes = _by_node(_queues_of(group_id))
-    rows = [
-        row
-        for node_id, queues in nodes.items()
-        for row in _rows(node_id, group_id, queues, "")
-    ]
-    return grouped(
+    current = snapshot.current()
+    topic_ids = [s.topic_id for s in current.subscriptions_of(group_id)]
+    topics = [current.topics.get(topic_id) for topic_id in topic_ids]
+    # Members also own the queues of the group's retry topics.
+    topics += [current.failure_topics.get((group_id, topic_id)) for topic_id in topic_ids]
+    queues = [queue for topic in topics if topic is not None for queue in topic.queues]
+    owners = grouped(
         (row.owner, (row.queue, row.epoch))
-        for row in rows
+        for node_id, node_queues in _by_node(queues).items()
+        for row in _rows(node_id, group_id, node_queues, "")
         if row.owner and row.epoch is not None
     )
-
-
-def _queues_of(group_id: int) -> list[int]:
-    """Return the queues that a group reads, including those of its retry topics."""
-    current = snapshot.current()
-    topics = [current.topics.get(s.topic_id) for s in current.subscriptions_of(group_id)]
-    retry_topics = [
-        current.failure_topics.get((group_id, s.topic_id))
-        for s in current.subscriptions_of(group_id)
-    ]
-    return [
-        queue
-        for topic in (*topics, *retry_topics)
-        if topic is not None
-        for queue in topic.queues
-    ]
+    _remembered[group_id] = (now, owners)
+    return owners
 
 
 def _by_node(queues: Iterable[int]) -> dict[int, list[int]]:

@@ -3,7 +3,7 @@
 The target is the earliest or latest offset, a given offset, a point in time, or the offsets
 of another group. A reset is a change of epoch, so it needs no stop of the group:
 
-1. One UPDATE on the node sets the position, clears the owner and raises the epoch. From
+1. An UPDATE on the node sets the position, clears the owner and raises the epoch. From
    then on the former owner can no longer commit.
 2. Metadata follows with an epoch above that, and the generation of the group rises. A
    waiting pull returns because of that, and the member sends a heartbeat.
@@ -11,7 +11,7 @@ of another group. A reset is a change of epoch, so it needs no stop of the group
    fetched, acquires the queue, and gets the new position. Handlers that still run commit
    nothing.
 
-Queues are moved one by one. Each move is stored (metadata/groups/offset_resets.py).
+Each move of a queue is made by itself, and stored (metadata/groups/offset_resets.py).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from messagestore.heads.gap_check import count_messages
 from messagestore.heads.time_lookup import first_at
 from messagestore.pool import node_pools
 from messagestore.tables import node_sql, queue_sql, reader_sql
-from messagestore.tables.shapes import Position, ReaderKey
+from messagestore.tables.shapes import ReaderKey
 from metadata.actors import Actor
 from metadata.db import access
 from metadata.errors import Code, Invalid, NotFound
@@ -40,7 +40,7 @@ MOST_NAMED = 50  # instances that an error lists
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Target of a reset. `to` is one of:
+    """Target of a reset. `to` is:
 
     * `earliest`, `latest`: the lowest offset, or the log end offset, of each queue
     * `offset`: with `offset`
@@ -58,7 +58,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """Move of one queue. A move forward skips messages, a move backward repeats them.
+    """Move of a queue. A move forward skips messages, a move backward repeats them.
 
     `asked` is the requested offset if it is outside the queue's messages, so that
     `to_offset` is the nearest offset inside; else None. `reset` is the id under which the
@@ -115,12 +115,11 @@ def reset(
     instance: str | None = None,
     dry_run: bool = False,
 ) -> list[Move]:
-    """Move a group's offsets in all topics, in one topic, or in some queues. Return the
-    moves.
+    """Move a group's offsets in all topics, in a topic, or in some queues. Return the moves.
 
     With `dry_run` the moves are only planned. The group may be running. In a broadcasting
-    group one instance must be named, and only its offsets move. An offset outside a queue's
-    low … head becomes the nearest offset inside, and the move has the requested one in
+    group an instance must be named, and only its offsets move. An offset outside a queue's
+    low … head becomes the nearest offset inside, and the move has the requested offset in
     `asked`.
 
     Needs `manage` on the group, and `consume` or `browse` on the topic if the target is
@@ -130,21 +129,26 @@ def reset(
     access.require(actor, "manage", group, what="group")
     check(target)
     _check_instance(groups.describe(name=group, actor=actor), instance)
-    queue_rows = [
+    topic_rows = [
         row
         for row in ownership.list_queues(group=group, actor=actor)
-        if row.instance == instance
+        if row.instance == instance and (topic is None or row.topic == topic)
     ]
-    queue_rows = _choose_rows(queue_rows, group, topic, queues)
-    targets = (
-        _clone_targets(queue_rows, target, topic, actor)
-        if target.to == "group"
-        else [target] * len(queue_rows)
-    )
-    moves = [
-        _plan_move(row, queue_target)
-        for row, queue_target in zip(queue_rows, targets, strict=True)
-    ]
+    if not topic_rows:
+        cause = f"Group {group} does not subscribe to {topic or 'anything'}."
+        remedy = f"Subscribe: catmq subscribe {group} {topic or 'TOPIC'}"
+        raise NotFound(f"{cause} {remedy}", code=Code.SUBSCRIPTION_NOT_FOUND)
+    unknown_queues = set(queues or ()) - {row.queue for row in topic_rows}
+    if unknown_queues:
+        owner_text = f"topic {topic}" if topic else f"those that group {group} reads"
+        raise Invalid.field(
+            "queues", f"{min(unknown_queues)} is not a queue of {owner_text}"
+        )
+    queue_rows = [row for row in topic_rows if queues is None or row.queue in queues]
+    if target.to == "group":
+        moves = _plan_clone(queue_rows, target, topic, actor)
+    else:
+        moves = [_plan_move(row, target) for row in queue_rows]
     return moves if dry_run else _make_moves(queue_rows, moves, actor)
 
 
@@ -168,14 +172,14 @@ def undo(
         for former in former_moves
         if (former.queue, former.instance) in queue_rows
     ]
-    rows = [row for row, _ in pairs]
     moves = [
         _plan_move(row, Target("offset", offset=former.from_offset))
         for row, former in pairs
     ]
-    return (
-        moves if dry_run else _make_moves(rows, moves, actor, undoes=former_moves[0].reset)
-    )
+    if dry_run:
+        return moves
+    rows = [row for row, _ in pairs]
+    return _make_moves(rows, moves, actor, undoes=former_moves[0].reset)
 
 
 def _make_moves(
@@ -185,21 +189,61 @@ def _make_moves(
     *,
     undoes: str = "",
 ) -> list[Move]:
-    """Make the planned moves under one new reset id. Return them as they were made."""
+    """Make the planned moves under a new reset id. Return them as they were made.
+
+    A move differs from the planned move if members committed meanwhile. Raises NotFound if
+    a reader row was deleted meanwhile, NodeUnavailable.
+    """
     reset_id = str(uuid.uuid4())
-    return [
-        move
-        if move.kept
-        else _move_queue(row, replace(move, reset=reset_id), actor, undoes)
-        for row, move in zip(queue_rows, moves, strict=True)
-    ]
+    made_moves = []
+    for row, planned_move in zip(queue_rows, moves, strict=True):
+        if planned_move.kept:
+            made_moves.append(planned_move)
+            continue
+        move = replace(planned_move, reset=reset_id)
+        # Stored before the node changes, so that the move has an audit row even if this
+        # process ends. Only a move that finish_move() completed can be undone.
+        stored_move = offset_resets.begin_move(
+            row=row,
+            reset=reset_id,
+            from_offset=move.from_offset,
+            to_offset=move.to_offset,
+            undoes=undoes,
+            actor=actor,
+        )
+        reader = ReaderKey(row.group_id, row.queue, row.reader)
+        with node_pools.node(row.node_id).writing() as session:
+            rewound = reader_sql.reset_reader(session, reader=reader, offset=move.to_offset)
+        # From here on no earlier owner can commit. If the process ends before metadata
+        # follows, the next acquire meets the node's epoch, and metadata adopts it
+        # (positions._acquire_on_node).
+        if rewound is None:
+            raise NotFound(
+                f"Queue {row.queue} lost its reader row meanwhile.",
+                code=Code.QUEUE_NOT_FOUND,
+            )
+        ownership.adopt_node_epoch(
+            group_id=row.group_id,
+            queue=row.queue,
+            epoch=rewound.epoch,
+            instance_id=row.instance_id,
+        )
+        # The offset that the UPDATE replaced is exact. The planned offset may be older.
+        offset_resets.finish_move(move=stored_move, from_offset=rewound.former)
+        if rewound.former != move.from_offset:
+            move = replace(move, from_offset=rewound.former)
+            with node_pools.node(row.node_id).reading() as session:
+                head = queue_sql.read_head(session, queue=row.queue)
+                move = _count_moved(session, move, head.low if head else 0)
+        made_moves.append(move)
+    return made_moves
 
 
 def _check_instance(group: GroupView, instance: str | None) -> None:
     """Check that a broadcasting group's instance is named and exists.
 
-    Raises Invalid if it is missing or unknown, and if the group has no instances but one is
-    named.
+    Raises Invalid if it is missing or unknown, and if an instance is named although the
+    group has none.
     """
     if group.mode != "broadcasting":
         if instance is not None:
@@ -221,36 +265,10 @@ def _check_instance(group: GroupView, instance: str | None) -> None:
         )
 
 
-def _choose_rows(
-    queue_rows: Sequence[QueueOwner],
-    group: str,
-    topic: str | None,
-    queues: Sequence[int] | None,
-) -> list[QueueOwner]:
-    """Return the rows of a topic or of some queues.
-
-    Raises NotFound(subscription_not_found) if the group does not read the topic, Invalid if
-    a queue is not among the rows.
-    """
-    topic_rows = [row for row in queue_rows if topic is None or row.topic == topic]
-    if not topic_rows:
-        cause = f"Group {group} does not subscribe to {topic or 'anything'}."
-        remedy = f"Subscribe: catmq subscribe {group} {topic or 'TOPIC'}"
-        raise NotFound(f"{cause} {remedy}", code=Code.SUBSCRIPTION_NOT_FOUND)
-    unknown_queues = set(queues or ()) - {row.queue for row in topic_rows}
-    if unknown_queues:
-        owner_text = f"topic {topic}" if topic else f"those that group {group} reads"
-        raise Invalid.field(
-            "queues", f"{min(unknown_queues)} is not a queue of {owner_text}"
-        )
-    return [row for row in topic_rows if queues is None or row.queue in queues]
-
-
-def _clone_targets(
+def _plan_clone(
     queue_rows: Sequence[QueueOwner], target: Target, topic: str | None, actor: Actor
-) -> list[Target | None]:
-    """Return the source group's committed offset as the target of each queue, None if it
-    has none.
+) -> list[Move]:
+    """Plan moves to the committed offsets of the source group.
 
     Raises Invalid if no topic is named, or the source group is the group itself.
     """
@@ -268,9 +286,12 @@ def _clone_targets(
         group=str(target.source_group), topic=topic, actor=actor
     )
     return [
-        Target("offset", offset=source_offsets[row.queue])
-        if row.queue in source_offsets
-        else None
+        _plan_move(
+            row,
+            Target("offset", offset=source_offsets[row.queue])
+            if row.queue in source_offsets
+            else None,
+        )
         for row in queue_rows
     ]
 
@@ -294,19 +315,29 @@ def _plan_move(row: QueueOwner, target: Target | None) -> Move:
             return Move(
                 row.queue, row.number, committed, committed, topic=row.topic, kept=True
             )
-        to_offset = _resolve_offset(session, position, target)
-        requested_offset = (
-            target.offset
-            if target.offset is not None and target.offset != to_offset
-            else None
-        )
+        if target.to == "earliest":
+            to_offset = position.low
+        elif target.to == "latest":
+            to_offset = position.head
+        elif target.offset is not None:
+            to_offset = min(max(target.offset, position.low), position.head)
+        else:
+            # `ago_ms` counts back from the node's clock, which also wrote `stored_at` of the
+            # messages.
+            at_ms = (
+                target.at_ms
+                if target.at_ms is not None
+                else node_sql.now_ms(session) - (target.ago_ms or 0)
+            )
+            bounds = position.low, position.head
+            to_offset = first_at(session, queue=row.queue, bounds=bounds, at_ms=at_ms)
         move = Move(
             row.queue,
             row.number,
             committed,
             to_offset,
             topic=row.topic,
-            asked=requested_offset,
+            asked=target.offset if target.offset != to_offset else None,
         )
         return _count_moved(session, move, position.low)
 
@@ -323,65 +354,3 @@ def _count_moved(session: Session, move: Move, low: int) -> Move:
     return replace(
         move, skipped=count if is_forward else 0, repeated=0 if is_forward else count
     )
-
-
-def _resolve_offset(session: Session, position: Position, target: Target) -> int:
-    """Return the offset in a queue, within low … head, that the target stands for."""
-    if target.to == "earliest":
-        return position.low
-    if target.to == "latest":
-        return position.head
-    if target.offset is not None:
-        return min(max(target.offset, position.low), position.head)
-    # `ago_ms` counts back from the node's clock, which also wrote `stored_at` of the
-    # messages.
-    at_ms = (
-        target.at_ms
-        if target.at_ms is not None
-        else node_sql.now_ms(session) - (target.ago_ms or 0)
-    )
-    bounds = position.low, position.head
-    return first_at(session, queue=position.queue, bounds=bounds, at_ms=at_ms)
-
-
-def _move_queue(row: QueueOwner, move: Move, actor: Actor, undoes: str) -> Move:
-    """Move one queue. Return the move as it was made.
-
-    It differs from the planned move if members committed meanwhile.
-    Raises NotFound if the reader row was deleted meanwhile, NodeUnavailable.
-    """
-    # Stored before the node changes, so that the move has an audit row even if this process
-    # ends.
-    # Only a move that done() completed can be undone.
-    stored_move = offset_resets.begin_move(
-        row=row,
-        reset=move.reset,
-        from_offset=move.from_offset,
-        to_offset=move.to_offset,
-        undoes=undoes,
-        actor=actor,
-    )
-    reader = ReaderKey(row.group_id, row.queue, row.reader)
-    with node_pools.node(row.node_id).writing() as session:
-        rewound = reader_sql.reset_reader(session, reader=reader, offset=move.to_offset)
-    # From here on no earlier owner can commit. If the process ends before metadata follows,
-    # the next acquire meets the node's epoch, and metadata adopts it (positions._adopt_node_epoch).
-    if rewound is None:
-        raise NotFound(
-            f"Queue {row.queue} lost its reader row meanwhile.", code=Code.QUEUE_NOT_FOUND
-        )
-    ownership.adopt_node_epoch(
-        group_id=row.group_id,
-        queue=row.queue,
-        epoch=rewound.epoch,
-        instance_id=row.instance_id,
-    )
-    # The offset that the UPDATE replaced is exact. The planned one may be older.
-    offset_resets.finish_move(move=stored_move, from_offset=rewound.former)
-    if rewound.former == move.from_offset:
-        return move
-    with node_pools.node(row.node_id).reading() as session:
-        head = queue_sql.read_head(session, queue=row.queue)
-        return _count_moved(
-            session, replace(move, from_offset=rewound.former), head.low if head else 0
-        )

@@ -65,7 +65,7 @@ class Claim(NamedTuple):
 
 
 class CommitOffset(NamedTuple):
-    """An offset to commit: the next one that the owner will read."""
+    """An offset to commit: the next offset that the owner will read."""
 
     queue: int
     epoch: int
@@ -107,14 +107,14 @@ def acquire(*, consumer: ConsumerId, queues: Sequence[Claim]) -> list[Acquired]:
 
     While metadata is unavailable, queues whose reader row names the member and the epoch
     already are `ok` with that row's offset. Raises MetadataUnavailable if no node confirms
-    one either, Gone if the member expired or was replaced.
+    any of them either, Gone if the member expired or was replaced.
     """
     try:
         granted = ownership.check_owned(
             consumer=consumer, queues=[claim.queue for claim in queues]
         )
     except MetadataUnavailable:
-        # The node cannot be told a new owner now: only metadata grants queues. But an owner
+        # No new owner can be written to the node now: only metadata grants queues. But an owner
         # that the row names already (node_owners.claim_granted) needs no grant.
         offsets = node_owners.positions(consumer=consumer, claims=queues)
         if not offsets:
@@ -153,8 +153,8 @@ class _NodeCall(NamedTuple):
 
     def session(self) -> AbstractContextManager[Session]:
         """Borrow a session for statements that may be repeated."""
-        # Acquire and commit may be repeated, so a lost answer needs no unknown outcome:
-        # hence reading().
+        # reading(), because acquire and commit may be repeated: a lost answer needs no
+        # unknown outcome.
         return node_pools.node(self.node_id).reading(within_s=self.within_s)
 
 
@@ -164,9 +164,9 @@ def _acquire_on_node(
     claims: Sequence[Claim],
     results: dict[int, Acquired],
 ) -> None:
-    """Acquire the queues of one node and put the outcomes into `results`.
+    """Acquire the queues of a node and put the outcomes into `results`.
 
-    Raises NodeUnavailable at the first queue without an answer, MetadataUnavailable.
+    Raises NodeUnavailable at the first queue without an answer, MetadataUnavailable, Gone.
     """
     missing, outdated = _claim_on_node(node, consumer, claims, results)
     if missing and consumer.instance_id:
@@ -188,7 +188,23 @@ def _acquire_on_node(
         # If the subscription ended meanwhile, the claim stays fenced. Other queues are
         # acquired.
         with suppress(NotFound):
-            _adopt_node_epoch(consumer, claim, epoch)
+            # If metadata still confirms a refused claim, its epoch is raised above the
+            # node's. Both can only be true if a reset ended between node and metadata, or
+            # metadata lost its latest changes. Read again, because a claim may also be
+            # refused to an owner that has just lost the queue.
+            granted = ownership.check_owned(consumer=consumer, queues=[claim.queue])
+            if granted.get(claim.queue) != claim.epoch:
+                continue
+            log.warning(
+                "group %d queue %d: the node has epoch %d, metadata had %d",
+                *(consumer.group_id, claim.queue, epoch, claim.epoch),
+            )
+            ownership.adopt_node_epoch(
+                group_id=consumer.group_id,
+                queue=claim.queue,
+                epoch=epoch,
+                instance_id=consumer.instance_id,
+            )
 
 
 def _claim_on_node(
@@ -223,31 +239,6 @@ def _claim_on_node(
     return missing, outdated
 
 
-def _adopt_node_epoch(consumer: ConsumerId, claim: Claim, epoch: int) -> None:
-    """Raise metadata's epoch above the node's, if metadata still confirms the refused
-    claim.
-
-    Raises MetadataUnavailable, Gone, NotFound(subscription_not_found).
-    """
-    # Both can only be true if a reset ended between node and metadata, or metadata lost its
-    # latest changes. Asked again, because a claim may also be refused to an owner that has
-    # just lost the queue.
-    if (
-        ownership.check_owned(consumer=consumer, queues=[claim.queue]).get(claim.queue)
-        == claim.epoch
-    ):
-        log.warning(
-            "group %d queue %d: the node has epoch %d, metadata had %d",
-            *(consumer.group_id, claim.queue, epoch, claim.epoch),
-        )
-        ownership.adopt_node_epoch(
-            group_id=consumer.group_id,
-            queue=claim.queue,
-            epoch=epoch,
-            instance_id=consumer.instance_id,
-        )
-
-
 def commit(*, consumer: ConsumerId, offsets: Sequence[CommitOffset]) -> list[Committed]:
     """Commit offsets. Return a result for each, in order.
 
@@ -265,7 +256,7 @@ def commit(*, consumer: ConsumerId, offsets: Sequence[CommitOffset]) -> list[Com
         node = _NodeCall(node_id, SLOW_S if len(nodes) > 1 else None)
         try:
             # In rising order of queues, so that two commits of a group lock reader rows in
-            # one order.
+            # the same order.
             results |= _commit_on_node(node, consumer, sorted(node_offsets))
         except NodeUnavailable as error:
             failure = error
@@ -286,7 +277,7 @@ def _by_node(rows: Iterable[Row]) -> dict[int, list[Row]]:
 def _commit_on_node(
     node: _NodeCall, consumer: ConsumerId, offsets: list[CommitOffset]
 ) -> dict[int, Committed]:
-    """Commit offsets on one node in one transaction, and read why some were refused.
+    """Commit offsets on a node in a single transaction, and find why some were refused.
 
     `offsets` must rise by queue. Raises NodeUnavailable.
     """
@@ -313,19 +304,18 @@ def _commit_on_node(
                 gaps = queue_sql.read_gaps(session, queue=offset.queue, position=before)
                 handled = count_messages(before, offset.offset, gaps=gaps)
             results[offset.queue] = Committed(offset.queue, "ok", handled)
-        queues = [offset.queue for offset in refused]
-        positions = (
-            reader_sql.read_positions(
-                session, group_id=group_id, instance=instance, queues=queues
+        positions = {}
+        if refused:
+            positions = reader_sql.read_positions(
+                session,
+                group_id=group_id,
+                instance=instance,
+                queues=[offset.queue for offset in refused],
             )
-            if queues
-            else {}
-        )
     for offset in refused:
         position = positions.get(offset.queue)
-        is_owner = position is not None and (position.epoch, position.owner) == (
-            offset.epoch,
-            consumer.text,
+        is_owner = position is not None and (
+            (position.epoch, position.owner) == (offset.epoch, consumer.text)
         )
         state = "out_of_range" if is_owner else "fenced"
         results[offset.queue] = Committed(offset.queue, state)

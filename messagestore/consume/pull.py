@@ -6,15 +6,15 @@ Every queue of the answer has a `state`:
     ok            messages, or none yet
     fenced        another owner or epoch holds the queue
     stopped       an operator stopped the group, the subscription or the queue in it
-    cleaned       the position is below `low`: retention took what was there
+    cleaned       the position is below `low`: retention deleted the messages there
     out_of_range  the position is above the head
     lost_tail     the position is in a declared gap (`gap`); `next_offset` is its end
     corrupt       an offset is missing without a declared gap: nothing is delivered, an operator
                   must act
     unavailable   neither the queue's node nor a replica of it answers
 
-If a pull needs several nodes, it does not wait for a slow one: its queues are `ok`, without
-messages and without a head.
+If a pull needs several nodes, it does not wait for a slow node: the queues of that node are
+`ok`, without messages and without a head.
 
 For a group with a filter on tags or headers, a pull passes over messages that do not match:
 the position moves past up to `scan_limit` of them. So an answer without messages may have a
@@ -51,7 +51,7 @@ from metadata.rules.alarm_texts import alarm_text
 from metadata.rules.groups.filters import MessageFilter
 
 SLOW_S = 0.1  # longest time that a node may take if the pull needs other nodes, too
-_FILTERED_AT_ONCE = 1_000  # offsets that one statement scans for a group with a filter
+_FILTERED_AT_ONCE = 1_000  # offsets that a statement scans for a group with a filter
 _HOLE = "hole"  # internal state: the first message is missing although the head is above it
 
 _turn = itertools.count()
@@ -70,7 +70,7 @@ def pull(
         "None of these queues is known yet.", retry_after_ms=1000
     )
     budget = Budget(max_messages, max_bytes)
-    nodes, pulled = _by_node(queues, consumer)
+    nodes, pulled = _group_by_node(queues, consumer)
     for node_id, node_queues in nodes.items():
         node_pull = _NodePull(
             node_id,
@@ -86,8 +86,15 @@ def pull(
                 pulled[answer.queue] = answer
         except (db_errors.Final, NodeUnavailable) as error:
             unanswered = [ask for ask in node_queues if ask.queue not in pulled]
-            pulled |= _not_served(unanswered, error)
-            # A slow node is asked again by the next pull. Only a failed one is replaced by
+            state = "ok" if isinstance(error, db_errors.SlowNode) else "unavailable"
+            # A table of the node is missing or was altered. Other nodes are still read.
+            if isinstance(error, db_errors.Final):
+                state = "corrupt"
+                for ask in unanswered:
+                    corruption.report(ask.queue, offset=ask.offset, why=error.detail)
+            for ask in unanswered:
+                pulled[ask.queue] = PulledQueue(ask.queue, state, [], ask.offset)
+            # A slow node is read again by the next pull. Only a failed node is replaced by
             # its replica.
             if isinstance(error, NodeUnavailable) and not isinstance(
                 error, db_errors.SlowNode
@@ -101,7 +108,7 @@ def pull(
     return [pulled[ask.queue] for ask in queues]
 
 
-def _by_node(
+def _group_by_node(
     queues: Sequence[PullQueue], consumer: ConsumerId
 ) -> tuple[dict[int, list[PullQueue]], dict[int, PulledQueue]]:
     """Return the queues to read by node id, and the answers that need no node.
@@ -111,8 +118,8 @@ def _by_node(
     known_queues, certain = snapshot.find_queues([ask.queue for ask in queues])
     current = snapshot.current()
     unknown_state = "fenced" if certain else "unavailable"
-    # Each pull starts at another queue. Else the first ones would use up the budget of
-    # every pull, and the last ones would never be read.
+    # Each pull starts at another queue. Else the first queues would use up the budget of
+    # every pull, and the last queues would never be read.
     start = next(_turn) % len(queues) if queues else 0
     nodes: dict[int, list[PullQueue]] = {}
     answers: dict[int, PulledQueue] = {}
@@ -127,23 +134,8 @@ def _by_node(
     return nodes, answers
 
 
-def _not_served(
-    unanswered: Sequence[PullQueue], error: db_errors.Final | NodeUnavailable
-) -> dict[int, PulledQueue]:
-    """Return the answers for queues that their node did not answer, and report corrupt
-    ones.
-    """
-    state = "ok" if isinstance(error, db_errors.SlowNode) else "unavailable"
-    # A table of the node is missing or was altered. Other nodes are still read.
-    if isinstance(error, db_errors.Final):
-        state = "corrupt"
-        for ask in unanswered:
-            corruption.report(ask.queue, offset=ask.offset, why=error.detail)
-    return {ask.queue: PulledQueue(ask.queue, state, [], ask.offset) for ask in unanswered}
-
-
 class _NodePull:
-    """Pull from one node in three steps. Each step answers some of the remaining queues.
+    """Pull from a node in three steps. Each step answers some of the remaining queues.
 
     `within_s` is the longest time in seconds until an answer begins, None for the usual
     limit.
@@ -158,12 +150,8 @@ class _NodePull:
         budget: Budget,
         within_s: float | None,
     ) -> None:
-        self._node_id, self._consumer, self._budget, self._within_s = (
-            node_id,
-            consumer,
-            budget,
-            within_s,
-        )
+        self._node_id, self._within_s = node_id, within_s
+        self._consumer, self._budget = consumer, budget
         self._left = list(queues)
         self._positions: dict[int, Position] = {}
 
@@ -177,7 +165,7 @@ class _NodePull:
             del self._left[0]
             with self._session() as session:
                 answer, self._positions = self._read(
-                    session, ask, beside=[other.queue for other in self._left]
+                    session, ask, also=[other.queue for other in self._left]
                 )
             yield answer
 
@@ -185,9 +173,9 @@ class _NodePull:
         """Answer the queues whose position shows that they are fenced or have nothing to
         read.
         """
-        asked, self._left = self._left, []
-        if asked and not self._positions:
-            queues = [ask.queue for ask in asked]
+        candidates, self._left = self._left, []
+        if candidates and not self._positions:
+            queues = [ask.queue for ask in candidates]
             with self._session() as session:
                 self._positions = reader_sql.read_positions(
                     session,
@@ -195,7 +183,7 @@ class _NodePull:
                     queues=queues,
                     instance=self._consumer.instance,
                 )
-        for ask in asked:
+        for ask in candidates:
             answer = _without_rows(ask, self._positions.get(ask.queue), self._consumer)
             if answer is None:
                 self._left.append(ask)
@@ -205,7 +193,7 @@ class _NodePull:
     def others(self) -> Iterator[PulledQueue]:
         """Read the remaining queues while the answer has room. The rest gets no messages."""
         # A barrier is needed only if nothing above the offset is known to be durable. Other
-        # queues do not wait for one: messages that are not known to be durable yet come
+        # queues do not wait for it: messages that are not known to be durable yet come
         # with the next pull.
         risen = [ask.queue for ask in self._left if board.known(ask.queue) <= ask.offset]
         durability.confirm(
@@ -224,10 +212,10 @@ class _NodePull:
         return node_pools.node(self._node_id).reading(within_s=self._within_s)
 
     def _read(
-        self, session: Session, ask: PullQueue, *, beside: Sequence[int] = ()
+        self, session: Session, ask: PullQueue, *, also: Sequence[int] = ()
     ) -> tuple[PulledQueue, dict[int, Position]]:
         """Read a queue that has durable messages. Return its answer and the positions of
-        `beside`.
+        the queues `also`.
 
         For a group with a filter, read further parts until the answer is full or
         `scan_limit` offsets were scanned.
@@ -240,45 +228,45 @@ class _NodePull:
         end = min(durable, ask.offset + config.scan_limit) if only else durable
         rows: list[StoredRow] = []
         while True:
-            part, other_positions = self._part(
+            answer, other_positions = self._read_range(
                 session,
                 ask,
                 end,
                 only=only,
-                beside=beside if not only else (),
+                also=also if not only else (),
                 youngest_ms=youngest_ms,
             )
             # Retention may have raised `low` between the reads of position and rows, so a
             # hole is explained by a fresh `low` before it is called corrupt.
-            if part.state == _HOLE:
-                part = _explained(session, ask, part.head)
+            if answer.state == _HOLE:
+                answer = _explain_hole(session, ask, answer.head)
             if not only:
-                return part, other_positions
-            rows += part.rows
-            has_moved = part.state == "ok" and part.next_offset > ask.offset
-            if not has_moved or part.next_offset >= end or self._budget.spent():
+                return answer, other_positions
+            rows += answer.rows
+            has_moved = answer.state == "ok" and answer.next_offset > ask.offset
+            if not has_moved or answer.next_offset >= end or self._budget.spent():
                 break
-            ask = ask._replace(offset=part.next_offset)
+            ask = ask._replace(offset=answer.next_offset)
         # A state that ended the loop early (fenced, cleaned, corrupt) is not returned
         # together with rows. The next pull begins at that offset and returns the state.
-        if part.state == "ok" or not rows:
-            return part._replace(rows=rows), other_positions
-        return PulledQueue(ask.queue, "ok", rows, ask.offset, part.head), other_positions
+        if answer.state == "ok" or not rows:
+            return answer._replace(rows=rows), other_positions
+        return PulledQueue(ask.queue, "ok", rows, ask.offset, answer.head), other_positions
 
-    def _part(
+    def _read_range(
         self,
         session: Session,
         ask: PullQueue,
         end: int,
         *,
         only: MessageFilter,
-        beside: Sequence[int],
+        also: Sequence[int],
         youngest_ms: int | None,
     ) -> tuple[PulledQueue, dict[int, Position]]:
-        """Read messages below `end` that match the filter, with one statement.
+        """Read messages below `end` that match the filter, with a single statement.
 
         Return the answer, whose state is _HOLE if the first message is missing, and the
-        positions of `beside`.
+        positions of the queues `also`.
         """
         consumer, budget, durable = self._consumer, self._budget, board.known(ask.queue)
         available = end - ask.offset
@@ -294,7 +282,7 @@ class _NodePull:
                 most_bytes=OVERSHOOT * budget.size,
                 only=only,
                 most=budget.rows(ask.queue, available),
-                beside=beside,
+                beside=also,
                 copies=snapshot.current().holds_failures(ask.queue),
             )
         except db_errors.Final as fault:
@@ -311,6 +299,7 @@ class _NodePull:
         rows = rows[: dense(ask.offset, [row[ROW_OFFSET] for row in rows])]
         if not rows:
             return PulledQueue(ask.queue, _HOLE, [], ask.offset, position.head), positions
+        # Rows that are not due yet are held back by the subscription's delay.
         count, due_in_ms = delivery_delay.due(rows, youngest_ms=youngest_ms)
         fitting_rows, passed_offsets = budget.choose(
             ask.queue, rows[:count], filtered=bool(only)
@@ -332,8 +321,8 @@ def _without_rows(
     ask: PullQueue, position: Position | None, consumer: ConsumerId
 ) -> PulledQueue | None:
     """Return the answer that the position alone gives, None if there are messages to read."""
-    # The fence: a former owner, or one of an earlier epoch, gets nothing, however old its
-    # broker's snapshot is.
+    # The fence: a former owner, or an owner of an earlier epoch, gets nothing, however old
+    # its broker's snapshot is.
     if position is None or position.epoch != ask.epoch or position.owner != consumer.text:
         return PulledQueue(ask.queue, "fenced", [], ask.offset)
     if ask.offset < position.low:
@@ -348,7 +337,7 @@ def _without_rows(
     return None
 
 
-def _explained(session: Session, ask: PullQueue, head: int | None) -> PulledQueue:
+def _explain_hole(session: Session, ask: PullQueue, head: int | None) -> PulledQueue:
     """Return the answer for an offset that is missing although the head is above it.
 
     It is `cleaned`, `lost_tail`, or `corrupt` if neither `low` nor a declared gap explains

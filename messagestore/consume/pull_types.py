@@ -9,7 +9,7 @@ from messagestore.engine.messages import StoredMessage, StoredRow, stored_messag
 
 
 class PullQueue(NamedTuple):
-    """A queue in a pull request. `offset` is the first one that the consumer wants to read."""
+    """A queue in a pull request. `offset` is the first offset to read."""
 
     queue: int
     epoch: int

@@ -1,19 +1,15 @@
 """Pulls from a node's replica while the node itself is unavailable.
 
-A replica lags by an unknown time. That limits what it can answer:
+A replica lags by an unknown time. That limits its answers:
 
 * A pull at or above the replica's head returns no messages, never an error: later messages
-  may not
-  have arrived yet.
+  may not have arrived yet.
 * Nothing is acquired or committed there. Consumers continue from their own positions.
 * Its reader row may name a former owner. So metadata decides who owns the queue, because it
-  grants
-  every acquire beforehand. The row must only not contradict that: by a later epoch, or by
-  another
-  owner of the same epoch. Without metadata nothing is served.
+  grants every acquire beforehand. The row must only not contradict that: by a later epoch,
+  or by another owner of the same epoch. Without metadata nothing is served.
 * A gap or `low` there is as true as on the node. A hole that they do not explain may be a
-  fault of
-  the replica alone, so the queue is unavailable and not corrupt.
+  fault of the replica alone, so the queue is unavailable and not corrupt.
 """
 
 from __future__ import annotations
@@ -46,7 +42,7 @@ def pull(
     """
     node = node_pools.node(node_id)
     served: dict[int, PulledQueue] = {}
-    # Only while the circuit is open: one failed call does not make the node unavailable.
+    # Only while the circuit is open: a single failed call does not make a node unavailable.
     if node.replica is None or not node.circuit.is_open:
         return served
     queues = [ask.queue for ask in asked]
@@ -61,27 +57,28 @@ def pull(
             )
             for ask in asked:
                 position = positions.get(ask.queue)
-                if granted.get(ask.queue) == ask.epoch and _allows(position, ask, consumer):
-                    assert position is not None  # noqa: S101  `_allows` refuses none
-                    answer = _read(
-                        session, ask, position, budget, group_id=consumer.group_id
-                    )
-                    served |= {} if answer is None else {ask.queue: answer}
+                if (
+                    position is None
+                    or position.epoch is None
+                    or granted.get(ask.queue) != ask.epoch
+                ):
+                    continue
+                # The row must not contradict the grant of metadata.
+                if position.epoch > ask.epoch or (
+                    position.epoch == ask.epoch and position.owner != consumer.text
+                ):
+                    continue
+                answer = _read_queue(
+                    session, ask, position, budget, group_id=consumer.group_id
+                )
+                if answer is not None:
+                    served[ask.queue] = answer
     except CatmqError as error:
         log.info("The replica of node %s cannot be read: %s", node.info.name, error.detail)
     return served
 
 
-def _allows(position: Position | None, ask: PullQueue, consumer: ConsumerId) -> bool:
-    """Return True if a replica's reader row does not contradict the grant of metadata."""
-    if position is None or position.epoch is None:
-        return False
-    return position.epoch < ask.epoch or (
-        position.epoch == ask.epoch and position.owner == consumer.text
-    )
-
-
-def _read(
+def _read_queue(
     session: Session, ask: PullQueue, position: Position, budget: Budget, *, group_id: int
 ) -> PulledQueue | None:
     """Return the answer of a replica for a queue, None if a hole in its rows is

@@ -65,9 +65,11 @@ def update_alarms(*, every_minutes: Mapping[str, int]) -> int:
     changed += _reconcile_alarms(
         "job_failed", lambda: health_checks.find_failed_jobs(dict(every_minutes))
     )
-    names = [name for q in current.queues if (name := current.queue_name(q)) is not None]
     changed += health_checks.end_alarms_of_removed(
-        nodes=[node.name for node in current.nodes.values()], queues=names
+        nodes=[node.name for node in current.nodes.values()],
+        queues=[
+            name for q in current.queues if (name := current.queue_name(q)) is not None
+        ],
     )
     return changed + alarms.end_quiet_alarms()
 
@@ -157,8 +159,11 @@ def count_dead() -> dict[int, Count] | None:
             count = Count(messages, last_hour, newest_ms)
             counts[group] = counts[group].plus(count) if group in counts else count
 
-    asked = sweeping.retry_nodes()
+    # A sum without the counts of one retry node would end alarms that still hold.
     skipped = sweeping.query_nodes(
-        asked, read, subject="Number of dead letters", prepare=delayed_store.prepare
+        sweeping.retry_nodes(),
+        read,
+        subject="Number of dead letters",
+        prepare=delayed_store.prepare,
     )
     return None if skipped else counts

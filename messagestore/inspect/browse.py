@@ -68,9 +68,11 @@ def read_page(
             most_bytes=config.max_pull_bytes,
         )
     next_offset = messages[-1].offset + 1 if messages else start
-    shown = tuple(messages) if may_read else tuple(map(masked, messages))
     return MessagePage(
-        shown, len(messages), next_offset if next_offset < head.head else None, not may_read
+        tuple(messages if may_read else map(masked, messages)),
+        len(messages),
+        next_offset if next_offset < head.head else None,
+        not may_read,
     )
 
 
@@ -123,7 +125,7 @@ def read_message(*, topic: str, message_id: str, actor: Actor) -> MessagePage:
             f"Topic {topic} has no message {message_id}.", code=Code.MESSAGE_NOT_FOUND
         )
     return MessagePage(
-        tuple(messages) if may_read else tuple(map(masked, messages)), 1, None, not may_read
+        tuple(messages if may_read else map(masked, messages)), 1, None, not may_read
     )
 
 

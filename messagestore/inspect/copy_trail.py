@@ -1,5 +1,5 @@
-"""Follows the failures of one message in one group: the copies that were made, and where
-the last one is.
+"""Follows the failures of a message in a group: the copies that were made, and where
+the last copy is.
 
 The id of a copy is computed from the message that failed (`failure_rules.copy_id`), so each
 step is an index look-up, however many other messages of the group failed. Records of copies
@@ -48,7 +48,7 @@ class Redriven(NamedTuple):
 
 @dataclass(slots=True)
 class Trail:
-    """Copies of a message. `end` is the state of the last one:
+    """Copies of a message. `end` is the state of the last copy:
 
     * none: the message never failed
     * waiting: until it is due
@@ -103,13 +103,13 @@ def follow_failures(
     walk = _Walk(group_id, subscription.id)
     try:
         walk.run(_Place(queue, offset, stored_at_ms, 0))
-    except CatmqError:  # a node does not answer: return what was found so far
+    except CatmqError:  # a node does not answer: return the trail so far
         walk.trail.end = "unknown"
     return walk.trail
 
 
 class _Walk:
-    """Walks from a message to its copies, one look-up at a time, and fills in the trail."""
+    """Walks from a message to its copies, with a look-up per step, and fills in the trail."""
 
     def __init__(self, group_id: int, subscription_id: int) -> None:
         self.trail = Trail()
@@ -122,8 +122,26 @@ class _Walk:
         batch: bytes | None = None
         for _ in range(MAX_STEPS):
             if batch is None:
-                batch = self._find_first_copy(place)
+                ids = [
+                    failure_rules.copy_id(
+                        stored_at_ms=place.stored_at_ms,
+                        subscription=self._subscription_id,
+                        queue=place.queue,
+                        offset=place.offset,
+                        attempt=place.attempt + 1,
+                        reset_count=reset_count,
+                    )
+                    for reset_count in self._reset_counts(place.queue)
+                ]
+                records = self._look_up_copies(ids)
+                # After a reset the message was read again. The newest reading counts.
+                batch = next(filter(records.has, ids), None)
                 if batch is None:
+                    # Without a record, a message that was committed long ago may have
+                    # failed all the same.
+                    is_sure = records.complete and _is_recorded(place.stored_at_ms)
+                    outcome: End = "read" if place.attempt else "none"
+                    self.trail.end = outcome if is_sure else "unknown"
                     return
                 self.trail.failed = place.attempt + 1
             next_step = self._find_next(batch)
@@ -134,33 +152,6 @@ class _Walk:
             else:
                 batch = next_step
         self.trail.end = "unknown"
-
-    def _find_first_copy(self, place: _Place) -> bytes | None:
-        """Return the id of the copy that a failure at a place made.
-
-        If it made none, set the end of the trail and return None.
-        """
-        ids = [
-            failure_rules.copy_id(
-                stored_at_ms=place.stored_at_ms,
-                subscription=self._subscription_id,
-                queue=place.queue,
-                offset=place.offset,
-                attempt=place.attempt + 1,
-                reset_count=reset_count,
-            )
-            for reset_count in self._reset_counts(place.queue)
-        ]
-        records = self._look_up_copies(ids)
-        copies = [batch for batch in ids if records.has(batch)]
-        if copies:
-            # After a reset the message was read again. The copy of the newest reading counts.
-            return copies[0]
-        # Without a record, a message that was committed long ago may have failed all the
-        # same.
-        is_sure = records.complete and _is_recorded(place.stored_at_ms)
-        self.trail.end = ("read" if place.attempt else "none") if is_sure else "unknown"
-        return None
 
     def _reset_counts(self, queue: int) -> Sequence[int]:
         """Return the reset counts under which the group may have read a queue, the newest
@@ -219,48 +210,35 @@ class _Walk:
         if batch not in records.places:
             trail.end = "unknown"
             return None
-        node_id, place = records.places[batch]
-        if place.queue == failure_sql.DEAD:
-            return self._find_redrive(batch, place)
-        return self._find_arrival(node_id, place)
-
-    def _find_redrive(self, dead: bytes, place: CopyPlace) -> bytes | None:
-        """Return the id under which a redrive stored a dead letter for the group again,
-        None without one.
-        """
-        # The redrive's id contains the time of death, which is known only within these ms.
-        moments = range(place.stored_at_ms, place.stored_at_ms + DEAD_DELAY_MS)
-        ids = [
-            failure_rules.redrive_id(died_at_ms=at_ms, dead=dead, to="group")
-            for at_ms in moments
-        ]
-        records = self._look_up_copies(ids)
-        for batch in filter(records.has, ids):
-            at_ms = (
-                records.places[batch][1].stored_at_ms
-                if batch in records.places
-                else place.stored_at_ms
-            )
-            self.trail.redrives.append(Redriven(place.stored_at_ms, at_ms))
-            self.trail.failed = 0
-            return batch
-        self.trail.at_ms = place.stored_at_ms
-        self.trail.end = "removed" if records.complete else "unknown"
-        return None
-
-    def _find_arrival(self, node_id: int, place: CopyPlace) -> _Place | None:
-        """Return the place in the retry topic that a copy moved to when it was due, None if
-        it was not read there.
-        """
-        if place.queue == 0:
-            moved_batch = moved_id(node_id, place.first_offset)
-            arrival = self._look_up_copies([moved_batch]).places.get(moved_batch)
-            # Queue 0: it went to another node, or somebody recalled it.
-            if arrival is None or arrival[1].queue == 0:
-                self.trail.end = "unknown"
+        node_id, copy_place = records.places[batch]
+        if copy_place.queue == failure_sql.DEAD:
+            # The redrive's id contains the time of death, which is known only within these ms.
+            died_at_ms = copy_place.stored_at_ms
+            ids = [
+                failure_rules.redrive_id(died_at_ms=at_ms, dead=batch, to="group")
+                for at_ms in range(died_at_ms, died_at_ms + DEAD_DELAY_MS)
+            ]
+            redrives = self._look_up_copies(ids)
+            redriven_batch = next(filter(redrives.has, ids), None)
+            if redriven_batch is None:
+                trail.at_ms = died_at_ms
+                trail.end = "removed" if redrives.complete else "unknown"
                 return None
-            place = arrival[1]
-        return self._check_retry_topic(place.queue, place.first_offset)
+            # A copy that still waits has no place yet, so its time is not known exactly.
+            _, redriven = redrives.places.get(redriven_batch, (0, copy_place))
+            trail.redrives.append(Redriven(died_at_ms, redriven.stored_at_ms))
+            trail.failed = 0
+            return redriven_batch
+        if copy_place.queue == 0:
+            # The copy was delayed. When due, it moved to the retry topic under a new id.
+            moved_batch = moved_id(node_id, copy_place.first_offset)
+            arrival = self._look_up_copies([moved_batch]).places.get(moved_batch)
+            # Queue 0: it went to another node, or was recalled.
+            if arrival is None or arrival[1].queue == 0:
+                trail.end = "unknown"
+                return None
+            copy_place = arrival[1]
+        return self._check_retry_topic(copy_place.queue, copy_place.first_offset)
 
     def _check_retry_topic(self, queue: int, offset: int) -> _Place | None:
         """Return the place of a copy in the retry topic if the group has read it. Otherwise
@@ -274,6 +252,7 @@ class _Walk:
                 session, group_id=self._group_id, queues=[queue]
             ).get(queue)
             is_read = position is not None and (position.committed or 0) > offset
+            # A share group finishes messages out of order, also above its committed offset.
             if not is_read and self._is_share:
                 is_read = run_sql.has_finished(
                     session, group_id=self._group_id, queue=queue, offset=offset

@@ -1,4 +1,4 @@
-"""Outcome of one message in each group that reads its topic.
+"""Outcome of a message in each group that reads its topic.
 
 Nothing is stored per message and group, so the outcome is derived: from the committed
 offset (or the finished messages of a share group) and from the copies that failures of the
@@ -50,7 +50,7 @@ class DeliveryStatus:
     `attempt` counts failures. `at_ms` is when the retry is due or the message died.
     `dead_id` is its id as a dead letter. `redrives` are those to the group. A read message
     was committed after `after_ms` and by `by_ms`, None where that is unknown. `ahead` is
-    the number of messages before an unread one. `partly`: failures may be missing, because
+    the number of messages before an unread message. `partly`: failures may be missing, because
     records are older than two days, the actor may not look, or a node did not answer.
     """
 
@@ -88,27 +88,22 @@ def trace_message(
     group_ids = {
         s.group_id for s in current.subscriptions.values() if s.topic_id == topic_id
     }
-    readers = [
-        current.groups[group_id] for group_id in group_ids if group_id in current.groups
-    ]
     visible_groups = [
         group
-        for group in readers
-        if group.mode != "broadcasting" and access.may_see(actor, group.name)
+        for group_id in group_ids
+        if (group := current.groups.get(group_id)) is not None
+        and group.mode != "broadcasting"
+        and access.may_see(actor, group.name)
     ]
     # All positions from one session, then metadata and retry nodes: a session is not held
-    # while other nodes are asked.
+    # while other nodes are queried.
     read_states = []
     with node_pools.node_of(queue).reading() as session:
         for group in sorted(visible_groups, key=lambda group: group.name)[:MOST_GROUPS]:
             position = reader_sql.read_positions(
                 session, group_id=group.id, queues=[queue]
             ).get(queue)
-            committed = (
-                position.committed
-                if position is not None and position.committed is not None
-                else 0
-            )
+            committed = (position.committed or 0) if position is not None else 0
             # A share group finishes messages out of order, so some above its committed
             # offset are done.
             is_read = committed > offset or (
@@ -117,22 +112,24 @@ def trace_message(
                     session, group_id=group.id, queue=queue, offset=offset
                 )
             )
-            read_states.append(
-                (
-                    group,
-                    DeliveryStatus(
-                        group.name,
-                        "read" if is_read else "unread",
-                        ahead=offset - committed,
-                    ),
-                )
-            )
+            state = "read" if is_read else "unread"
+            status = DeliveryStatus(group.name, state, ahead=offset - committed)
+            read_states.append((group, status))
     traced = _Message(topic, topic_id, queue, offset, stored_at_ms)
     statuses = []
     for group, status in read_states:
-        outcome = _add_failures(
-            _add_commit_time(status, traced, group.id), traced, group, actor
-        )
+        if status.state == "read":
+            # The time of the commit, as far as recorded positions show it.
+            step = commits.first_committed(
+                topic_id=topic_id,
+                group_id=group.id,
+                queue=queue,
+                offset=offset,
+                since_ms=stored_at_ms,
+            )
+            after_ms, by_ms = (step.after_ms, step.by_ms) if step else (None, None)
+            status = replace(status, ahead=None, after_ms=after_ms, by_ms=by_ms)
+        outcome = _add_failures(status, traced, group, actor)
         statuses.append(_correct_skipped(outcome, traced, group, message))
     return statuses
 
@@ -154,23 +151,6 @@ class _Message:
         return msgspec.json.encode(fields).decode().removesuffix("}") + ","
 
 
-def _add_commit_time(
-    status: DeliveryStatus, traced: _Message, group_id: int
-) -> DeliveryStatus:
-    """Add the time of the commit, as far as recorded positions show it."""
-    if status.state != "read":
-        return status
-    step = commits.first_committed(
-        topic_id=traced.topic_id,
-        group_id=group_id,
-        queue=traced.queue,
-        offset=traced.offset,
-        since_ms=traced.stored_at_ms,
-    )
-    after_ms, by_ms = (step.after_ms, step.by_ms) if step else (None, None)
-    return replace(status, ahead=None, after_ms=after_ms, by_ms=by_ms)
-
-
 def _correct_skipped(
     status: DeliveryStatus,
     traced: _Message,
@@ -178,7 +158,7 @@ def _correct_skipped(
     message: StoredMessage | None,
 ) -> DeliveryStatus:
     """Correct the state of a message that was committed without being delivered."""
-    # A message that failed was delivered.
+    # A failed message was delivered, so nothing skipped it.
     if status.state != "read" or status.attempt:
         return status
     subscription = snapshot.current().subscription(group.id, traced.topic_id)
@@ -187,8 +167,9 @@ def _correct_skipped(
         if not tag_filter.takes(message.tag, message.headers):
             return replace(status, state="skipped", skipped_by="filter")
     since = datetime.fromtimestamp(traced.stored_at_ms / 1000, tz=UTC)
-    place = {"queue": traced.queue, "offset": traced.offset}
-    if offset_resets.has_skipped(group_id=group.id, **place, since=since):
+    if offset_resets.has_skipped(
+        group_id=group.id, queue=traced.queue, offset=traced.offset, since=since
+    ):
         return replace(status, state="skipped", skipped_by="reset")
     if subscription_rows.started_after(
         group_id=group.id, topic_id=traced.topic_id, at=since
@@ -200,7 +181,12 @@ def _correct_skipped(
 def _add_failures(
     status: DeliveryStatus, traced: _Message, group: GroupInfo, actor: Actor
 ) -> DeliveryStatus:
-    """Add the message's failures, if the actor may see them."""
+    """Add the message's failures, if the actor may see them.
+
+    For a message without records, the group's dead letters and first waiting copies are
+    searched.
+    """
+    # The same right as for the list of the group's dead letters.
     if not access.may(actor, "manage", status.group, what="group"):
         return replace(status, partly=True)
     trail = copy_trail.follow_failures(
@@ -210,9 +196,37 @@ def _add_failures(
         offset=traced.offset,
         stored_at_ms=traced.stored_at_ms,
     )
-    if trail.end == "unknown":
-        return _search_failures(_apply_trail(status, trail), traced, actor)
-    return _apply_trail(status, trail)
+    status = _apply_trail(status, trail)
+    if trail.end != "unknown":
+        return status
+    # The costly way: it reads pages of dead letters and copies instead of an index entry.
+    try:
+        dead_letter = dead_letters.find(
+            group=status.group,
+            topic=traced.topic,
+            origin=traced.origin,
+            pages=MOST_PAGES,
+            actor=actor,
+        )
+        if dead_letter is not None:
+            return _apply_death(status, dead_letter)
+        waiting_copies = pending.waiting(
+            group=status.group, topic=traced.topic, limit=MAX_SEARCHED_COPIES, actor=actor
+        )
+    except NodeUnavailable:
+        return status
+    for copy in waiting_copies.messages:
+        if (copy.queue, copy.offset) == (traced.queue, traced.offset):
+            return replace(
+                status,
+                state="waiting",
+                attempt=copy.attempt,
+                at_ms=copy.due_at_ms,
+                first_failed_at_ms=copy.first_failed_at_ms,
+                error=copy.error,
+                partly=False,
+            )
+    return status
 
 
 STATES: Mapping[str, str] = {
@@ -242,7 +256,6 @@ def _apply_trail(status: DeliveryStatus, trail: Trail) -> DeliveryStatus:
 
 
 def _apply_death(status: DeliveryStatus, dead_letter: DeadLetterInfo) -> DeliveryStatus:
-    """Return the status of a message that is a dead letter."""
     return replace(
         status,
         state="dead",
@@ -253,38 +266,3 @@ def _apply_death(status: DeliveryStatus, dead_letter: DeadLetterInfo) -> Deliver
         dead_id=dead_letter.id,
         partly=False,
     )
-
-
-def _search_failures(
-    status: DeliveryStatus, traced: _Message, actor: Actor
-) -> DeliveryStatus:
-    """Search the group's dead letters and first waiting copies for a message without
-    records.
-    """
-    try:
-        dead_letter = dead_letters.find(
-            group=status.group,
-            topic=traced.topic,
-            origin=traced.origin,
-            pages=MOST_PAGES,
-            actor=actor,
-        )
-        if dead_letter is not None:
-            return _apply_death(status, dead_letter)
-        waiting_copies = pending.waiting(
-            group=status.group, topic=traced.topic, limit=MAX_SEARCHED_COPIES, actor=actor
-        )
-    except NodeUnavailable:
-        return status
-    for copy in waiting_copies.messages:
-        if (copy.queue, copy.offset) == (traced.queue, traced.offset):
-            return replace(
-                status,
-                state="waiting",
-                attempt=copy.attempt,
-                at_ms=copy.due_at_ms,
-                first_failed_at_ms=copy.first_failed_at_ms,
-                error=copy.error,
-                partly=False,
-            )
-    return status

@@ -14,7 +14,7 @@ from messagestore.inspect import browse
 from messagestore.shares.known_queues import MAX_RUNS
 from metadata.actors import Actor
 from metadata.errors import CatmqError
-from metadata.groups.groups import GroupView, MemberView
+from metadata.groups.groups import GroupView
 from metadata.monitoring import lag_trends
 from metadata.monitoring.lag_trends import GroupProgress
 from metadata.rules.groups.lag_causes import (
@@ -35,45 +35,30 @@ def explain_lag(
     *,
     view: GroupView,
     offsets: Sequence[QueueLag],
-    found: GroupProgress | None,
+    progress: GroupProgress | None,
     actor: Actor,
 ) -> list[Cause]:
-    """Return why a group is behind, from positions that were just read. Empty if it is not
-    behind.
+    """Return the causes of a group's lag, from positions that were just read. Empty without
+    a lag.
     """
-    if found is None or not any(queue.lag != 0 for queue in offsets):
+    if progress is None or not any(queue.lag != 0 for queue in offsets):
         return []
-    facts = _collect_facts(view, offsets, found)
-    hottest_queue = find_hot_queue(facts) if facts.trend in LAGGING_STATES else None
-    # Keys cost a read of bodies, so only for a queue that has a reader and still falls
-    # behind.
-    if hottest_queue is not None and hottest_queue.owner is not None:
-        committed = (q.committed for q in offsets if q.queue == hottest_queue.id)
-        # Without the right to look, or with a node away, the other causes are still shown.
-        with suppress(CatmqError):
-            keys = browse.read_keys(
-                topic=hottest_queue.topic,
-                queue=hottest_queue.id,
-                offset=next(committed, None) or 0,
-                limit=SAMPLED,
-                actor=actor,
-            )
-            facts = replace(facts, keys=keys)
-    return find_causes(facts)
-
-
-def _collect_facts(
-    view: GroupView, offsets: Sequence[QueueLag], found: GroupProgress
-) -> GroupFacts:
-    behind = {queue.topic for queue in offsets if queue.lag}
-    settings = [s.delivery for s in view.subscriptions if s.topic in behind]
-    lately = lag_trends.read_recent_events(group_id=view.id)
+    lagging_topics = {queue.topic for queue in offsets if queue.lag}
+    settings = [s.delivery for s in view.subscriptions if s.topic in lagging_topics]
     stopped = {queue for s in view.subscriptions for queue in s.stopped_queues}
     # A retry topic is shown under the name of the topic it belongs to.
     retries = {failure_name(view.name, s.topic): s.topic for s in view.subscriptions}
     corrupt = set(corruption.current())
-    return GroupFacts(
-        trend=found.trend.state,
+    members = []
+    for member in view.members:
+        slowest = member.process.slowest if member.process else None
+        if slowest is not None:
+            # The report is some seconds old, and the handler has probably run on since.
+            running_ms = slowest.running_ms + (member.process_age_ms or 0)
+            slowest = replace(slowest, running_ms=running_ms)
+        members.append(Reader(member.name, member.heartbeat_age_ms, member.active, slowest))
+    facts = GroupFacts(
+        trend=progress.trend.state,
         queues=[
             ReadQueue(
                 retries.get(queue.topic, queue.topic),
@@ -87,27 +72,33 @@ def _collect_facts(
             )
             for queue in offsets
         ],
-        members=[_describe_member(member) for member in view.members],
+        members=members,
         mode=view.mode,
         stopped=view.stopped,
         paused=[s.topic for s in view.subscriptions if s.stopped],
         session_timeout_ms=view.session_timeout_ms,
-        handled_per_s=found.pace.handled,
-        pulled_per_s=found.pace.pulled,
-        sent_per_s=found.pace.sent,
+        handled_per_s=progress.pace.handled,
+        pulled_per_s=progress.pace.pulled,
+        sent_per_s=progress.pace.sent,
         threads=min(
             (delivery.threads for delivery in settings if delivery.threads), default=None
         ),
         ordered=any(delivery.ordered for delivery in settings),
-        **lately._asdict(),
+        **lag_trends.read_recent_events(group_id=view.id)._asdict(),
     )
-
-
-def _describe_member(member: MemberView) -> Reader:
-    slowest = member.process.slowest if member.process else None
-    if slowest is not None:
-        # The report is some seconds old, and the handler has probably run on since.
-        slowest = replace(
-            slowest, running_ms=slowest.running_ms + (member.process_age_ms or 0)
-        )
-    return Reader(member.name, member.heartbeat_age_ms, member.active, slowest)
+    hottest_queue = find_hot_queue(facts) if facts.trend in LAGGING_STATES else None
+    # Keys cost a read of bodies, so only for a queue that has a reader and whose lag still
+    # grows.
+    if hottest_queue is not None and hottest_queue.owner is not None:
+        committed = (q.committed for q in offsets if q.queue == hottest_queue.id)
+        # Without the right to look, or with a node away, the other causes are still shown.
+        with suppress(CatmqError):
+            keys = browse.read_keys(
+                topic=hottest_queue.topic,
+                queue=hottest_queue.id,
+                offset=next(committed, None) or 0,
+                limit=SAMPLED,
+                actor=actor,
+            )
+            facts = replace(facts, keys=keys)
+    return find_causes(facts)

@@ -7,6 +7,7 @@ Spark jobs make the same reports with figures that need a scan: exact bytes, key
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -28,7 +29,7 @@ from metadata.topics.topic_rows import QueueView, TopicView
 
 DAY_MS = 86_400_000
 Row = dict[str, Any]
-Look = Callable[[Session, Head], list[Row]]
+Measure = Callable[[Session, Head, QueueView, int], list[Row]]
 
 
 def make_report(*, name: str, topic: str | None, days: int, actor: Actor) -> list[Row]:
@@ -70,41 +71,40 @@ def find_unreadable_queues(*, topic: str | None, actor: Actor) -> dict[int, str]
         for view in _choose_topics(topic, actor)
         for queue in view.queues
     }
-    reasons = {
-        node_id: _unreadable_reason(node_id)
-        for node_id in sorted(set(node_by_queue.values()))
-    }
+    reasons = {}
+    # A check per node: its queues are on the same server.
+    for node_id in sorted(set(node_by_queue.values())):
+        node = node_pools.node(node_id)
+        if node.info.quarantined:
+            reasons[node_id] = (
+                f"Node {node.info.name} is quarantined: {node.info.quarantined}"
+            )
+            continue
+        try:
+            with node.reading() as session:
+                node_sql.now_ms(session)
+        except CatmqError as error:
+            reasons[node_id] = error.detail
     return {
         queue: reasons[node_id]
         for queue, node_id in node_by_queue.items()
-        if reasons[node_id]
+        if reasons.get(node_id)
     }
-
-
-def _unreadable_reason(node_id: int) -> str:
-    node = node_pools.node(node_id)
-    if node.info.quarantined:
-        return f"Node {node.info.name} is quarantined: {node.info.quarantined}"
-    try:
-        with node.reading() as session:
-            node_sql.now_ms(session)
-    except CatmqError as error:
-        return error.detail
-    return ""
 
 
 def volume(chosen: Iterable[TopicView], days: int) -> Iterator[Row]:
     """Yield the number of messages by topic, queue and day (UTC)."""
     for topic in chosen:
         for queue in topic.queues:
-            yield from _rows_of_queue(topic, queue, _count_by_day(queue, days))
+            yield from _rows_of_queue(topic, queue, days, _count_by_day)
 
 
 def size_and_expiry(chosen: Iterable[TopicView], days: int) -> Iterator[Row]:
     """Yield size and age of each queue, and how many messages expire within `days`."""
     for topic in chosen:
+        measure = partial(_measure_size, retention_days=topic.retention_days)
         for queue in topic.queues:
-            yield from _rows_of_queue(topic, queue, _measure_size(topic, queue, days))
+            yield from _rows_of_queue(topic, queue, days, measure)
 
 
 def rate_topics(chosen: Iterable[TopicView], days: int) -> Iterator[Row]:
@@ -113,7 +113,7 @@ def rate_topics(chosen: Iterable[TopicView], days: int) -> Iterator[Row]:
         rows = [
             row
             for queue in topic.queues
-            for row in _rows_of_queue(topic, queue, _measure_recent(queue, days))
+            for row in _rows_of_queue(topic, queue, days, _measure_recent)
         ]
         problems = [row["problem"] for row in rows if row["problem"]]
         sent = sum(row.get("messages", 0) for row in rows)
@@ -137,14 +137,33 @@ def capacity(chosen: Iterable[TopicView], days: int) -> Iterator[Row]:
     """Yield for each node how full it is, how much it receives a day, and when it will be
     full.
     """
-    growth: dict[int, list[Row]] = {}
+    rows_by_node: dict[int, list[Row]] = {}
     for topic in chosen:
         for queue in topic.queues:
-            growth.setdefault(queue.node_id, []).extend(
-                _rows_of_queue(topic, queue, _measure_recent(queue, days))
+            rows_by_node.setdefault(queue.node_id, []).extend(
+                _rows_of_queue(topic, queue, days, _measure_recent)
             )
-    for node_id, rows in sorted(growth.items()):
-        yield _node_row(node_id, rows, days)
+    for node_id, rows in sorted(rows_by_node.items()):
+        problems = [row["problem"] for row in rows if row["problem"]]
+        node = node_pools.node(node_id)
+        space = None
+        try:
+            with node.reading() as session:
+                space = disks.measure(session, node.info)
+        except CatmqError as error:
+            problems.append(error.detail)
+        daily = sum(row.get("bytes", 0) for row in rows) / days
+        yield {
+            "node": node.info.name,
+            "messages_a_day": sum(row.get("messages", 0) for row in rows) / days,
+            "bytes_a_day": daily,
+            "total_bytes": space.total if space else None,
+            "free_bytes": space.free if space else None,
+            "days_until_full": (
+                reports.days_until_full(space.free, daily) if space else None
+            ),
+            "problem": problems[0] if problems else "",
+        }
 
 
 def latency(chosen: Iterable[TopicView], days: int) -> Iterator[Row]:
@@ -172,8 +191,8 @@ def latency(chosen: Iterable[TopicView], days: int) -> Iterator[Row]:
 
 
 def departments(chosen: Iterable[TopicView], days: int) -> Iterator[Row]:
-    """Yield what the topics of each department received and hold, and how many groups read
-    them.
+    """Yield the messages and bytes that the topics of each department received and hold, and
+    the number of groups that read them.
     """
     for department, department_topics in sorted(
         grouped((topic.department, topic) for topic in chosen).items()
@@ -182,7 +201,7 @@ def departments(chosen: Iterable[TopicView], days: int) -> Iterator[Row]:
         rows = [
             row
             for topic, queue in queues
-            for row in _rows_of_queue(topic, queue, _measure_recent(queue, days))
+            for row in _rows_of_queue(topic, queue, days, _measure_recent)
         ]
         problems = [row["problem"] for row in rows if row["problem"]]
         yield {
@@ -214,127 +233,82 @@ REPORTS: Mapping[str, Callable[[Iterable[TopicView], int], Iterator[Row]]] = {
 }
 
 
-def _rows_of_queue(topic: TopicView, queue: QueueView, look: Look) -> Iterator[Row]:
-    """Yield the rows that `look` returns for a queue, with topic, queue and node."""
-    place = {"topic": topic.name, "queue": queue.queue, "node": queue.node}
+def _rows_of_queue(
+    topic: TopicView, queue: QueueView, days: int, measure: Measure
+) -> Iterator[Row]:
+    """Yield the rows that `measure` returns for a queue, with topic, queue and node."""
+    labels = {"topic": topic.name, "queue": queue.queue, "node": queue.node}
     try:
         with node_pools.node(queue.node_id).reading() as session:
             head = queue_sql.read_head(session, queue=queue.queue)
-            rows = list(look(session, head)) if head is not None else []
+            rows = measure(session, head, queue, days) if head is not None else []
     except CatmqError as error:
-        yield {**place, "problem": error.detail}
+        # A node that is away costs its own rows, not the report.
+        yield {**labels, "problem": error.detail}
         return
     for row in rows:
-        yield {**place, **row, "problem": ""}
+        yield {**labels, **row, "problem": ""}
 
 
-def _count_by_day(queue: QueueView, days: int) -> Look:
-    """Return a function that counts the messages a queue received on each of the last days."""
-
-    def look(session: Session, head: Head) -> list[Row]:
-        # Days of the node's clock, because that clock set the storage times.
-        last = node_sql.now_ms(session) // DAY_MS
-        first, bounds = last - days + 1, (head.low, head.head)
-        edges = [
-            first_at(session, queue=queue.queue, bounds=bounds, at_ms=day * DAY_MS)
-            for day in range(first, last + 1)
-        ]
-        counts = [end - begin for begin, end in pairwise([*edges, head.head])]
-        return [
-            {"day": reports.day_name(first + number), "messages": count}
-            for number, count in enumerate(counts)
-            if count
-        ]
-
-    return look
+def _count_by_day(session: Session, head: Head, queue: QueueView, days: int) -> list[Row]:
+    """Count the messages a queue received on each of the last days."""
+    # Days of the node's clock, because that clock set the storage times.
+    last = node_sql.now_ms(session) // DAY_MS
+    first, bounds = last - days + 1, (head.low, head.head)
+    edges = [
+        first_at(session, queue=queue.queue, bounds=bounds, at_ms=day * DAY_MS)
+        for day in range(first, last + 1)
+    ]
+    counts = [end - begin for begin, end in pairwise([*edges, head.head])]
+    return [
+        {"day": reports.day_name(first + number), "messages": count}
+        for number, count in enumerate(counts)
+        if count
+    ]
 
 
-def _measure_recent(queue: QueueView, days: int) -> Look:
-    """Return a function that counts the messages a queue received in the last days."""
-
-    def look(session: Session, head: Head) -> list[Row]:
-        since = node_sql.now_ms(session) - days * DAY_MS
-        first = first_at(
-            session, queue=queue.queue, bounds=(head.low, head.head), at_ms=since
-        )
-        partitions = partition_sql.list_partitions(session, queue=queue.queue)
-        rows = sum(
-            min(p.end, head.head) - p.first for p in partitions if p.first < head.head
-        )
-        size = sum(p.bytes for p in partitions if p.first < head.head)
+def _measure_recent(session: Session, head: Head, queue: QueueView, days: int) -> list[Row]:
+    """Count the messages a queue received in the last days, and estimate their bytes."""
+    since = node_sql.now_ms(session) - days * DAY_MS
+    first = first_at(session, queue=queue.queue, bounds=(head.low, head.head), at_ms=since)
+    partitions = partition_sql.list_partitions(session, queue=queue.queue)
+    rows = sum(min(p.end, head.head) - p.first for p in partitions if p.first < head.head)
+    size = sum(p.bytes for p in partitions if p.first < head.head)
+    if not rows:
         # Without partitions (SQLite) the size is estimated from the newest rows.
-        bytes_per_row = size / rows if rows else _average_row_bytes(session, queue, head)
-        messages, held = head.head - first, head.head - head.low
-        sizes = {
-            "bytes": int(messages * bytes_per_row),
-            "held_bytes": int(held * bytes_per_row),
-        }
-        return [{"messages": messages, "held": held, **sizes}]
-
-    return look
-
-
-def _average_row_bytes(session: Session, queue: QueueView, head: Head) -> float:
-    """Return the average size of the newest rows."""
-    first = max(head.low, head.head - 100)
-    rows, size = partition_sql.measure_rows(
-        session, queue=queue.queue, first=first, end=head.head
-    )
-    return size / rows if rows else 0.0
-
-
-def _measure_size(topic: TopicView, queue: QueueView, days: int) -> Look:
-    """Return a function that measures what a queue holds, and what of it expires."""
-
-    def look(session: Session, head: Head) -> list[Row]:
-        expired_before_ms = (
-            node_sql.now_ms(session) - (topic.retention_days - days) * DAY_MS
-        )
-        first_kept = first_at(
+        rows, size = partition_sql.measure_rows(
             session,
             queue=queue.queue,
-            bounds=(head.low, head.head),
-            at_ms=expired_before_ms,
+            first=max(head.low, head.head - 100),
+            end=head.head,
         )
-        (recent,) = _measure_recent(queue, 400)(session, head)
-        row = {"messages": head.head - head.low, "bytes": recent["bytes"]}
-        row |= {"oldest_at_ms": None, "newest_at_ms": None}
-        if head.low < head.head:
-            row["oldest_at_ms"] = message_sql.read_stored_at_ms(
-                session, queue=queue.queue, offset=head.low
-            )
-            row["newest_at_ms"] = message_sql.read_stored_at_ms(
-                session, queue=queue.queue, offset=head.head - 1
-            )
-        return [
-            {
-                **row,
-                "retention_days": topic.retention_days,
-                "expiring": first_kept - head.low,
-            }
-        ]
-
-    return look
-
-
-def _node_row(node_id: int, rows: Iterable[Row], days: int) -> Row:
-    """Return the row of a node in the report `capacity`."""
-    queue_rows = list(rows)
-    problems = [row["problem"] for row in queue_rows if row["problem"]]
-    node = node_pools.node(node_id)
-    space = None
-    try:
-        with node.reading() as session:
-            space = disks.measure(session, node.info)
-    except CatmqError as error:
-        problems.append(error.detail)
-    daily = sum(row.get("bytes", 0) for row in queue_rows) / days
-    return {
-        "node": node.info.name,
-        "messages_a_day": sum(row.get("messages", 0) for row in queue_rows) / days,
-        "bytes_a_day": daily,
-        "total_bytes": space.total if space else None,
-        "free_bytes": space.free if space else None,
-        "days_until_full": reports.days_until_full(space.free, daily) if space else None,
-        "problem": problems[0] if problems else "",
+    bytes_per_row = size / rows if rows else 0.0
+    messages, held = head.head - first, head.head - head.low
+    sizes = {
+        "bytes": int(messages * bytes_per_row),
+        "held_bytes": int(held * bytes_per_row),
     }
+    return [{"messages": messages, "held": held, **sizes}]
+
+
+def _measure_size(
+    session: Session, head: Head, queue: QueueView, days: int, *, retention_days: int
+) -> list[Row]:
+    """Measure the messages a queue holds, and count those that expire within `days`."""
+    first_kept = first_at(
+        session,
+        queue=queue.queue,
+        bounds=(head.low, head.head),
+        at_ms=node_sql.now_ms(session) - (retention_days - days) * DAY_MS,
+    )
+    (recent,) = _measure_recent(session, head, queue, 400)
+    row = {"messages": head.head - head.low, "bytes": recent["bytes"]}
+    row |= {"oldest_at_ms": None, "newest_at_ms": None}
+    if head.low < head.head:
+        row["oldest_at_ms"] = message_sql.read_stored_at_ms(
+            session, queue=queue.queue, offset=head.low
+        )
+        row["newest_at_ms"] = message_sql.read_stored_at_ms(
+            session, queue=queue.queue, offset=head.head - 1
+        )
+    return [{**row, "retention_days": retention_days, "expiring": first_kept - head.low}]

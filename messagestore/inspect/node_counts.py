@@ -1,9 +1,9 @@
-"""Figures of all groups and topics for /metrics, with one or two round trips for each node.
+"""Figures of all groups and topics for /metrics, with at most two round trips per node.
 
 Positions and heads are on the nodes, so these figures need no metadata but the snapshot.
 Figures of a node that does not answer are left out instead of zero. The lag is that of
-`lag.group_offsets`. Heads may be above the durable ones, because no message is delivered by
-them.
+`lag.group_offsets`. Heads may be above the durable ones, because they decide about no
+delivery.
 """
 
 from __future__ import annotations
@@ -115,7 +115,18 @@ class Reader:
         MetadataUnavailable.
         """
         current = snapshot.current()
-        nodes = _query_nodes()
+        nodes = _NodeAnswers()
+
+        def read(session: Session, info: NodeInfo) -> None:
+            nodes.take(info.id, node_sql.read_figures(session))
+            nodes.leased |= run_sql.read_leased(session)
+            if info.kind == "failure":
+                nodes.waiting[info.id] = node_sql.count_delayed_of_queues(session)
+
+        sweeping.query_nodes(
+            sweeping.online_nodes(), read, subject="Lag", level=logging.INFO
+        )
+        # The largest lag first, so that the limit leaves out the groups that matter least.
         groups_by_lag: list[tuple[int, int, dict[int, int]]] = []
         for group_id in current.groups:
             lags = _count_unread(current, nodes, group_id)
@@ -125,7 +136,17 @@ class Reader:
         self._read_stored_times(
             current, nodes, [group_id for _lag, group_id, _lags in listed]
         )
-        topics = _list_topics(current, nodes)
+        topics = []
+        for topic in current.topics.values():
+            ends = [
+                (queue, nodes.bounds[queue][0])
+                for queue in _readable_queues(current, topic)
+                if queue in nodes.bounds
+            ]
+            if topic.kind == "normal" and topic.state == "ready" and ends:
+                topics.append((topic.name, ends))
+        # Topics with the most messages first.
+        topics.sort(key=lambda entry: (-sum(end for _queue, end in entry[1]), entry[0]))
         return Figures(
             groups=[
                 GroupFigures(
@@ -153,29 +174,28 @@ class Reader:
         self, current: Snapshot, nodes: _NodeAnswers, group_ids: Iterable[int]
     ) -> None:
         """Read from the nodes when the first unread messages of some groups were stored."""
-        places_by_node: dict[int, set[tuple[int, int]]] = defaultdict(set)
+        positions_by_node: dict[int, set[tuple[int, int]]] = defaultdict(set)
         for group_id in group_ids:
-            for place in _first_unread_places(current, nodes, group_id):
-                places_by_node[current.queues[place[0]].node_id].add(place)
-        cached = self._stored
+            for position in _first_unread_positions(current, nodes, group_id):
+                positions_by_node[current.queues[position[0]].node_id].add(position)
+        # A position keeps its time while the group does not move. Others are dropped, so
+        # that the cache stays as small as the list of groups.
+        wanted_positions = set().union(*positions_by_node.values())
         self._stored = {
-            place: cached[place]
-            for places in places_by_node.values()
-            for place in places
-            # A place keeps its time while the group does not move. Other places are
-            # dropped, so that the cache stays as small as the list of groups.
-            if cached.get(place) is not None
+            position: stored_ms
+            for position, stored_ms in self._stored.items()
+            if stored_ms is not None and position in wanted_positions
         }
 
-        def read(session: Session, places: set[tuple[int, int]]) -> None:
+        def read(session: Session, positions: set[tuple[int, int]]) -> None:
             self._stored |= dict(
                 node_sql.read_stored_times(
-                    session, places=sorted(places - self._stored.keys())
+                    session, places=sorted(positions - self._stored.keys())
                 )
             )
 
         sweeping.query_nodes(
-            places_by_node, read, subject="Age of unread messages", level=logging.INFO
+            positions_by_node, read, subject="Age of unread messages", level=logging.INFO
         )
 
     def _oldest_age_s(
@@ -183,40 +203,26 @@ class Reader:
     ) -> float | None:
         """Return the age of the oldest unread message, None if a queue did not answer."""
         oldest_ms = 0
-        for queue, offset in _first_unread_places(current, nodes, group_id, topic):
+        for queue, offset in _first_unread_positions(current, nodes, group_id, topic):
             if (queue, offset) not in self._stored:
                 return None
             stored_ms = self._stored[queue, offset]
             if stored_ms is not None:
+                # The node's own clock set the storage time.
                 oldest_ms = max(
                     oldest_ms, nodes.now_ms[current.queues[queue].node_id] - stored_ms
                 )
         return oldest_ms / 1000
 
 
-def _query_nodes() -> _NodeAnswers:
-    nodes = _NodeAnswers()
-
-    def read(session: Session, info: NodeInfo) -> None:
-        nodes.take(info.id, node_sql.read_figures(session))
-        nodes.leased |= run_sql.read_leased(session)
-        if info.kind == "failure":
-            nodes.waiting[info.id] = node_sql.count_delayed_of_queues(session)
-
-    sweeping.query_nodes(sweeping.online_nodes(), read, subject="Lag", level=logging.INFO)
-    return nodes
-
-
 def _readable_queues(current: Snapshot, topic: TopicInfo) -> list[int]:
     """Return the queues of a topic that can be read."""
-    # A queue that is being created has no messages, a retired one is not read any more.
-    states = {
-        queue: current.queues[queue].state
+    # A queue in creation has no messages, and a retired queue is not read any more.
+    return [
+        queue
         for queue in topic.queues
         if queue in current.queues
-    }
-    return [
-        queue for queue, state in states.items() if state not in ("creating", "retired")
+        and current.queues[queue].state not in ("creating", "retired")
     ]
 
 
@@ -246,7 +252,7 @@ def _count_unread(current: Snapshot, nodes: _NodeAnswers, group_id: int) -> dict
     return unread_by_topic
 
 
-def _first_unread_places(
+def _first_unread_positions(
     current: Snapshot, nodes: _NodeAnswers, group_id: int, topic: TopicInfo | None = None
 ) -> set[tuple[int, int]]:
     """Return (queue, first unread offset)s of a group, in a topic or in all, where messages
@@ -284,32 +290,12 @@ def _count_retries(
         topic = current.topics.get(subscription.topic_id)
         if topic is None or topic.failure_of is None:
             continue
-        queues = {
-            queue: current.queues[queue].node_id
-            for queue in _readable_queues(current, topic)
-        }
-        if topic.id not in lags or not nodes.waiting.keys() >= set(queues.values()):
+        if topic.id not in lags:
             return None
-        waiting = sum(
-            nodes.waiting[node_id].get(queue, 0) for queue, node_id in queues.items()
-        )
-        retries += lags[topic.id] + waiting
+        retries += lags[topic.id]
+        for queue in _readable_queues(current, topic):
+            waiting = nodes.waiting.get(current.queues[queue].node_id)
+            if waiting is None:
+                return None
+            retries += waiting.get(queue, 0)
     return retries
-
-
-def _list_topics(
-    current: Snapshot, nodes: _NodeAnswers
-) -> list[tuple[str, list[tuple[int, int]]]]:
-    """Return topics with (queue, log end offset)s, those with the most messages first."""
-    listed = []
-    for topic in current.topics.values():
-        ends = [
-            (queue, nodes.bounds[queue][0])
-            for queue in _readable_queues(current, topic)
-            if queue in nodes.bounds
-        ]
-        if topic.kind == "normal" and topic.state == "ready" and ends:
-            listed.append((topic.name, ends))
-    return sorted(
-        listed, key=lambda entry: (-sum(head for _queue, head in entry[1]), entry[0])
-    )

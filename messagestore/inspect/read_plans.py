@@ -24,7 +24,7 @@ from metadata.errors import Invalid, NodeUnavailable, StoreCorrupt
 from metadata.nodes import node_rows
 from metadata.nodes.node_rows import ReaderAccount
 from metadata.topics import topic_rows
-from metadata.topics.topic_rows import QueueView, TopicView
+from metadata.topics.topic_rows import QueueView
 
 _NO_ACCOUNT = ReaderAccount("", "")
 # queues in these states may have no table
@@ -33,7 +33,7 @@ _WITHOUT_TABLE = ("creating", "retired")
 
 @dataclass(frozen=True, slots=True)
 class PlannedNode:
-    """A node, with what a job needs to read it.
+    """A node, with the address and account that a job reads it with.
 
     `username` is '' if the node has no reader account or the actor may not have it.
     `identity` is also in the node's database: an archive records by it whose messages it
@@ -90,34 +90,52 @@ def read_plan(
     access.require(actor, "admin", topic)
     access.require_failure_origin(actor, "admin", topic, snapshot.origin_of(topic))
     view = topic_rows.find_topic(name=topic, actor=actor)
-    by_node = sweeping.group_by_node(_choose_queues(view, queues))
+    views = {queue.queue: queue for queue in view.queues}
+    for unknown_queue in (queue for queue in queues or () if queue not in views):
+        own_queues = ", ".join(map(str, views))
+        raise Invalid.field(
+            "queues",
+            f"{unknown_queue} is not a queue of topic {topic}; its queues are {own_queues}",
+        )
+    by_node = sweeping.group_by_node(
+        list(view.queues) if queues is None else [views[q] for q in sorted(set(queues))]
+    )
     planned = [
         queue
         for node_id, node_queues in by_node.items()
         for queue in _plan_queues(node_id, node_queues)
     ]
     accounts = node_rows.reader_accounts(by_node) if access.may_everything(actor) else {}
-    nodes = [_plan_node(node_id, accounts.get(node_id, _NO_ACCOUNT)) for node_id in by_node]
+    nodes = []
+    for node_id in by_node:
+        info = node_pools.node(node_id).info
+        account = accounts.get(node_id, _NO_ACCOUNT)
+        schema = node_guard.schema(info)  # `_plan_queues` has just queried the node
+        database = (
+            str(session_pool.sqlite_path(info.database))
+            if info.engine == "sqlite"
+            else info.database
+        )
+        nodes.append(
+            PlannedNode(
+                name=info.name,
+                engine=info.engine,
+                host=info.host,
+                port=info.port,
+                database=database,
+                identity=info.identity,
+                min_release=schema.min_release if schema is not None else "",
+                username=account.username,
+                password=account.password,
+                tls=info.tls,
+                tls_ca=info.tls_ca,
+            )
+        )
     return ReadPlan(
         topic=topic,
         queues=tuple(sorted(planned, key=lambda queue: queue.number)),
         nodes=tuple(sorted(nodes, key=lambda node: node.name)),
     )
-
-
-def _choose_queues(topic: TopicView, queues: Collection[int] | None) -> list[QueueView]:
-    """Return some queues of a topic, or all. Raises Invalid if the topic lacks one of them."""
-    if queues is None:
-        return list(topic.queues)
-    views = {view.queue: view for view in topic.queues}
-    for queue in queues:
-        if queue not in views:
-            own_queues = ", ".join(map(str, views))
-            detail = (
-                f"{queue} is not a queue of topic {topic.name}; its queues are {own_queues}"
-            )
-            raise Invalid.field("queues", detail)
-    return [views[queue] for queue in sorted(set(queues))]
 
 
 def _plan_queues(node_id: int, queues: list[QueueView]) -> list[PlannedQueue]:
@@ -127,25 +145,27 @@ def _plan_queues(node_id: int, queues: list[QueueView]) -> list[PlannedQueue]:
     """
     ids = [view.queue for view in queues]
     node = node_pools.node(node_id)
-    # A quarantined node may hold the data of another one.
+    # A quarantined node may hold the data of another node.
     if node.info.quarantined:
         raise NodeUnavailable(
             f"Node {node.info.name} is quarantined: {node.info.quarantined}"
         )
     with node.reading() as session:
-        heads = {queue: queue_sql.read_head(session, queue=queue) for queue in ids}
+        heads = {
+            queue: head
+            for queue in ids
+            if (head := queue_sql.read_head(session, queue=queue)) is not None
+        }
         gaps = promotion_sql.read_all_gaps(session, queues=ids)
-    existing_heads = {queue: head for queue, head in heads.items() if head is not None}
-    missing = [view for view in queues if view.queue not in existing_heads]
-    for view in missing:
-        if view.state not in _WITHOUT_TABLE:
+    for view in queues:
+        if view.queue not in heads and view.state not in _WITHOUT_TABLE:
             raise StoreCorrupt(
                 f"Queue {view.queue} has no row in queue_head on node {node.info.name}."
             )
     # A head that is not on disk yet could fall back in a crash, and its offsets get other
     # messages.
     durability.confirm(
-        node_id=node_id, heads={queue: head.head for queue, head in existing_heads.items()}
+        node_id=node_id, heads={queue: head.head for queue, head in heads.items()}
     )
     return [
         PlannedQueue(
@@ -153,32 +173,10 @@ def _plan_queues(node_id: int, queues: list[QueueView]) -> list[PlannedQueue]:
             number=view.number,
             node=view.node,
             table=sql_steps.message_table(view.queue),
-            low=existing_heads[view.queue].low,
-            head=existing_heads[view.queue].head,
+            low=heads[view.queue].low,
+            head=heads[view.queue].head,
             gaps=tuple(gaps.get(view.queue, ())),
         )
         for view in queues
-        if view not in missing
+        if view.queue in heads
     ]
-
-
-def _plan_node(node_id: int, account: ReaderAccount) -> PlannedNode:
-    """Return a node with its address and reader account."""
-    info = node_pools.node(node_id).info
-    embedded = info.engine == "sqlite"
-    schema = node_guard.schema(info)  # `_plan_queues` has just asked the node
-    return PlannedNode(
-        name=info.name,
-        engine=info.engine,
-        host=info.host,
-        port=info.port,
-        database=str(session_pool.sqlite_path(info.database))
-        if embedded
-        else info.database,
-        identity=info.identity,
-        min_release=schema.min_release if schema is not None else "",
-        username=account.username,
-        password=account.password,
-        tls=info.tls,
-        tls_ca=info.tls_ca,
-    )

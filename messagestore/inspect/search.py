@@ -37,15 +37,15 @@ from metadata.limits.places import Places
 
 CHUNK = 5_000  # offsets, at most
 MIN_CHUNK = 50
-CHUNK_S = 0.1  # a chunk that takes longer is followed by a smaller one
+CHUNK_S = 0.1  # a chunk that takes longer is followed by a smaller chunk
 MAX_SCANNED = 1_000_000  # offsets that a request reads
 MAX_S = 2.0
 # concurrent searches of a process: each keeps its node and a core busy
 PLACES = 3
-PLACES_PER_ACTOR = 2  # concurrent searches of one API key or person
+PLACES_PER_ACTOR = 2  # concurrent searches of an API key or person
 BUSY_MS = 1_000  # the client should wait this long before it tries again
 
-_places = Places(most=PLACES, most_of_one=PLACES_PER_ACTOR)
+_slots = Places(most=PLACES, most_of_one=PLACES_PER_ACTOR)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +103,7 @@ def search_messages(
     for checked_queue in (queues[0], start_queue):
         require_queue(info, checked_queue)
     run = _Search(wanted, times, limit)
-    with _place(actor):
+    with _occupy_slot(actor):
         for searched_queue in queues:
             if searched_queue >= start_queue and not run.search_queue(
                 searched_queue, start if searched_queue == start_queue else 0
@@ -118,13 +118,13 @@ def search_messages(
 
 
 @contextmanager
-def _place(actor: Actor) -> Iterator[None]:
-    """Occupy one of the slots for searches. Raises RateLimited or Unavailable if none is
+def _occupy_slot(actor: Actor) -> Iterator[None]:
+    """Occupy a slot for searches. Raises RateLimited or Unavailable if none is
     free.
     """
     owner = (actor.kind, actor.name)
-    if not _places.take(owner):
-        if _places.holds_full_share(owner):
+    if not _slots.take(owner):
+        if _slots.holds_full_share(owner):
             detail = (
                 f"{actor.kind} {actor.name} already runs {PLACES_PER_ACTOR} searches. "
                 "Wait for them."
@@ -135,11 +135,11 @@ def _place(actor: Actor) -> Iterator[None]:
     try:
         yield
     finally:
-        _places.give_back(owner)
+        _slots.give_back(owner)
 
 
 class _Search:
-    """One search over the queues of a topic, with its limits."""
+    """A search over the queues of a topic, with its limits."""
 
     def __init__(self, wanted: MessageSearch, times: TimeRange, limit: int) -> None:
         self._wanted, self._times, self._limit = wanted, times, limit
@@ -163,37 +163,51 @@ class _Search:
             for first, end in self._chunks(
                 session, queue, (max(start, head.low), head.head)
             ):
-                is_full = (
+                if (
                     len(self._messages) >= self._limit
                     or self._bytes >= config.max_pull_bytes
-                )
-                if (
-                    is_full
                     or self._scanned >= MAX_SCANNED
                     or time.monotonic() > self._ends_at
                 ):
                     self._next = message_id(queue, first)
                     return False
-                self._read(session, queue, first, end)
-                if self._next is not None:
+                room = self._limit - len(self._messages)
+                most_bytes = config.max_pull_bytes - self._bytes
+                started_at = time.monotonic()
+                matches = message_sql.search_range(
+                    session,
+                    queue=queue,
+                    bounds=(first, end),
+                    wanted=self._wanted,
+                    most=room,
+                    most_bytes=most_bytes,
+                )
+                self._adapt_chunk(time.monotonic() - started_at)
+                self._messages += matches
+                matched_bytes = sum(len(message.body) for message in matches)
+                self._bytes += matched_bytes
+                # The limit may have cut the result, so the next request starts after the
+                # last match.
+                if matches and (len(matches) == room or matched_bytes >= most_bytes):
+                    cut_at = matches[-1].offset + 1
+                    self._scanned += cut_at - first
+                    self._next = message_id(queue, cut_at)
                     return False
+                self._scanned += end - first
         return True
 
     def _chunks(
         self, session: Session, queue: int, bounds: tuple[int, int]
     ) -> Iterator[tuple[int, int]]:
         """Yield offset ranges (first, end) to read, in rising order, without declared gaps."""
-        if self._times.from_ms is not None:
-            bounds = (
-                first_at(session, queue=queue, bounds=bounds, at_ms=self._times.from_ms),
-                bounds[1],
-            )
-        if self._times.to_ms is not None:
-            bounds = (
-                bounds[0],
-                first_at(session, queue=queue, bounds=bounds, at_ms=self._times.to_ms),
-            )
         first, end_of_range = bounds
+        if (from_ms := self._times.from_ms) is not None:
+            first = first_at(session, queue=queue, bounds=bounds, at_ms=from_ms)
+        if (to_ms := self._times.to_ms) is not None:
+            # Storage times only rise, so the end is not before the start just found.
+            end_of_range = first_at(
+                session, queue=queue, bounds=(first, end_of_range), at_ms=to_ms
+            )
         for gap_first, gap_end in [
             *queue_sql.read_gaps(session, queue=queue, position=first),
             (end_of_range, end_of_range),
@@ -205,30 +219,6 @@ class _Search:
             first = max(first, gap_end)
 
     def _adapt_chunk(self, took_s: float) -> None:
-        """Choose the size of the next chunk by the duration of the last one."""
+        """Choose the size of the next chunk by the duration of the last chunk."""
         fitting = self._chunk // 2 if took_s > CHUNK_S else self._chunk * 2
         self._chunk = min(CHUNK, max(MIN_CHUNK, fitting))
-
-    def _read(self, session: Session, queue: int, first: int, end: int) -> None:
-        """Read a chunk and collect its matches."""
-        room = self._limit - len(self._messages)
-        most_bytes = config.max_pull_bytes - self._bytes
-        started_at = time.monotonic()
-        matches = message_sql.search_range(
-            session,
-            queue=queue,
-            bounds=(first, end),
-            wanted=self._wanted,
-            most=room,
-            most_bytes=most_bytes,
-        )
-        self._adapt_chunk(time.monotonic() - started_at)
-        self._messages += matches
-        matched_bytes = sum(len(message.body) for message in matches)
-        self._bytes += matched_bytes
-        scanned_to = end
-        # The limit may have cut the result, so the next request starts after the last match.
-        if matches and (len(matches) == room or matched_bytes >= most_bytes):
-            scanned_to = matches[-1].offset + 1
-            self._next = message_id(queue, scanned_to)
-        self._scanned += scanned_to - first

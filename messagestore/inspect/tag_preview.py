@@ -1,7 +1,7 @@
 """Tries filters on tags and headers on the newest messages of a topic, before they are set.
 
 A filter that matches nothing causes no error: the position passes every message and is
-committed. So whoever sets a filter first sees how many recent messages match. It is a
+committed. So a user who sets a filter first sees how many recent messages match. It is a
 sample, read by primary key without bodies, with an equal share for each queue. Unlike pulls
 it does not wait until messages are durable, because it delivers none.
 """

@@ -7,7 +7,7 @@ the time in its id, so a repeat finds the record of its first try even if the to
 changed since.
 
 The time in the id is the client's clock. If that clock runs ahead, a batch that was tried
-before a change carries a time after it. So for one hour after a change, its former routing
+before a change carries a time after it. So for an hour after a change, its former routing
 is checked as well.
 """
 
@@ -49,7 +49,7 @@ def before_batch(
 ) -> Iterator[Routing]:
     """Yield the routings that ended up to AHEAD_MS before the batch id's time, latest first.
 
-    A batch of a client whose clock runs ahead may have been tried under one of them.
+    A batch of a client whose clock runs ahead may have been tried under any of them.
     """
     at_ms = batch_ids.time_ms(batch_id)
     for routing in reversed(_earlier(topic, queues)):

@@ -1,9 +1,9 @@
 """Lists, counts and recalls of delayed messages before their delivery.
 
 A recall deletes the row, and records that in `sent_batch` under the same id as a delivery
-would. So if a message is recalled and delivered at the same time, exactly one of the two
-happens, and a repeated recall gets the same answer. A recall is an act on data like a send,
-so it is logged and not audited.
+would. So a message that is recalled when it is due is either recalled or delivered, never
+both, and a repeated recall gets the same answer. A recall is an act on data like a send, so
+it is logged and not audited.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class WaitingMessage:
 class Waiting:
     """A page of the delayed messages of a topic, in the order of their ids.
 
-    `next`: the `after` of the next page, None if this is the last one. `count`: number of
+    `next`: the `after` of the next page, None if this is the last. `count`: number of
     the topic's delayed messages, counted up to MOST_COUNTED on each node. `away`: names of
     nodes that did not answer.
     """
@@ -77,30 +77,26 @@ def recall(*, message_id: str, actor: Actor) -> None:
     for _ in range(_TRIES):
         with node.reading() as session:
             rows = delayed_sql.read_delayed(session, rows=[row])
-        # The row may be moved or retargeted between the read and the delete, so the loop
-        # reads again.
         if not rows:
             return _check_recalled(node, message_id, row, actor)
-        if _try_recall(node, message_id, rows[0], actor):
+        queue = rows[0].queue
+        _allow(queue, message_id, actor)
+        # A due row for a queue of another node may have been copied there already. It is
+        # not deleted, because the copy would still be delivered.
+        on_own_node = snapshot.find_queue(queue).node_id == node_id
+        leaving = Leaving(row, queue, moved_id(node_id, row))
+        try:
+            with node.writing() as session:
+                has_left = delayed_sql.leave_delayed(
+                    session, leaving=leaving, message_count=0, also_due=on_own_node
+                )
+        except db_errors.Ambiguous:
+            continue
+        if has_left:
             log.info("%s %s deleted delayed message %s", actor.kind, actor.name, message_id)
             return None
+        # The row was moved or retargeted between the read and the delete.
     raise _delivered(message_id)  # the message is due, and is being copied to another node
-
-
-def _try_recall(node: Node, message_id: str, row: DelayedRow, actor: Actor) -> bool:
-    """Delete a delayed row. Return False if it was not deleted, or if that is unknown."""
-    _allow(row.queue, message_id, actor)
-    # A due row for a queue of another node may have been copied there already. It is not
-    # deleted, because the copy would still be delivered.
-    on_own_node = snapshot.find_queue(row.queue).node_id == node.info.id
-    leaving = Leaving(row.id, row.queue, moved_id(node.info.id, row.id))
-    try:
-        with node.writing() as session:
-            return delayed_sql.leave_delayed(
-                session, leaving=leaving, message_count=0, also_due=on_own_node
-            )
-    except db_errors.Ambiguous:
-        return False  # the caller reads the row again
 
 
 def _check_recalled(node: Node, message_id: str, row: int, actor: Actor) -> None:
@@ -175,8 +171,7 @@ def of_topic(
         if node_id in view.nodes
     }
     # An offline node with queues of the topic is included, so that the page names it in
-    # `away`.
-    # All online nodes are included, because a row can wait on another node than its queue.
+    # `away`. All online nodes are included, because a row can wait on another node than its queue.
     nodes = dict(sorted((sweeping.online_nodes() | home_nodes).items()))
     queues, counts = list(node_of_queue), []
     messages: list[WaitingMessage] = []

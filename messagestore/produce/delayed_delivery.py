@@ -1,17 +1,16 @@
 """Delivery of due delayed messages to their queues.
 
-One loop per node, in one broker at a time, moves them. Due rows are read without locks,
-then moved by `delivery_sql.move_delayed`: one transaction for many queues inserts exactly
-the rows that it deletes. If two brokers move at once, or one dies at any point, each
+A loop per node, in a single broker at a time, moves them. Due rows are read without locks,
+then moved by `delivery_sql.move_delayed`: a transaction for many queues inserts exactly the
+rows that it deletes. If two brokers move at once, or a broker dies at any point, each
 message is either still delayed or moved, never both. A moved message is recorded in
-`sent_batch` like a sent one, under an id that is derived from its own. So `verify` finds a
+`sent_batch` like a sent message, under an id that is derived from its own. So `verify` finds a
 record for it, and a recall finds out that it is too late.
 
 The queue is chosen when the message is due. A message that was routed by its key goes to
 the queue that its key belongs to at that time, any other to the queue it was stored for. If
 that queue is closed, the rules of a send apply: another open queue of the topic, except for
-a key of a
-`strict` topic, which waits.
+a key of a `strict` topic, which waits.
 
 A message for a queue on another node is handed over: it is stored there as a delayed
 message that is due at once, under a derived batch id, and then deleted here. The new queue
@@ -39,7 +38,7 @@ from messagestore.produce import delayed_store
 from messagestore.tables import delayed_sql, delivery_sql
 from messagestore.tables.shapes import DelayedRow, DueRow, Leaving, NewBatch, NewDelayed
 from metadata.cache import snapshot
-from metadata.cache.snapshot_types import QueueInfo, Snapshot, TopicInfo
+from metadata.cache.snapshot_types import QueueInfo, Snapshot
 from metadata.db import leases
 from metadata.errors import CatmqError, Code, Conflict, MetadataUnavailable
 from metadata.rules.topics import routing_rules
@@ -53,12 +52,12 @@ IDLE_S = 0.2
 # pause to IDLE_S, so only a message that a background job stores itself, to be due at once,
 # is late by ALONE_S.
 ALONE_S = 1.0
-WAIT_S = IDLE_S - EVERY_S  # longest wait within one pass
-MOST = 500  # rows in one transaction
-MOST_BYTES = 1 << 20  # bodies and headers in one transaction; a larger message goes alone
+WAIT_S = IDLE_S - EVERY_S  # longest wait within a pass
+MOST = 500  # rows in a transaction
+MOST_BYTES = 1 << 20  # bodies and headers in a transaction; a larger message goes alone
 PASS_S = 1.0  # longest time that a backlog is moved before the pass ends
 # The queries for due queues may use a tenth of the time. The quickest of the last LOOKS
-# queries counts, because a busy machine makes single ones slow.
+# queries counts, because a busy machine makes single queries slow.
 PACE = 10
 LOOKS = 8
 RETRY_S = 1.0  # pause of a queue after a failure
@@ -87,7 +86,7 @@ def moved_id(node_id: int, row: int) -> bytes:
 
 
 class DelayedDelivery:
-    """Moves the due messages of one node while it holds the node's lease. Used by one
+    """Moves the due messages of a node while it holds the node's lease. Used by a single
     thread.
 
     The lease only saves double work. While metadata is unavailable no broker can acquire
@@ -164,10 +163,13 @@ class DelayedDelivery:
         """
         node = delayed_store.prepared(self._node_id)
         local, for_other_nodes = self._read_due(node)
-        moved = self._move(node, local) if local else 0
-        return moved + sum(
-            self._hand_over(node, row, target) for row, target in for_other_nodes
-        )
+        count = self._move(node, local) if local else 0
+        for row, queue in for_other_nodes:
+            try:
+                count += hand_over(node, row)
+            except CatmqError as error:
+                self._pause_after(queue, error)
+        return count
 
     def _read_due(self, node: Node) -> tuple[Targets, list[tuple[int, int]]]:
         """Read due rows. Return the rows for this node's queues, and (row, its queue) of
@@ -218,10 +220,17 @@ class DelayedDelivery:
         size = 0
         for queue, rows in due_rows.items():
             for row in rows:
-                target = self._target(view, queue, row)
+                target = view.queues.get(queue)
+                # A row that names a queue of another node may have been copied there by an
+                # earlier try. Another choice could store it twice, so hand_over decides.
+                if target is None or target.node_id == self._node_id:
+                    target = _target_of(view, queue, row, near=self._node_id)
                 # The row must wait, perhaps because a move to its target has just failed.
                 # The whole queue pauses, and its later rows are read again after that.
-                if target is None or self._is_paused(target.id):
+                if (
+                    target is None
+                    or self._paused_until.get(target.id, 0.0) > time.monotonic()
+                ):
                     self._pause(queue)
                     break
                 size += row.size
@@ -233,51 +242,32 @@ class DelayedDelivery:
                     for_other_nodes.append((row.id, queue))
         return local, for_other_nodes
 
-    def _target(self, view: Snapshot, queue: int, row: DueRow) -> QueueInfo | None:
-        """Return the queue that a due row goes to, or None if the row must wait."""
-        # A row that names a queue of another node may have been copied there by an earlier
-        # try.
-        # Another choice could store it twice, so hand_over decides.
-        info = view.queues.get(queue)
-        if info is not None and info.node_id != self._node_id:
-            return info
-        return _target_of(view, queue, row, near=self._node_id)
-
-    def _is_paused(self, queue: int) -> bool:
-        return self._paused_until.get(queue, 0.0) > time.monotonic()
-
     def _pause(self, queue: int) -> None:
         self._paused_until[queue] = time.monotonic() + RETRY_S
 
     def _move(self, node: Node, targets: Targets) -> int:
-        """Move the rows of all queues in one transaction. If it fails, use one for each
-        queue.
+        """Move the rows of all queues in a single transaction. If it fails, use a
+        transaction for each queue.
         """
         try:
             return self._move_together(node, targets)
         except (db_errors.RolledBack, db_errors.Final):
-            return sum(
-                self._move_queue(node, queue, rows) for queue, rows in targets.items()
-            )
-
-    def _move_queue(self, node: Node, queue: int, rows: list[int]) -> int:
-        """Move the rows of one queue. After an error, pause or repair it, and return 0."""
-        try:
-            return self._move_together(node, {queue: rows})
-        except db_errors.NoPartition:
-            self._extend(queue)
-        except db_errors.RolledBack as fault:
-            self._pause_after(queue, fault)
-        except db_errors.Final as fault:
-            corruption.report(queue, offset=None, why=fault.detail)
-            self._pause_after(queue, fault)
-        return 0
-
-    def _extend(self, queue: int) -> None:
-        try:
-            partitions.extend(queue)
-        except CatmqError as error:
-            self._pause_after(queue, error)
+            count = 0
+        # Each queue alone, so that a closed or damaged queue does not hold up the others.
+        for queue, rows in targets.items():
+            try:
+                count += self._move_together(node, {queue: rows})
+            except db_errors.NoPartition:
+                try:
+                    partitions.extend(queue)
+                except CatmqError as error:
+                    self._pause_after(queue, error)
+            except db_errors.RolledBack as fault:
+                self._pause_after(queue, fault)
+            except db_errors.Final as fault:
+                corruption.report(queue, offset=None, why=fault.detail)
+                self._pause_after(queue, fault)
+        return count
 
     def _pause_after(self, queue: int, error: CatmqError) -> None:
         log.warning(
@@ -288,7 +278,7 @@ class DelayedDelivery:
         self._pause(queue)
 
     def _move_together(self, node: Node, targets: Targets) -> int:
-        """Move rows in one transaction, and note the new heads. Raises `db_errors.*`."""
+        """Move rows in a single transaction, and note the new heads. Raises `db_errors.*`."""
         with node.writing() as session:
             heads = delivery_sql.move_delayed(
                 session,
@@ -302,16 +292,6 @@ class DelayedDelivery:
             known_heads.note_stored(queue, head)
             board.note(queue, head)
         return sum(len(targets[queue]) for queue in heads)
-
-    def _hand_over(self, node: Node, row: int, queue: int) -> int:
-        """Hand a due row over to its queue's node. Return the number of rows that left, 0
-        or 1.
-        """
-        try:
-            return int(hand_over(node, row))
-        except CatmqError as error:
-            self._pause_after(queue, error)
-            return 0
 
 
 def _target_of(view: Snapshot, queue: int, row: DueRow, *, near: int) -> QueueInfo | None:
@@ -333,26 +313,18 @@ def _target_of(view: Snapshot, queue: int, row: DueRow, *, near: int) -> QueueIn
     )
     if home is not None and _is_open(view, home):
         return home
-    return (
-        None
-        if routed_by_key and topic.keyed == "strict"
-        else _another_queue(view, topic, row.id, near)
-    )
-
-
-def _another_queue(
-    view: Snapshot, topic: TopicInfo, row: int, near: int
-) -> QueueInfo | None:
-    """Return an open queue of the topic for a row, on node `near` if possible, or None."""
-    queues = [view.queues[queue] for queue in topic.queues if queue in view.queues]
-    open_queues = [queue for queue in queues if _is_open(view, queue)]
-    candidates = [queue for queue in open_queues if queue.node_id == near] or open_queues
+    if routed_by_key and topic.keyed == "strict":
+        return None
+    queues = [view.queues[queue_id] for queue_id in topic.queues if queue_id in view.queues]
+    open_queues = [candidate for candidate in queues if _is_open(view, candidate)]
+    # Queues on node `near` are preferred: the move is then a single transaction.
+    candidates = [info for info in open_queues if info.node_id == near] or open_queues
     if not candidates:
         return None
     # The choice depends only on the row and the open queues, so that two movers choose
     # alike.
     order = routing_rules.order_queues(
-        UUID(bytes=moved_id(near, row)), [queue.id for queue in candidates]
+        UUID(bytes=moved_id(near, row.id)), [candidate.id for candidate in candidates]
     )
     return view.queues[order[0]]
 
@@ -364,7 +336,7 @@ def _is_open(view: Snapshot, queue: QueueInfo) -> bool:
 
 
 def as_batch(node_id: int, row: DelayedRow) -> NewBatch:
-    """Return the batch of one message that a delayed row is moved as."""
+    """Return the batch, of a single message, that a delayed row is moved as."""
     message = as_message(node_id, row)
     return NewBatch(moved_id(node_id, row.id), digest([message]), [message], row.producer)
 
@@ -420,8 +392,8 @@ def _point_elsewhere(node: Node, row: DelayedRow) -> bool:
 
     The next step moves or copies the message to that queue.
     """
-    due = DueRow(row.id, row.by_key, row.key, 0)
-    target = _target_of(snapshot.current(), row.queue, due, near=node.info.id)
+    due_row = DueRow(row.id, row.by_key, row.key, 0)
+    target = _target_of(snapshot.current(), row.queue, due_row, near=node.info.id)
     if target is not None and target.id != row.queue:
         with node.writing() as session:
             return delayed_sql.retarget_delayed(

@@ -15,7 +15,7 @@ from messagestore.tables import delayed_sql
 from metadata.cache import snapshot
 from metadata.errors import NoWritableQueue
 
-CHUNK = 2_000  # rows in one transaction
+CHUNK = 2_000  # rows in a transaction
 
 
 def drop(queue: int) -> int:
@@ -41,26 +41,25 @@ def reassign(queue: int, *, topic_id: int) -> int:
             has_rows = delayed_sql.count_delayed(session, queues=[queue], most=1)
         if has_rows:
             move = partial(delayed_sql.retarget_queue_delayed, queue=queue, most=CHUNK)
-            target = _new_queue(queue, topic_id, node)
+            open_queues = [
+                info
+                for info in snapshot.current().queues.values()
+                if info.topic_id == topic_id
+                and info.id != queue
+                and info.state == "read_write"
+            ]
+            if not open_queues:
+                raise NoWritableQueue(
+                    f"Topic {topic_id} has no open queue for delayed messages of queue "
+                    f"{queue}."
+                )
+            # A queue on the same node is preferred: a message for a queue of another node
+            # must be copied to that node when it is due.
+            own_node_id = node.info.id
+            target = min((info.node_id != own_node_id, info.id) for info in open_queues)[1]
             moved += node.in_chunks(partial(move, target=target), chunk=CHUNK)
     return moved
 
 
 def _nodes() -> Iterator[Node]:
     return map(delayed_store.prepared, sorted(snapshot.current().nodes))
-
-
-def _new_queue(queue: int, topic_id: int, node: Node) -> int:
-    """Return the open queue of the topic that gets the messages. Raises NoWritableQueue."""
-    all_queues = snapshot.current().queues.values()
-    others = [
-        other for other in all_queues if other.topic_id == topic_id and other.id != queue
-    ]
-    open_queues = [other for other in others if other.state == "read_write"]
-    if not open_queues:
-        raise NoWritableQueue(
-            f"Topic {topic_id} has no open queue for delayed messages of queue {queue}."
-        )
-    # A queue on the same node is preferred: a message for a queue of another node must be
-    # copied to that node when it is due.
-    return min(open_queues, key=lambda other: (other.node_id != node.info.id, other.id)).id

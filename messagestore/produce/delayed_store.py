@@ -7,8 +7,7 @@ sender gets its id, `d<node>-<row>`, which the delivered message keeps in the he
 
 The record of such a batch in `sent_batch` has queue 0 and the number of the first row in
 place of the first offset. So a repeat returns the same ids even after the messages were
-moved or recalled.
-`verify` selects batch records by queue, and leaves these out.
+moved or recalled. `verify` selects batch records by queue, and leaves these out.
 """
 
 from __future__ import annotations
@@ -72,11 +71,10 @@ def parse_delayed_id(text: str, *, field: str = "message_id") -> tuple[int, int]
     (2, 41)
     """
     node_id, dash, row = text.removeprefix("d").partition("-")
-    parts = (node_id, row)
     if (
         text.startswith("d")
         and dash
-        and all(part.isascii() and part.isdigit() and len(part) < 19 for part in parts)
+        and all(n.isascii() and n.isdigit() and len(n) < 19 for n in (node_id, row))
     ):
         return int(node_id), int(row)
     raise Invalid.field(
@@ -90,7 +88,7 @@ def copied(
     delay_ms: int | None = None,
     deliver_at_ms: int | None = None,
 ) -> NewMessage:
-    """Return a new message with the content of a stored one, and a delay or delivery time."""
+    """Return a new message with the content of a row, and a delay or delivery time."""
     headers = parse_headers(row.headers)
     return NewMessage(
         body=row.body, key=row.key, tag=row.tag, headers=headers, trace_id=row.trace_id,
@@ -106,7 +104,7 @@ def store(
     producer: str,
     deadline: float | None = None,
 ) -> list[DelayedReceipt]:
-    """Store delayed messages on a queue's node in one transaction. Return their receipts.
+    """Store delayed messages on a queue's node in a transaction. Return their receipts.
 
     `batch_id`: 16 bytes. A repeat with the same id for a queue of the same node returns the
     same receipts, even if the messages were delivered or recalled since. `deadline`: the
@@ -133,9 +131,25 @@ class DelayedWrite(Write[list[DelayedReceipt]]):
         fresh: bool = False,
         deadline: float | None = None,
     ) -> None:
-        batch_name = name or batch_id.hex()
+        content = digest([delayed.message for delayed in messages])
+        # The delivery fields are part of the digest, so that a repeat must have the same.
+        delivery_fields = [
+            (
+                delayed.message.delay_ms,
+                delayed.message.deliver_at_ms,
+                delayed.by_key,
+                delayed.attempt,
+                delayed.origin,
+            )
+            for delayed in messages
+        ]
+        encoded_fields = msgspec.msgpack.encode(delivery_fields)
         super().__init__(
-            batch_id, _digest(messages), name=batch_name, fresh=fresh, deadline=deadline
+            batch_id,
+            hashlib.sha256(content + encoded_fields).digest()[:16],
+            name=name or batch_id.hex(),
+            fresh=fresh,
+            deadline=deadline,
         )
         self._batch = DelayedBatch(batch_id, self.digest, messages, producer)
 
@@ -173,22 +187,6 @@ class DelayedWrite(Write[list[DelayedReceipt]]):
             )
             for index, delayed in enumerate(self._batch.rows)
         ]
-
-
-def _digest(messages: Sequence[NewDelayed]) -> bytes:
-    """Return a digest of 16 bytes over the stored fields of a batch, equal for a repeat."""
-    content = digest([delayed.message for delayed in messages])
-    delivery_fields = [
-        (
-            delayed.message.delay_ms,
-            delayed.message.deliver_at_ms,
-            delayed.by_key,
-            delayed.attempt,
-            delayed.origin,
-        )
-        for delayed in messages
-    ]
-    return hashlib.sha256(content + msgspec.msgpack.encode(delivery_fields)).digest()[:16]
 
 
 def wrong_times(

@@ -1,9 +1,10 @@
-"""Group commit: batches for one queue that arrive during a transaction share the next one.
+"""Group commit: batches for a queue that arrive during a transaction share the next.
 
-The row lock on the head allows one committing transaction per queue. With a binary log, the
-lock is held during the flushes, so a queue gets one commit per flush. So the first sender
+The row lock on the head allows a single committing transaction per queue. With a binary
+log, the lock is held during the flushes, so a queue gets a commit per flush. So the first
+sender
 of a queue in a worker leads, and the senders that arrive meanwhile join the next
-transaction. It raises the head once, and inserts one row into `sent_batch` for each batch,
+transaction. It raises the head once, and inserts a row into `sent_batch` for each batch,
 and all messages. If such a transaction is rolled back, nothing of it is stored, and each of
 its batches is tried alone. If its outcome is unknown, it is unknown for each of its
 batches.
@@ -31,7 +32,7 @@ from metadata.errors import TooLarge
 MOST_BYTES = 1 << 20  # total size of the bodies in a combined transaction
 
 
-class _Part(NamedTuple):
+class _QueuedBatch(NamedTuple):
     """A batch, and its node by its sender's snapshot, which may be newer than another
     sender's.
     """
@@ -40,7 +41,7 @@ class _Part(NamedTuple):
     batch: NewBatch
 
 
-_coalescers: dict[int, NodeCoalescer[_Part, int]] = {}
+_coalescers: dict[int, NodeCoalescer[_QueuedBatch, int]] = {}
 _guard = threading.Lock()
 
 
@@ -62,11 +63,13 @@ class BatchWrite(Write[tuple[int, int]]):
         """
         first: int | None = None
         while first is None:
-            with coalescer_of(queue).turn(_Part(node, self._batch), alone=alone) as turn:
-                if parts := turn.items:
-                    batches = [part.batch for part in parts]
+            with coalescer_of(queue).turn(
+                _QueuedBatch(node, self._batch), alone=alone
+            ) as turn:
+                if queued_batches := turn.items:
+                    batches = [queued.batch for queued in queued_batches]
                     # Read before the transaction: afterwards another send of this process
-                    # may have raised it, and the offset of this one would look too low.
+                    # may have raised it, and the offset of this send would look too low.
                     lowest_head = known_heads.lowest_head(queue)
                     with node.writing() as session:
                         offset = message_sql.insert_messages(
@@ -80,7 +83,9 @@ class BatchWrite(Write[tuple[int, int]]):
                     node_guard.check_stored(
                         node.info, queue=queue, first=offset, lowest=lowest_head
                     )
-                    turn.results = _first_offsets(offset, batches)
+                    # The offsets of the batches are consecutive.
+                    lengths = (len(batch.messages) for batch in batches[:-1])
+                    turn.results = list(itertools.accumulate(lengths, initial=offset))
             # No result: the combined transaction was rolled back. The next try is not
             # combined.
             first, alone = turn.result, True
@@ -102,19 +107,20 @@ class BatchWrite(Write[tuple[int, int]]):
         }
 
 
-def coalescer_of(queue: int) -> NodeCoalescer[_Part, int]:
+def coalescer_of(queue: int) -> NodeCoalescer[_QueuedBatch, int]:
     """Return the coalescer through which this worker's senders of a queue combine their
     batches.
     """
     coalescer = _coalescers.get(queue)
     if coalescer is not None:
         return coalescer
-    retry_alone_after = (db_errors.RolledBack, db_errors.Final, TooLarge)
-    new_coalescer = NodeCoalescer[_Part, int](
+
+    new_coalescer = NodeCoalescer[_QueuedBatch, int](
         limit_s=READ_TIMEOUT_S,
         take=_count_fitting,
-        check=_check_reachable,
-        apart_after=retry_alone_after,
+        # While the node's circuit is open, waiting for a turn would be in vain.
+        check=lambda queued: queued.node.circuit.check(),
+        apart_after=(db_errors.RolledBack, db_errors.Final, TooLarge),
     )
     # Two senders may arrive first at once; setdefault under the lock gives both the same
     # coalescer.
@@ -123,41 +129,27 @@ def coalescer_of(queue: int) -> NodeCoalescer[_Part, int]:
 
 
 def evict_except(queues: Collection[int]) -> None:
-    """Forget the coalescers of all other queues. Senders that hold one can still finish."""
+    """Forget the coalescers of all other queues. Senders that wait in it can still finish."""
     with _guard:
         for queue in _coalescers.keys() - queues:
             del _coalescers[queue]
 
 
-def _first_offsets(first: int, batches: Sequence[NewBatch]) -> list[int]:
-    """Return the first offset of each batch, given the first offset of consecutive batches."""
-    lengths = (len(batch.messages) for batch in batches[:-1])
-    return list(itertools.accumulate(lengths, initial=first))
+def _count_fitting(queued_batches: Sequence[_QueuedBatch]) -> int:
+    """Return the number of leading batches that fit into a transaction.
 
-
-def _check_reachable(part: _Part) -> None:
-    """Raise NodeUnavailable while the node's circuit is open: waiting for it would be in
-    vain.
-    """
-    part.node.circuit.check()
-
-
-def _count_fitting(parts: Sequence[_Part]) -> int:
-    """Return the number of leading parts that fit into one transaction.
-
-    Returns 0 if the first part is too large by itself; the coalescer then takes that part
-    alone.
+    Returns 0 if the first batch is too large by itself; the coalescer then takes it alone.
     """
     messages = size = 0
-    for count, part in enumerate(parts):
-        messages += len(part.batch.messages)
-        size += sum(len(message.body) for message in part.batch.messages)
-        # One transaction has one node epoch, so parts for a former and a present node do
-        # not mix.
+    for count, queued in enumerate(queued_batches):
+        messages += len(queued.batch.messages)
+        size += sum(len(message.body) for message in queued.batch.messages)
+        # A transaction has a single node epoch, so batches for a former and a present node
+        # do not mix.
         if (
-            part.node is not parts[0].node
+            queued.node is not queued_batches[0].node
             or messages > config.max_messages
             or size > MOST_BYTES
         ):
             return count
-    return len(parts)
+    return len(queued_batches)

@@ -17,9 +17,9 @@ from metadata.errors import CatmqError
 def send(
     *, topic: str, message: NewMessage, batch_id: UUID, actor: Actor, again: str = ""
 ) -> Receipt:
-    """Store one message, once per `batch_id`, and return its receipt.
+    """Store a message, once per `batch_id`, and return its receipt.
 
-    `again`: id of the message that this one repeats, for the audit row. Needs the right
+    `again`: id of the message that this send repeats, for the audit row. Needs the right
     `produce`. Raises the same errors as `publish.publish`, and the error of the message if
     it was refused.
     """

@@ -1,4 +1,4 @@
-"""Storage of one batch in one queue: tried, repeated where that is safe, and stored exactly
+"""Storage of a batch in a queue: tried, repeated where that is safe, and stored exactly
 once.
 
 Message tables, the tables of delayed messages and dead letters share these rules. A
@@ -21,7 +21,6 @@ from messagestore.pool import node_guard, node_pools
 from messagestore.pool.node import Node
 from messagestore.tables import queue_sql
 from metadata.cache import snapshot
-from metadata.cache.snapshot_types import QueueInfo
 from metadata.errors import (
     CatmqError,
     Code,
@@ -36,11 +35,11 @@ from metadata.rules.alarm_texts import alarm_text
 REPEATS = 3  # after the first try
 DEADLINE_S = 8.0  # less than the client's request timeout of 10 s
 
-Place = TypeVar("Place")
+StoredPlace = TypeVar("StoredPlace")
 
 
-class Write(ABC, Generic[Place]):
-    """A write of one batch to one queue, which is safe to repeat.
+class Write(ABC, Generic[StoredPlace]):
+    """A write of a batch to a queue, which is safe to repeat.
 
     `name`: the batch id as its sender knows it, for errors. `fresh`: no earlier request can
     have stored the batch. `deadline`: the time.monotonic() after which no try begins.
@@ -59,14 +58,14 @@ class Write(ABC, Generic[Place]):
         self.deadline = time.monotonic() + DEADLINE_S if deadline is None else deadline
 
     @abstractmethod
-    def store(self, node: Node, queue: int, *, alone: bool) -> Place:
+    def store(self, node: Node, queue: int, *, alone: bool) -> StoredPlace:
         """Store the batch and return its place. Raises `db_errors.*`.
 
         `alone`: in a transaction of its own, not combined with other batches.
         """
 
     @abstractmethod
-    def find(self, node: Node) -> tuple[Place, Mapping[int, int] | None] | None:
+    def find(self, node: Node) -> tuple[StoredPlace, Mapping[int, int] | None] | None:
         """Return the place where an earlier try stored the batch, or None if it is not
         stored.
 
@@ -75,7 +74,7 @@ class Write(ABC, Generic[Place]):
         Conflict if the batch id was used for other messages.
         """
 
-    def store_once(self, queue: int) -> Place:
+    def store_once(self, queue: int) -> StoredPlace:
         """Store the batch and return its place, or the place where an earlier request
         stored it.
 
@@ -98,7 +97,14 @@ class Write(ABC, Generic[Place]):
             except db_errors.Ambiguous as fault:
                 error = doubt = fault
             except db_errors.NoPartition as fault:
-                error = doubt or _extend(queue, fault)
+                error = doubt or fault
+                if doubt is None:
+                    # The repeat needs the missing partitions. If they cannot be added, that
+                    # is the error to raise.
+                    try:
+                        partitions.extend(queue)
+                    except CatmqError as failure:
+                        error = failure
             except Unavailable as refusal:
                 error = doubt or refusal
                 # Only a rolled-back transaction is worth another try here. A full disk
@@ -114,7 +120,7 @@ class Write(ABC, Generic[Place]):
             time.sleep(random.uniform(0.005, 0.03) * (repeat + 1))
         raise error
 
-    def _attempt(self, queue: int, *, alone: bool) -> Place:
+    def _attempt(self, queue: int, *, alone: bool) -> StoredPlace:
         """Try once to store the batch. After a refusal, look for an earlier try that stored
         it.
         """
@@ -125,8 +131,19 @@ class Write(ABC, Generic[Place]):
             snapshot.refresh()
             info = snapshot.find_queue(queue)
         node = node_pools.node(info.node_id)
-        refusal = _refusal(info, node)
-        if refusal is None:
+        refusal: CatmqError
+        # By this process's snapshot. If both are open, the node has the last word.
+        if info.state != "read_write" or node.info.state != "read_write":
+            refusal = _closed(info.id, node, "not open for sends")
+        elif node.info.disk == "full":
+            cause = (
+                f"The disk of node {node.info.name} is nearly full, so it stores nothing. "
+                "Name a queue on another node."
+            )
+            refusal = db_errors.RolledBack(
+                cause, code=Code.NODE_FULL, retry_after_ms=10_000
+            )
+        else:
             try:
                 return self.store(node, queue, alone=alone)
             except (db_errors.Duplicate, db_errors.Refused) as fault:
@@ -137,7 +154,7 @@ class Write(ABC, Generic[Place]):
         stored = None if self.fresh and refusal.code == Code.NODE_FULL else self.find(node)
         if stored is None:
             raise _explain(refusal, queue, node)
-        place, heads = stored
+        stored_place, heads = stored
         # The record was read and not written by this process, so it may be visible before
         # it is on disk. A receipt must not be sent before that: a killed server would lose
         # the messages.
@@ -147,7 +164,7 @@ class Write(ABC, Generic[Place]):
             raise db_errors.Ambiguous(
                 f"Stored, but perhaps not durably: {error.detail}"
             ) from error
-        return place
+        return stored_place
 
     def compare(self, digest: bytes) -> None:
         """Raise Conflict if the digest that is stored under the batch id is not this
@@ -159,35 +176,6 @@ class Write(ABC, Generic[Place]):
                 "one for each batch"
             )
             raise Conflict(cause, code=Code.BATCH_CONFLICT)
-
-
-def _extend(queue: int, fault: db_errors.NoPartition) -> CatmqError:
-    """Add the missing partitions of a queue. Return the error to raise if no repeat
-    succeeds.
-    """
-    try:
-        partitions.extend(queue)
-    except CatmqError as error:
-        return error
-    return fault
-
-
-def _refusal(info: QueueInfo, node: Node) -> CatmqError | None:
-    """Return the error if the queue or its node is closed for sends, by this process's
-    snapshot.
-
-    Returns None if a try is worthwhile; the node has the last word.
-    """
-    if info.state != "read_write" or node.info.state != "read_write":
-        return _closed(info.id, node, "not open for sends")
-    if node.info.disk != "full":
-        return None
-    name = node.info.name
-    cause = (
-        f"The disk of node {name} is nearly full, so it stores nothing. Name a queue "
-        "on another node."
-    )
-    return db_errors.RolledBack(cause, code=Code.NODE_FULL, retry_after_ms=10_000)
 
 
 def _explain(refusal: CatmqError, queue: int, node: Node) -> CatmqError:

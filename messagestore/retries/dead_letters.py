@@ -7,8 +7,8 @@ A list leaves out a node that does not answer, and names it in `away`. A user wi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import msgspec
@@ -35,10 +35,9 @@ from metadata.rules.groups.delivery import Delivery
 
 T = TypeVar("T")
 MAX_LIMIT = 1_000  # in a page, and ids in a request
-SCAN = 10_000  # dead letters that a search for a key reads on each node for one page
-CHUNK = 500  # rows in one transaction
-# Transactions on a node in one request to drop. In `expire`: for one subscription on a
-# node.
+SCAN = 10_000  # dead letters that a search for a key reads on each node for a page
+CHUNK = 500  # rows in a transaction
+# Transactions on a node in a request to drop. In `expire`: for a subscription on a node.
 MOST_CHUNKS = 200
 _END = DeadPosition(
     253_402_300_799_000, 1 << 62
@@ -162,13 +161,9 @@ def parse_dead_id(text: str) -> tuple[int, int]:
     >>> parse_dead_id("dead-2-17")
     (2, 17)
     """
-    parts = text.split("-")
-    if (
-        len(parts) == 3
-        and parts[0] == "dead"
-        and all(_is_number(part) for part in parts[1:])
-    ):
-        return int(parts[1]), int(parts[2])
+    prefix, *numbers = text.split("-")
+    if prefix == "dead" and len(numbers) == 2 and all(map(_is_number, numbers)):
+        return int(numbers[0]), int(numbers[1])
     raise Invalid.field(
         "id", f"{text[:50]!r} is not the id of a dead letter, such as dead-2-17"
     )
@@ -199,20 +194,29 @@ def page(
     """
     selection = which(group=group, topic=topic, error=error, actor=actor)
     check_limit(limit)
-    from_node, place = _parse_after(after)
+    from_node, start = _parse_after(after)
     entries: list[tuple[int, DeadRow]] = []
     # (died_at_ms, node, id) of each unfinished scan
     scan_ends: list[tuple[int, int, int]] = []
 
     def read(session: Session, info: NodeInfo) -> None:
-        before, most = _start_on_node(place, from_node, info.id), limit + 1
+        before = start
+        if info.id != from_node:
+            # Dead letters of the same time are ordered by node, the highest first.
+            last_id = _END.id if info.id < from_node else 0
+            before = DeadPosition(start.died_at_ms, last_id)
         if key is None:
             rows = dead_letter_sql.list_dead(
-                session, selection=selection, before=before, most=most
+                session, selection=selection, before=before, most=limit + 1
             )
         else:
             rows, end = dead_letter_sql.search_dead(
-                session, selection=selection, key=key, before=before, scan=SCAN, most=most
+                session,
+                selection=selection,
+                key=key,
+                before=before,
+                scan=SCAN,
+                most=limit + 1,
             )
             if end is not None:
                 scan_ends.append((end.died_at_ms, info.id, end.id))
@@ -227,9 +231,9 @@ def page(
     complete = (
         entries if end is None else [entry for entry in entries if _sort_key(entry) >= end]
     )
-    next_after = _next_page(complete, limit) or (
-        None if end is None else "{}-{}-{}".format(*end)
-    )
+    # The next page begins after the last entry of this page, or where the scan ended.
+    page_end = _sort_key(complete[limit - 1]) if len(complete) > limit else end
+    next_after = None if page_end is None else "{}-{}-{}".format(*page_end)
     return DeadPage(
         tuple(as_message(*entry) for entry in complete[:limit]), next_after, nodes_away
     )
@@ -273,20 +277,20 @@ def _sort_key(entry: tuple[int, DeadRow]) -> tuple[int, int, int]:
 
 
 def ask(
-    asked: Mapping[int, T], question: Callable[[Session, T], object]
+    nodes: Mapping[int, T], question: Callable[[Session, T], object]
 ) -> tuple[str, ...]:
     """Run a query on each retry node. Return the names of the nodes that did not answer.
 
-    `asked`: {node id: second argument of `question`}. Raises NodeUnavailable if no node
+    `nodes`: {node id: second argument of `question`}. Raises NodeUnavailable if no node
     answered.
     """
     skipped = sweeping.query_nodes(
-        asked,
+        nodes,
         question,
         subject="The retries and dead letters",
         prepare=delayed_store.prepare,
     )
-    sweeping.require_answer(skipped, nodes=asked, name="retry nodes")
+    sweeping.require_answer(skipped, nodes=nodes, name="retry nodes")
     return tuple(skipped)
 
 
@@ -296,32 +300,15 @@ def check_limit(limit: int) -> None:
         raise Invalid.field("limit", f"must be 1 to {MAX_LIMIT}")
 
 
-def _next_page(entries: Sequence[tuple[int, DeadRow]], limit: int) -> str | None:
-    """Return the `after` of the next page, or None if all entries fit into this one."""
-    if len(entries) <= limit:
-        return None
-    node_id, row = entries[limit - 1]
-    return f"{row.died_at_ms}-{node_id}-{row.id}"
-
-
 def _parse_after(after: str) -> tuple[int, DeadPosition]:
-    """Return the node and the place after which a page begins. Raises Invalid."""
+    """Return the node and the position after which a page begins. Raises Invalid."""
     if not after:
         return 1 << 62, _END
-    parts = after.split("-")
-    if len(parts) != 3 or not all(_is_number(part) for part in parts):
+    numbers = after.split("-")
+    if len(numbers) != 3 or not all(map(_is_number, numbers)):
         raise Invalid.field("after", "must be `next` of the previous page")
-    return int(parts[1]), DeadPosition(int(parts[0]), int(parts[2]))
-
-
-def _start_on_node(place: DeadPosition, from_node: int, node_id: int) -> DeadPosition:
-    """Return the place after which a node's part of the list continues.
-
-    Dead letters of the same time are ordered by node, the highest first.
-    """
-    if node_id == from_node:
-        return place
-    return DeadPosition(place.died_at_ms, _END.id if node_id < from_node else 0)
+    died_at_ms, node_id, row_id = map(int, numbers)
+    return node_id, DeadPosition(died_at_ms, row_id)
 
 
 def summary(*, group: str, actor: Actor, topic: str | None = None) -> Summary:
@@ -335,23 +322,30 @@ def summary(*, group: str, actor: Actor, topic: str | None = None) -> Summary:
 
     def count(session: Session, _: NodeInfo) -> None:
         for row in dead_letter_sql.summarize_dead(session, selection=selection):
+            topic_info = snapshot.current().topics.get(row.topic_id)
+            total = DeadCount(
+                topic_info.name if topic_info is not None else f"~{row.topic_id}",
+                row.error_class,
+                row.messages,
+                row.first_ms,
+                row.last_ms,
+            )
             key = row.topic_id, row.error_class
-            counts[key] = _add_count(counts.get(key), _topic_name(row.topic_id), row)
+            if key in counts:
+                # Another node has dead letters of this topic and class, too.
+                former = counts[key]
+                total = replace(
+                    total,
+                    count=former.count + total.count,
+                    first_at_ms=min(former.first_at_ms, total.first_at_ms),
+                    last_at_ms=max(former.last_at_ms, total.last_at_ms),
+                )
+            counts[key] = total
 
     nodes_away = ask(sweeping.retry_nodes(), count)
     return Summary(
         tuple(sorted(counts.values(), key=lambda c: (-c.count, c.error_class))), nodes_away
     )
-
-
-def _add_count(
-    total: DeadCount | None, topic: str, row: dead_letter_sql.ErrorCount
-) -> DeadCount:
-    """Return the total of a topic and class of error, with the count of one more node."""
-    if total is None:
-        return DeadCount(topic, row.error_class, row.messages, row.first_ms, row.last_ms)
-    first, last = min(total.first_at_ms, row.first_ms), max(total.last_at_ms, row.last_ms)
-    return DeadCount(topic, row.error_class, total.count + row.messages, first, last)
 
 
 def show(*, group: str, message: str, actor: Actor) -> DeadLetterDetail:
@@ -397,59 +391,50 @@ def drop(
     """
     selection = which(group=group, topic=topic, error=error, actor=actor)
     check_choice(ids=ids, topic=topic, error=error, everything=everything)
-    if ids is not None:
-        count = sum(
-            _drop_rows(delayed_store.prepared(node), selection.group_id, rows)
-            for node, rows in by_node(ids).items()
-        )
-    else:
-        count = sum(
-            _drop_all(delayed_store.prepared(node), selection)
-            for node in sweeping.retry_nodes()
-        )
-    _record_drop(group, actor, count, {"ids": ids, "topic": topic, "error": error})
-    return count
-
-
-@transactional
-def _record_drop(group: str, actor: Actor, count: int, criteria: dict[str, object]) -> None:
-    before = {name: value for name, value in criteria.items() if value is not None}
-    after = {"dropped": count}
-    audit.record(
-        actor=actor, verb="drop", kind="dead", name=group, before=before, after=after
-    )
-
-
-def _drop_all(node: Node, selection: DeadFilter) -> int:
     count = 0
-    # Dead letters that arrive after the request do not belong to it.
-    with node.reading() as session:
-        upto = dead_letter_sql.read_newest_dead_id(session)
-    for _ in range(MOST_CHUNKS):
-        with node.reading() as session:
-            places = dead_letter_sql.list_dead_positions(
-                session,
-                selection=selection,
-                after=DeadPosition(0, 0),
-                upto=upto,
-                most=CHUNK,
-            )
-        count += _drop_rows(node, selection.group_id, [place.id for place in places])
-        if len(places) < CHUNK:
-            break
+    if ids is not None:
+        for node_id, rows in by_node(ids).items():
+            count += _drop_rows(node_id, selection.group_id, rows)
+    else:
+        for node_id in sweeping.retry_nodes():
+            node = delayed_store.prepared(node_id)
+            # Dead letters that arrive after the request do not belong to it.
+            with node.reading() as session:
+                upto = dead_letter_sql.read_newest_dead_id(session)
+            for _ in range(MOST_CHUNKS):
+                with node.reading() as session:
+                    positions = dead_letter_sql.list_dead_positions(
+                        session,
+                        selection=selection,
+                        after=DeadPosition(0, 0),
+                        upto=upto,
+                        most=CHUNK,
+                    )
+                rows = [position.id for position in positions]
+                count += _drop_rows(node_id, selection.group_id, rows)
+                if len(rows) < CHUNK:
+                    break
+    criteria = {"ids": ids, "topic": topic, "error": error}
+    transactional(audit.record)(
+        actor=actor,
+        verb="drop",
+        kind="dead",
+        name=group,
+        before={name: value for name, value in criteria.items() if value is not None},
+        after={"dropped": count},
+    )
     return count
 
 
-def _drop_rows(node: Node, group_id: int, rows: Sequence[int]) -> int:
-    with node.writing() as session:
+def _drop_rows(node_id: int, group_id: int, rows: Sequence[int]) -> int:
+    with delayed_store.prepared(node_id).writing() as session:
         return dead_letter_sql.delete_dead(session, group_id=group_id, ids_wanted=rows)
 
 
 def check_choice(
     *, ids: Sequence[str] | None, topic: str | None, error: str | None, everything: bool
 ) -> None:
-    """Raise Invalid unless exactly one choice was made: ids, or topic and error, or
-    everything.
+    """Raise Invalid unless there is exactly 1 choice: ids, or topic and error, or everything.
 
     A request without a choice must never mean everything.
     """
@@ -479,31 +464,35 @@ def expire(*, chunk: int = CHUNK) -> int:
 
     A pass is bounded by MOST_CHUNKS transactions for each subscription of a node.
     """
-    deleted: list[int] = []
+    counts: list[int] = []
+
+    def expire_on_node(info: NodeInfo) -> None:
+        node = delayed_store.prepared(info.id)
+        with node.reading() as session:
+            pairs = dead_letter_sql.list_dead_pairs(session)
+        for group_id, topic_id in pairs:
+            subscription = snapshot.current().subscription(group_id, topic_id)
+            # The default number of days applies to a subscription that no longer exists.
+            delivery = subscription.delivery if subscription is not None else Delivery()
+            for _ in range(MOST_CHUNKS):
+                with node.writing() as session:
+                    deleted = dead_letter_sql.delete_old_dead(
+                        session,
+                        group_id=group_id,
+                        topic_id=topic_id,
+                        days=delivery.dead_days,
+                        most=chunk,
+                    )
+                counts.append(deleted)
+                if deleted < chunk:
+                    break
+
     sweeping.run_each(
         sweeping.retry_nodes().values(),
-        act=lambda info: deleted.extend(_expire(delayed_store.prepared(info.id), chunk)),
+        act=expire_on_node,
         name=lambda info: f"The expiry of dead letters on node {info.name}",
     )
-    return sum(deleted)
-
-
-def _expire(node: Node, chunk: int) -> Iterator[int]:
-    """Yield the number of deleted rows of each transaction."""
-    with node.reading() as session:
-        pairs = dead_letter_sql.list_dead_pairs(session)
-    for group_id, topic_id in pairs:
-        subscription = snapshot.current().subscription(group_id, topic_id)
-        # The default number of days applies to a subscription that no longer exists.
-        days = (subscription.delivery if subscription is not None else Delivery()).dead_days
-        for _ in range(MOST_CHUNKS):
-            with node.writing() as session:
-                deleted = dead_letter_sql.delete_old_dead(
-                    session, group_id=group_id, topic_id=topic_id, days=days, most=chunk
-                )
-            yield deleted
-            if deleted < chunk:
-                break
+    return sum(counts)
 
 
 def which(*, group: str, topic: str | None, error: str | None, actor: Actor) -> DeadFilter:
@@ -533,8 +522,3 @@ def of_failed(row: DeadRow | WaitingRow) -> dict[str, Any]:
     """Return the fields of a FailedMessage, from a row and the origin that is stored in it."""
     origin = msgspec.structs.asdict(msgspec.json.decode(row.origin or "{}", type=Origin))
     return {**origin, "key": row.key, "tag": row.tag, "size": row.size}
-
-
-def _topic_name(topic_id: int) -> str:
-    topic = snapshot.current().topics.get(topic_id)
-    return topic.name if topic is not None else f"~{topic_id}"

@@ -25,7 +25,6 @@ from typing import NamedTuple
 
 import msgspec
 
-from messagestore.engine.mysql_session import Session
 from messagestore.engine.origins import Origin
 from messagestore.heads import durability
 from messagestore.pool import node_pools
@@ -104,7 +103,7 @@ class Refused(NamedTuple):
 
 @dataclass(slots=True)
 class Report:
-    """Outcome of each message, in one of three lists."""
+    """Outcome of each message, in three lists."""
 
     retried: list[Retried] = field(default_factory=list)
     dead: list[Dead] = field(default_factory=list)
@@ -177,7 +176,7 @@ def store(*, group_id: int, owner: str, failures: Sequence[Failure]) -> Report:
 
 
 def _pair(group_id: int, topic_id: int) -> _Pair | None:
-    """Return the topic, subscription and retry topic, or None if one of them is not
+    """Return the topic, subscription and retry topic, or None if any of them is not
     available now.
 
     Raises Conflict (no_failure_topic).
@@ -205,7 +204,7 @@ def _pair(group_id: int, topic_id: int) -> _Pair | None:
 
 
 class _Work:
-    """The processing of one report. No copy is begun after `end`, a time.monotonic()."""
+    """The processing of a report. No copy is begun after `end`, a time.monotonic()."""
 
     def __init__(self, group_id: int, owner: str, end: float) -> None:
         self.done = Report()
@@ -214,7 +213,7 @@ class _Work:
         self._pairs: dict[int, _Pair | None] = {}  # by topic
 
     def take(self, node_id: int, by_queue: Mapping[int, list[Failure]]) -> None:
-        """Store the failed messages of one node, {queue: failures}."""
+        """Store the failed messages of a node, {queue: failures}."""
         pairs = {queue: self._pair(queue) for queue in by_queue}
         try:
             with node_pools.node(node_id).reading() as session:
@@ -223,7 +222,18 @@ class _Work:
                 fences = failure_sql.read_fences(
                     session, group_id=self._group_id, queues=list(by_queue)
                 )
-                runs = self._read_runs(session, by_queue)
+                # In share groups the grants of runs take the place of the owner.
+                first_offsets = grouped(
+                    (queue, failure.grant.first)
+                    for queue, queue_failures in by_queue.items()
+                    for failure in queue_failures
+                    if failure.grant
+                )
+                runs = run_sql.read_runs(
+                    session,
+                    group_id=self._group_id,
+                    firsts={queue: set(firsts) for queue, firsts in first_offsets.items()},
+                )
         except CatmqError as error:
             log.warning(
                 "Failed messages of node %d cannot be stored for a retry: %s",
@@ -249,44 +259,25 @@ class _Work:
             self._pairs[topic_id] = _pair(self._group_id, topic_id)
         return self._pairs[topic_id]
 
-    def _read_runs(
-        self, session: Session, by_queue: Mapping[int, list[Failure]]
-    ) -> Mapping[Key, Run]:
-        """Return the runs whose grants the failures name; none for groups without leases."""
-        grants_by_queue = {
-            queue: [failure.grant for failure in queue_failures if failure.grant]
-            for queue, queue_failures in by_queue.items()
-        }
-        first_offsets = {
-            queue: {grant.first for grant in grants}
-            for queue, grants in grants_by_queue.items()
-            if grants
-        }
-        return (
-            run_sql.read_runs(session, group_id=self._group_id, firsts=first_offsets)
-            if first_offsets
-            else {}
-        )
-
-    def _is_owned(self, fence: Fence, failure: Failure, runs: Mapping[Key, Run]) -> bool:
-        """Return True if the reporting member owns the queue, or leases the message's run."""
-        if failure.grant is None:
-            return (fence.epoch, fence.owner) == (failure.epoch, self._owner)
-        run = runs.get((failure.queue, failure.grant.first, failure.grant.end))
-        return (
-            run is not None
-            and run.grant == failure.grant
-            and run.epoch == fence.epoch
-            and run.has(failure.offset)
-        )
-
     def _filter_owned(
         self, fence: Fence | None, failures: Sequence[Failure], runs: Mapping[Key, Run]
     ) -> list[Failure]:
         """Return the failures of owned queues at offsets that may exist. Refuse the others."""
         owned = []
         for failure in failures:
-            if fence is None or not self._is_owned(fence, failure, runs):
+            if fence is None:
+                is_owned = False
+            elif failure.grant is None:
+                is_owned = (fence.epoch, fence.owner) == (failure.epoch, self._owner)
+            else:
+                run = runs.get((failure.queue, failure.grant.first, failure.grant.end))
+                is_owned = (
+                    run is not None
+                    and run.grant == failure.grant
+                    and run.epoch == fence.epoch
+                    and run.has(failure.offset)
+                )
+            if fence is None or not is_owned:
                 self.done.refuse([failure], "fenced")
             elif not fence.low <= failure.offset < fence.head:
                 self.done.refuse([failure], "missing")
@@ -297,7 +288,7 @@ class _Work:
     def _copy_failures(
         self, node_id: int, fence: Fence, pair: _Pair, failures: Sequence[Failure]
     ) -> None:
-        """Store copies of the failed messages of one queue, CHUNK_BYTES at a time."""
+        """Store copies of the failed messages of a queue, CHUNK_BYTES at a time."""
         unread = {failure.offset: failure for failure in failures}
         while unread:
             try:
@@ -329,19 +320,14 @@ class _Work:
                 "missing",
             )
             by_offset = {failure.offset: failure for failure in handled}
-            self._store(
-                [_make_copy(fence, pair, by_offset[row.offset], row) for row in rows]
-            )
-
-    def _store(self, copies: Sequence[_Copy]) -> None:
-        copies_by_node = grouped(
-            (snapshot.find_queue(copy.queue).node_id, copy) for copy in copies
-        )
-        for node_id, node_copies in copies_by_node.items():
-            self._store_on_node(node_id, node_copies)
+            copies = [_make_copy(fence, pair, by_offset[row.offset], row) for row in rows]
+            for retry_node_id, node_copies in grouped(
+                (snapshot.find_queue(copy.queue).node_id, copy) for copy in copies
+            ).items():
+                self._store_on_node(retry_node_id, node_copies)
 
     def _store_on_node(self, node_id: int, copies: Sequence[_Copy]) -> None:
-        """Store copies on one retry node. A copy that is stored already gets its former
+        """Store copies on a retry node. A copy that is stored already gets its former
         outcome.
         """
         unstored = collections.deque(copies)
@@ -436,52 +422,43 @@ def _find_stored(node_id: int, ids: Sequence[bytes]) -> Mapping[bytes, StoredCop
 
 def _store_copy(copy: _Copy, end: float) -> StoredCopy:
     """Store a copy as a delayed message or as a dead letter. Raises CatmqError."""
+    origin = msgspec.json.encode(copy.origin).decode()
     if copy.failure.last or failure_rules.is_dead(
         copy.pair.subscription.delivery, copy.attempt
     ):
-        return _store_dead_letter(copy, end)
+        row, error_text = copy.row, copy.origin.error
+        write = DeadLetterWrite(
+            NewDead(
+                batch_id=copy.id,
+                group_id=copy.pair.subscription.group_id,
+                topic_id=copy.pair.topic.id,
+                attempts=copy.attempt,
+                error_class=failure_rules.error_class(error_text),
+                error=error_text,
+                origin=origin,
+                msg_key=row.key,
+                tag=row.tag,
+                headers=row.headers,
+                body=row.body,
+                trace_id=row.trace_id,
+                producer=row.producer,
+            )
+        )
+        write.deadline = end
+        return write.store_once(copy.queue)
+    message = delayed_store.copied(copy.row, delay_ms=copy.delay_ms)
     try:
-        return _store_delayed(copy, end)
+        (receipt,) = delayed_store.store(
+            queue=copy.queue,
+            messages=[NewDelayed(message, attempt=copy.attempt, origin=origin)],
+            batch_id=copy.id,
+            producer=copy.row.producer,
+            deadline=end,
+        )
+        return StoredCopy(dead=False, stored_at_ms=receipt.due_at_ms - copy.delay_ms)
     except Conflict as error:
         if error.code != Code.BATCH_CONFLICT:
             raise  # the retry queue is closed for a moment
     # Another member has stored the same copy first, with another error. The first stored
     # copy counts.
     return _find_stored(snapshot.find_queue(copy.queue).node_id, [copy.id])[copy.id]
-
-
-def _store_delayed(copy: _Copy, end: float) -> StoredCopy:
-    message = delayed_store.copied(copy.row, delay_ms=copy.delay_ms)
-    delayed = NewDelayed(
-        message, attempt=copy.attempt, origin=msgspec.json.encode(copy.origin).decode()
-    )
-    (receipt,) = delayed_store.store(
-        queue=copy.queue,
-        messages=[delayed],
-        batch_id=copy.id,
-        producer=copy.row.producer,
-        deadline=end,
-    )
-    return StoredCopy(dead=False, stored_at_ms=receipt.due_at_ms - copy.delay_ms)
-
-
-def _store_dead_letter(copy: _Copy, end: float) -> StoredCopy:
-    row, error = copy.row, copy.origin.error
-    dead = NewDead(
-        batch_id=copy.id,
-        group_id=copy.pair.subscription.group_id,
-        topic_id=copy.pair.topic.id,
-        attempts=copy.attempt,
-        error_class=failure_rules.error_class(error),
-        error=error,
-        origin=msgspec.json.encode(copy.origin).decode(),
-        msg_key=row.key,
-        tag=row.tag,
-        headers=row.headers,
-        body=row.body,
-        trace_id=row.trace_id,
-        producer=row.producer,
-    )
-    write = DeadLetterWrite(dead)
-    write.deadline = end
-    return write.store_once(copy.queue)

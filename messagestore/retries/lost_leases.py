@@ -19,56 +19,49 @@ from messagestore.retries.failures import Failure
 from messagestore.shares import known_queues, taking, upkeep
 from messagestore.tables.shares import run_sql
 from metadata.cache import snapshot
-from metadata.cache.snapshot_types import GroupInfo, QueueInfo
+from metadata.cache.snapshot_types import GroupInfo
 from metadata.rules.groups import sharing
 
 log = logging.getLogger(__name__)
 EVERY_S = 2.0
-MOST_DEAD = 100  # messages of a queue in one pass
+MOST_DEAD = 100  # messages of a queue in a pass
 
 
 def sweep() -> int:
-    """Run one pass over all share groups. Return the number of messages that became dead
+    """Run a pass over all share groups. Return the number of messages that became dead
     letters.
 
-    Runs in one process of all brokers.
-    """
-    share_groups = [g for g in snapshot.current().groups.values() if g.is_share]
-    return sum(
-        _sweep_node(group, node_id, queues)
-        for group in share_groups
-        for node_id, queues in upkeep.places(group).items()
-    )
-
-
-def _sweep_node(group: GroupInfo, node_id: int, queues: list[QueueInfo]) -> int:
-    """Run the pass for a group's queues on one node. An error is logged; the next pass
-    tries again.
+    Runs in a single process of all brokers. The error of a node is logged, and the next
+    pass tries again.
     """
     died = 0
-    with sweeping.log_failure(f"Upkeep of share group {group.name} on node {node_id}"):
-        states = known_queues.known(
-            group_id=group.id,
-            node=node_pools.node(node_id),
-            queues=[info.id for info in queues],
-        )
-        for queue, state in states.items():
-            if state.view.runs:
-                upkeep.drop_missing(node_id=node_id, group_id=group.id, known=state)
-                died += _bury_exhausted(group, node_id, queue, state.view.epoch)
-        uncommitted = [
-            queue
-            for queue, state in states.items()
-            if state.view.committed < (state.view.next_offset or 0)
-        ]
-        upkeep.commit(node_id, [(group.id, queue) for queue in uncommitted])
+    for group in [g for g in snapshot.current().groups.values() if g.is_share]:
+        for node_id, queues in upkeep.queues_by_node(group).items():
+            with sweeping.log_failure(
+                f"Upkeep of share group {group.name} on node {node_id}"
+            ):
+                entries = known_queues.read_entries(
+                    group_id=group.id,
+                    node=node_pools.node(node_id),
+                    queues=[info.id for info in queues],
+                )
+                for queue, entry in entries.items():
+                    if entry.view.runs:
+                        upkeep.drop_missing(node_id=node_id, group_id=group.id, entry=entry)
+                        died += _bury_exhausted(group, node_id, queue, entry.view.epoch)
+                uncommitted = [
+                    (group.id, queue)
+                    for queue, entry in entries.items()
+                    if entry.view.committed < (entry.view.next_offset or 0)
+                ]
+                upkeep.commit(node_id, uncommitted)
     return died
 
 
 def _bury_exhausted(group: GroupInfo, node_id: int, queue: int, epoch: int) -> int:
     """Store messages that were leased too often as dead letters, and end their runs.
 
-    Returns the number of ended runs, each of which holds one message.
+    Returns the number of ended runs, each of which holds a single message.
     """
     # Without a retry topic there is no place for dead letters, and the messages are leased
     # again.

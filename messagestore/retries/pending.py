@@ -49,7 +49,7 @@ class PendingRetries:
 def waiting(
     *, group: str, actor: Actor, topic: str | None = None, limit: int = 100
 ) -> PendingRetries:
-    """Return the pending retries of a group, or of one of its topics. Needs `manage` on the
+    """Return the pending retries of a group, or of a single topic. Needs `manage` on the
     group.
 
     Lists at most `limit` messages. Raises NotFound, Forbidden, Invalid, and NodeUnavailable

@@ -1,6 +1,6 @@
 """Redrives: dead letters are sent again in the background, at a limited rate.
 
-A redrive is a row in metadata, which the loop of one broker advances step by step. Each
+A redrive is a row in metadata, which the loop of a broker advances step by step. Each
 message is stored first, under an id that is derived from the dead letter's, and then
 deleted from the dead letters. So if a process dies in between, the repeated step finds the
 stored message. The message goes to the retry topic of its group, due at once and with all
@@ -48,7 +48,7 @@ log = logging.getLogger(__name__)
 EVERY_S = 1.0
 PASS_S = 2.0  # longest pass: the lease lasts three pauses
 MOST_S = PASS_S + EVERY_S  # longest time for which a pass may catch up with the rate
-CHUNK = 50  # messages in one step; a stopped redrive begins no further step
+CHUNK = 50  # messages in a step; a stopped redrive begins no further step
 START = (0, 0)
 
 
@@ -78,7 +78,25 @@ def request(
     # Checked before the redrive begins, so that the user gets the error and not a redrive
     # that never ends.
     for topic_id in topics:
-        _check_target(selection.group_id, topic_id, to, actor)
+        topic_info = snapshot.current().topics.get(topic_id)
+        if topic_info is None:
+            raise NotFound(
+                "The topic of some of these messages was deleted.",
+                code=Code.TOPIC_NOT_FOUND,
+            )
+        if to == "group":
+            _failure_queues(selection.group_id, topic_id)
+            continue
+        access.require(actor, "produce", topic_info.name)
+        queues = map(snapshot.find_queue, topic_info.queues)
+        if not any(
+            queue.state == "read_write"
+            and snapshot.node_by_id(queue.node_id).state == "read_write"
+            for queue in queues
+        ):
+            raise NoWritableQueue(
+                f"Topic {topic_info.name} has no open queue now. Nothing was redriven."
+            )
     chosen = RedriveSelection(rows, selection.topic_id, topic or "", error)
     return redrive_rows.request_redrive(
         group=group,
@@ -116,33 +134,6 @@ def _measure(
     return bounds, total, topics
 
 
-def _check_target(group_id: int, topic_id: int, to: str, actor: Actor) -> None:
-    """Raise CatmqError if messages of a topic cannot be redriven now."""
-    view = snapshot.current()
-    topic = view.topics.get(topic_id)
-    if topic is None:
-        raise NotFound(
-            "The topic of some of these messages was deleted.", code=Code.TOPIC_NOT_FOUND
-        )
-    if to == "group":
-        _failure_queues(group_id, topic_id)
-        return
-    access.require(actor, "produce", topic.name)
-    if not any(_is_open(queue) for queue in topic.queues):
-        raise NoWritableQueue(
-            f"Topic {topic.name} has no open queue now. Nothing was redriven."
-        )
-
-
-def _is_open(queue: int) -> bool:
-    """Return True if the queue and its node accept messages."""
-    info = snapshot.find_queue(queue)
-    return (
-        info.state == "read_write"
-        and snapshot.node_by_id(info.node_id).state == "read_write"
-    )
-
-
 def _failure_queues(group_id: int, topic_id: int) -> tuple[int, ...]:
     """Return the queues of the retry topic of a group and a topic.
 
@@ -166,16 +157,14 @@ def _failure_queues(group_id: int, topic_id: int) -> tuple[int, ...]:
 
 @dataclass(slots=True)
 class Redriver:
-    """Advances the running redrives. One broker's loop uses it, and two at once are
-    harmless.
-    """
+    """Advances the running redrives. The loop of a broker uses it, and two are harmless."""
 
     # redrive → time.monotonic() of its last pass
     passed: dict[int, float] = field(default_factory=dict)
     clock: Callable[[], float] = time.monotonic
 
     def run_once(self) -> int:
-        """Run one bounded pass over all running redrives. Return the number of handled
+        """Run a bounded pass over all running redrives. Return the number of handled
         messages.
         """
         now = self.clock()
@@ -190,7 +179,7 @@ class Redriver:
         return count
 
     def _advance(self, redrive: RedriveView, *, allowed: int, end: float) -> int:
-        """Advance one redrive by at most `allowed` messages. Return the number of handled
+        """Advance a redrive by at most `allowed` messages. Return the number of handled
         messages.
 
         `end`: the time.monotonic() after which no step begins.
@@ -210,7 +199,7 @@ class Redriver:
                 # The redrive may have been stopped, so its state is read after each step.
                 if self.clock() > end or not redrive_rows.is_running(redrive.id):
                     return count
-                places = {**redrive.places, node_id: step.place}
+                places = {**redrive.places, node_id: step.position}
                 redrive = replace(
                     redrive, places=places, deleting={**redrive.deleting, node_id: ()}
                 )
@@ -228,7 +217,7 @@ class _Step:
         self._redrive = redrive
         self._node_id = node_id
         self._most = most
-        self.place = DeadPosition(*redrive.places.get(node_id, START))
+        self.position = DeadPosition(*redrive.places.get(node_id, START))
         self._stored: list[int] = []
         self._skipped = 0
         self._detail = ""
@@ -239,61 +228,75 @@ class _Step:
         Returns None if a message cannot be sent now, or the node cannot be reached.
         """
         try:
-            self._count_deleted()
-            places = self._read_next()
-            for place, row in places:
-                self._try(row)
+            # A broker may have redriven and deleted messages, and died before it counted
+            # them.
+            rows = self._redrive.deleting.get(self._node_id, ())
+            if rows:
+                with delayed_store.prepared(self._node_id).reading() as session:
+                    remaining = dead_letter_sql.select_dead(
+                        session, group_id=self._redrive.group_id, ids_wanted=rows
+                    )
+                # Remaining rows were not deleted, and this step handles them again.
+                deleted = sorted({*rows} - {copy.row.id for copy in remaining})
+                redrive_rows.count_deleted(
+                    self._redrive.id, node=self._node_id, rows=deleted
+                )
+            dead_rows = self._read_next()
+            for position, dead_letter in dead_rows:
+                self._try(dead_letter)
                 if self._detail:
                     break
-                self.place = place
-            if places:
-                self._record_progress()
+                self.position = position
+            if dead_rows:
+                # The rows are recorded before they are deleted. If this process dies after
+                # the delete, the next step counts the rows that no longer exist as redriven.
+                if self._stored:
+                    redrive_rows.begin_deleting(
+                        self._redrive.id, node=self._node_id, rows=self._stored
+                    )
+                with node_pools.node(self._node_id).writing() as session:
+                    redriven = dead_letter_sql.delete_dead(
+                        session, group_id=self._redrive.group_id, ids_wanted=self._stored
+                    )
+                redrive_rows.advance(
+                    self._redrive.id,
+                    node=self._node_id,
+                    place=(self.position.died_at_ms, self.position.id),
+                    rows=self._stored,
+                    redriven=redriven,
+                    skipped=self._skipped,
+                    detail=self._detail,
+                )
         except CatmqError as error:
             log.warning("Redrive %d paused, will retry: %s", self._redrive.id, error.detail)
             return None
-        return None if self._detail else len(places)
-
-    def _count_deleted(self) -> None:
-        """Count messages that a broker redrove and deleted, but did not count before it
-        died.
-        """
-        rows = self._redrive.deleting.get(self._node_id, ())
-        if not rows:
-            return
-        with delayed_store.prepared(self._node_id).reading() as session:
-            remaining = dead_letter_sql.select_dead(
-                session, group_id=self._redrive.group_id, ids_wanted=rows
-            )
-        # Remaining rows were not deleted, and this step handles them again.
-        deleted = sorted({*rows} - {copy.row.id for copy in remaining})
-        redrive_rows.count_deleted(self._redrive.id, node=self._node_id, rows=deleted)
+        return None if self._detail else len(dead_rows)
 
     def _read_next(self) -> list[tuple[DeadPosition, DeadLetter | None]]:
-        """Return the next places, each with its dead letter, or None if that was deleted."""
+        """Return the next positions, each with its dead letter, None if it was deleted."""
         redrive = self._redrive
-        chosen = redrive.chosen
-        selection = DeadFilter(redrive.group_id, chosen.topic_id, chosen.error_class)
+        chosen, group_id = redrive.chosen, redrive.group_id
         with delayed_store.prepared(self._node_id).reading() as session:
             if chosen.rows is not None:
-                rows = [
-                    row for row in chosen.rows.get(self._node_id, ()) if row > self.place.id
-                ]
-                places = [DeadPosition(0, row) for row in rows[: self._most]]
+                chosen_rows = chosen.rows.get(self._node_id, ())
+                rows = [row for row in chosen_rows if row > self.position.id]
+                positions = [DeadPosition(0, row) for row in rows[: self._most]]
             else:
-                upto = redrive.bounds[self._node_id]
-                places = dead_letter_sql.list_dead_positions(
+                positions = dead_letter_sql.list_dead_positions(
                     session,
-                    selection=selection,
-                    after=self.place,
-                    upto=upto,
+                    selection=DeadFilter(group_id, chosen.topic_id, chosen.error_class),
+                    after=self.position,
+                    upto=redrive.bounds[self._node_id],
                     most=self._most,
                 )
-            row_ids = [item.id for item in places]
-            dead = dead_letter_sql.select_dead(
-                session, group_id=redrive.group_id, ids_wanted=row_ids
-            )
-        by_id = {item.row.id: item for item in dead}
-        return [(place, by_id.get(place.id)) for place in places]
+            row_ids = [position.id for position in positions]
+            dead_letters_by_id = {
+                dead_letter.row.id: dead_letter
+                for dead_letter in dead_letter_sql.select_dead(
+                    session, group_id=group_id, ids_wanted=row_ids
+                )
+            }
+        return [(position, dead_letters_by_id.get(position.id)) for position in positions]
 
     def _try(self, dead_letter: DeadLetter | None) -> None:
         """Send a message again, or skip it if that is impossible; the message then stays
@@ -356,25 +359,3 @@ class _Step:
                 # the retry queue is closed for now
                 raise Unavailable(error.detail) from error
             raise
-
-    def _record_progress(self) -> None:
-        """Delete the redriven dead letters, and record the progress."""
-        # The rows are recorded before they are deleted. If this process dies after the
-        # delete, the next step counts the rows that no longer exist as redriven.
-        if self._stored:
-            redrive_rows.begin_deleting(
-                self._redrive.id, node=self._node_id, rows=self._stored
-            )
-        with node_pools.node(self._node_id).writing() as session:
-            deleted = dead_letter_sql.delete_dead(
-                session, group_id=self._redrive.group_id, ids_wanted=self._stored
-            )
-        redrive_rows.advance(
-            self._redrive.id,
-            node=self._node_id,
-            place=(self.place.died_at_ms, self.place.id),
-            rows=self._stored,
-            redriven=deleted,
-            skipped=self._skipped,
-            detail=self._detail,
-        )

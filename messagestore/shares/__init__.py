@@ -1,1 +1,1 @@
-"""Share groups: lease runs of messages to members, and record what the members finish."""
+"""Share groups: lease runs of messages to members, and record finished messages."""

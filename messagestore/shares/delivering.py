@@ -2,7 +2,7 @@
 answer.
 
 Offsets of a run that are not delivered are returned as `skipped`, and the member counts
-them as finished. So each skipped offset must be one of these:
+them as finished. So each skipped offset must have a reason:
 
 * It did not fit into the answer, and has left the run for a run of its own.
 * It is below the log start offset, in a declared gap, or left out by the group's filter.
@@ -19,7 +19,6 @@ from typing import NamedTuple
 
 from messagestore.consume.budget import OVERSHOOT, Budget
 from messagestore.engine.messages import ROW_BODY, ROW_OFFSET, StoredRow
-from messagestore.engine.mysql_session import Session
 from messagestore.heads import corruption
 from messagestore.heads.gap_check import explain
 from messagestore.pool.node import Node
@@ -34,7 +33,7 @@ from metadata.rules.groups import sharing
 from metadata.rules.groups.sharing import Span
 
 # offset → (row, its origin if in a retry topic)
-Found = dict[int, tuple[StoredRow, str | None]]
+FoundRows = dict[int, tuple[StoredRow, str | None]]
 
 
 class Leased(NamedTuple):
@@ -58,12 +57,12 @@ class Leased(NamedTuple):
 class _Read(NamedTuple):
     """Rows of adjacent runs. Offsets from `upto` on were not read: the budget was used up."""
 
-    rows: Found
+    rows: FoundRows
     upto: int
 
 
 class Delivery:
-    """Delivery of the runs of one answer, all of one group and node.
+    """Delivery of the runs of an answer, all of the same group and node.
 
     `corrupt` has the queues in which a hole was found.
     """
@@ -71,15 +70,11 @@ class Delivery:
     def __init__(
         self, *, node: Node, group: GroupInfo, budget: Budget, recovered: bool = False
     ) -> None:
-        self._node, self._group, self._budget, self._recovered = (
-            node,
-            group,
-            budget,
-            recovered,
-        )
+        self._node, self._group = node, group
+        self._budget, self._recovered = budget, recovered
         self.corrupt: set[int] = set()
 
-    def of(self, runs: Sequence[Run]) -> list[Leased]:
+    def read_runs(self, runs: Sequence[Run]) -> list[Leased]:
         """Read the messages of leased runs. Runs without a deliverable message are
         finished.
 
@@ -88,13 +83,15 @@ class Delivery:
         leased_runs: list[Leased] = []
         for adjacent in _adjacent_runs(runs):
             read = self._read(adjacent)
-            for run in adjacent:
-                leased = self._deliver(run, read)
-                leased_runs += [] if leased is None else [leased]
+            leased_runs += [
+                leased
+                for run in adjacent
+                if (leased := self._deliver(run, read)) is not None
+            ]
         return leased_runs
 
     def _read(self, runs: Sequence[Run]) -> _Read:
-        """Read the rows of adjacent runs of one queue with one statement."""
+        """Read the rows of adjacent runs of a queue with a single statement."""
         queue, first, end = runs[0].queue, runs[0].first, runs[-1].end
         only = snapshot.current().message_filter(self._group.id, queue)
         most_bytes = OVERSHOOT * max(1, self._budget.size)
@@ -105,7 +102,7 @@ class Delivery:
                 rows, origins = message_sql.select_copies(session, **span)
             else:
                 rows = message_sql.select_rows(session, **span, only=only)
-        # At `most_bytes` the SELECT was cut off. Offsets behind the last row were not read
+        # At `most_bytes` the SELECT was cut off. Offsets after the last row were not read
         # then, so they are not missing.
         total_bytes = sum(len(row[ROW_BODY] or b"") for row in rows)
         upto = rows[-1][ROW_OFFSET] + 1 if total_bytes >= most_bytes else end
@@ -135,7 +132,9 @@ class Delivery:
         pairs = [read.rows[o] for o in offsets if o in read.rows]
         # A row without a body did not match the group's filter.
         pairs = [pair for pair in pairs if pair[0][ROW_BODY] is not None]
-        fitting = pairs[: len(self._fitting(run, [row for row, _ in pairs]))]
+        rows = [] if self._budget.spent() else [row for row, _ in pairs]
+        _, fitting_count = self._budget.choose(run.queue, rows, filtered=False)
+        fitting = pairs[:fitting_count]
         surplus = [row[ROW_OFFSET] for row, _ in pairs[len(fitting) :]] + unread
         if surplus:
             # The member counts skipped offsets as finished. So messages that did not fit
@@ -147,47 +146,45 @@ class Delivery:
             run = remaining_run
             # Another call of the same member may have cut the run further meanwhile.
             fitting = [pair for pair in fitting if run.has(pair[0][ROW_OFFSET])]
-        if not fitting:
-            self._finish(run)
-            return None
-        return self._leased(
-            run, [row for row, _ in fitting], [origin for _, origin in fitting]
-        )
-
-    def _fitting(self, run: Run, rows: list[StoredRow]) -> list[StoredRow]:
-        """Return the leading rows that fit into the answer."""
-        return (
-            []
-            if self._budget.spent()
-            else self._budget.choose(run.queue, rows, filtered=False)[0]
-        )
-
-    def _leased(
-        self, run: Run, rows: list[StoredRow], origins: Sequence[str | None]
-    ) -> Leased:
-        delivered = _bits_of(run, [row[ROW_OFFSET] for row in rows])
-        skipped = sharing.spans_of(
-            sharing.all_bits(run.length) & ~delivered, first=run.first
-        )
-        corruption.delivered(run.queue, next_offset=rows[-1][ROW_OFFSET] + 1)
-        return Leased(
-            run,
-            self._group.lease_ms,
-            rows,
-            list(skipped),
-            origins if any(origins) else (),
-            self._recovered,
-        )
+        if fitting:
+            offsets = [row[ROW_OFFSET] for row, _ in fitting]
+            delivered = sum(1 << (offset - run.first) for offset in offsets)
+            undelivered = sharing.all_bits(run.length) & ~delivered
+            corruption.delivered(run.queue, next_offset=offsets[-1] + 1)
+            origins = [origin for _, origin in fitting]
+            return Leased(
+                run,
+                self._group.lease_ms,
+                [row for row, _ in fitting],
+                list(sharing.spans_of(undelivered, first=run.first)),
+                origins if any(origins) else (),
+                self._recovered,
+            )
+        # Without a message to deliver the run is finished, unless all of its messages were
+        # put back.
+        if run.left:
+            with self._node.reading() as session:
+                # The grant guards the change: a run that was finished or leased to another
+                # member meanwhile stays as it is.
+                run_sql.finish_runs(
+                    session, group_id=self._group.id, grants=[(run.queue, run.grant)]
+                )
+            known_queues.touch(self._group.id, [run.queue])
+        return None
 
     def _is_explained(self, run: Run, missing: Sequence[int]) -> bool:
         """Return True if retention or a declared gap explains all missing offsets.
 
-        Otherwise report the queue as corrupt at the first one that is unexplained.
+        Otherwise report the queue as corrupt at the first unexplained offset.
         """
         # `low` and gaps are read after the rows: retention may have deleted them since the
         # lease.
         with self._node.reading() as session:
-            hole = _first_hole(session, run.queue, missing)
+            head = queue_sql.read_head(session, queue=run.queue)
+            gaps = queue_sql.read_gaps(session, queue=run.queue, position=missing[0])
+        low = head.low if head else 0
+        holes = (o for o in missing if explain(o, low=low, gaps=gaps).state == "corrupt")
+        hole = next(holes, None)
         if hole is None:
             return True
         corruption.report(run.queue, offset=hole, why=alarm_text("missing_leased"))
@@ -199,41 +196,9 @@ class Delivery:
             node=self._node, group_id=self._group.id, run=run, offsets=offsets
         )
 
-    def _finish(self, run: Run) -> None:
-        """Finish a run without a message to deliver, unless all of its messages were put
-        back.
-        """
-        if run.left:
-            with self._node.reading() as session:
-                # The grant guards the change: a run that was finished or leased to another
-                # member meanwhile stays as it is.
-                run_sql.finish_runs(
-                    session, group_id=self._group.id, grants=[(run.queue, run.grant)]
-                )
-            known_queues.touch(self._group.id, [run.queue])
-
-
-def _first_hole(session: Session, queue: int, missing: Sequence[int]) -> int | None:
-    """Return the first offset that neither `low` nor a gap explains, None if all are
-    explained.
-    """
-    head = queue_sql.read_head(session, queue=queue)
-    gaps = queue_sql.read_gaps(session, queue=queue, position=missing[0])
-    low = head.low if head else 0
-    holes = (
-        offset
-        for offset in missing
-        if explain(offset, low=low, gaps=gaps).state == "corrupt"
-    )
-    return next(holes, None)
-
-
-def _bits_of(run: Run, offsets: Sequence[int]) -> int:
-    return sum(1 << (offset - run.first) for offset in offsets)
-
 
 def _adjacent_runs(runs: Sequence[Run]) -> Iterator[list[Run]]:
-    """Group runs that one statement can read: each begins where the one before it ends."""
+    """Group runs that a statement can read together: each begins at the end of the previous."""
     adjacent: list[Run] = []
     for run in sorted(runs):
         if adjacent and (run.queue, run.first) != (adjacent[-1].queue, adjacent[-1].end):

@@ -32,15 +32,15 @@ from metadata.rules.groups.sharing import Grant, Span
 TRIES = 8  # attempts to change a run that other reports change at the same time
 
 
-class Done(NamedTuple):
-    """A report on one run.
+class GrantReport(NamedTuple):
+    """A report on a run.
 
     `whole`: all of it is finished. Otherwise `finished` and `release` have the offsets that
     leave it. `unseen` offsets are released, too, but this lease does not count as a
     delivery of them.
     `delivery` is the number of deliveries that the member received with an uncounted run, 0
-    for other runs. `begun` says whether that delivery counts by now, None if the report
-    does not say.
+    for other runs. `begun` is True if that delivery counts by now, None if the report does not
+    contain it.
     """
 
     queue: int
@@ -55,9 +55,9 @@ class Done(NamedTuple):
     begun: bool | None = None
 
 
-class Recorded(NamedTuple):
-    """Outcome of a report: `ok`, `lost`, `gone`, `invalid` (`detail` says why) or
-    `unavailable`.
+class ReportOutcome(NamedTuple):
+    """Outcome of a report: `ok`, `lost`, `gone`, `invalid` (`detail` has the reason)
+    or `unavailable`.
 
     `handled` is the number of messages that the report finished. `lease_ms` is the length
     of a renewed lease, else None.
@@ -77,8 +77,8 @@ class _Entry(NamedTuple):
     three sets.
     """
 
-    place: int
-    done: Done
+    report_index: int
+    report: GrantReport
     grant: Grant
     finished: int
     released: int
@@ -86,22 +86,29 @@ class _Entry(NamedTuple):
 
     @property
     def key(self) -> Key:
-        return self.done.queue, self.grant.first, self.grant.end
+        return self.report.queue, self.grant.first, self.grant.end
+
+    @property
+    def has_leaving(self) -> bool:
+        """True if offsets leave the run."""
+        return bool(self.finished or self.released or self.unseen)
 
 
 def record(
-    *, consumer: ConsumerId, group: GroupInfo, reports: Sequence[Done]
-) -> list[Recorded]:
+    *, consumer: ConsumerId, group: GroupInfo, reports: Sequence[GrantReport]
+) -> list[ReportOutcome]:
     """Record the reports of a share group member. Return the outcome of each, in order."""
     queue_infos, certain = snapshot.find_queues([report.queue for report in reports])
-    outcomes: dict[int, Recorded] = {}
+    outcomes: dict[int, ReportOutcome] = {}
     entries: list[tuple[int, _Entry]] = []
     for index, report in enumerate(reports):
-        checked = _checked(index, report)
+        checked = _check_report(index, report)
         if isinstance(checked, str):
-            outcomes[index] = Recorded(report.queue, "invalid", checked)
+            outcomes[index] = ReportOutcome(report.queue, "invalid", checked)
         elif report.queue not in queue_infos:
-            outcomes[index] = Recorded(report.queue, "gone" if certain else "unavailable")
+            outcomes[index] = ReportOutcome(
+                report.queue, "gone" if certain else "unavailable"
+            )
         else:
             entries.append((queue_infos[report.queue].node_id, checked))
     for node_id, node_entries in grouped(entries).items():
@@ -110,7 +117,7 @@ def record(
     return [outcomes[index] for index in range(len(reports))]
 
 
-def _checked(index: int, report: Done) -> _Entry | str:
+def _check_report(index: int, report: GrantReport) -> _Entry | str:
     """Return the entry of a valid report, or the reason why the report is invalid."""
     grant = Grant.parse(report.grant)
     if grant is None or grant.first != report.first:
@@ -122,7 +129,8 @@ def _checked(index: int, report: Done) -> _Entry | str:
     run = grant.first, grant.end
     finished = sharing.bits_in(report.finished, run=run)
     released, unseen = (
-        _bits_of(offsets, run) for offsets in (report.release, report.unseen)
+        sharing.bits_in(((offset, offset + 1) for offset in offsets), run=run)
+        for offsets in (report.release, report.unseen)
     )
     if finished is None:
         return f"finished: each range ends above its start, and lies between {run[0]} and {run[1]}"
@@ -134,55 +142,34 @@ def _checked(index: int, report: Done) -> _Entry | str:
     )
 
 
-def _bits_of(offsets: Iterable[int], run: Span) -> int | None:
-    """Return offsets of a run as bits, None if one is outside the run."""
-    return sharing.bits_in(((offset, offset + 1) for offset in offsets), run=run)
-
-
 class _Recorder:
-    """Writes the reports of one member on the runs of one node, and collects their
-    outcomes.
-    """
+    """Writes the reports of a member on the runs of a node, and collects their outcomes."""
 
     def __init__(self, node: Node, group: GroupInfo, owner: str) -> None:
         self._node, self._group, self._owner = node, group, owner
-        self._outcomes: dict[int, Recorded] = {}
+        self._outcomes: dict[int, ReportOutcome] = {}
 
-    def record(self, entries: Sequence[_Entry]) -> dict[int, Recorded]:
-        """Record entries. Return their outcomes by place, `unavailable` if the node failed."""
+    def record(self, entries: Sequence[_Entry]) -> dict[int, ReportOutcome]:
+        """Record entries. Return their outcomes by index, `unavailable` if the node failed."""
         try:
-            whole = [entry for entry in entries if entry.done.whole]
-            # Whole runs first: the usual case, and one transaction for all of them. Counts
-            # come before offsets leave, because the row of a run goes with its last offset
-            # and cannot be counted then. Renewals come last, for runs whose other changes
-            # were recorded.
-            self._finish(whole)
+            # Whole runs first: the usual case, and a single transaction for all of them.
+            self._finish([entry for entry in entries if entry.report.whole])
+            # Counts come before offsets leave, because the row of a run goes with its last
+            # offset and cannot be counted then.
             self._count(
-                [
-                    entry
-                    for entry in entries
-                    if entry.done.begun is not None and not entry.done.whole
-                ]
+                [e for e in entries if e.report.begun is not None and not e.report.whole]
             )
-            leaving = [
-                entry
-                for entry in entries
-                if entry.finished or entry.released or entry.unseen
-            ]
-            self._leave([entry for entry in leaving if self._state(entry) == ""])
+            self._leave([e for e in entries if e.has_leaving and self._state(e) == ""])
+            # Renewals come last, for runs whose other changes were recorded.
             self._renew(
-                [
-                    entry
-                    for entry in entries
-                    if entry.done.renew and self._state(entry) in ("", "ok")
-                ]
+                [e for e in entries if e.report.renew and self._state(e) in ("", "ok")]
             )
             self._answer_from_row([entry for entry in entries if self._state(entry) == ""])
         except NodeUnavailable:
             for entry in entries:
                 # Entries that were recorded before the failure keep their outcome.
                 self._outcomes.setdefault(
-                    entry.place, Recorded(entry.done.queue, "unavailable")
+                    entry.report_index, ReportOutcome(entry.report.queue, "unavailable")
                 )
         known_queues.touch(
             self._group.id,
@@ -191,17 +178,23 @@ class _Recorder:
         return self._outcomes
 
     def _state(self, entry: _Entry) -> str:
-        return self._outcomes[entry.place].state if entry.place in self._outcomes else ""
+        return (
+            self._outcomes[entry.report_index].state
+            if entry.report_index in self._outcomes
+            else ""
+        )
 
     def _answer(self, entry: _Entry, state: str, *, handled: int = 0) -> None:
-        self._outcomes[entry.place] = Recorded(entry.done.queue, state, "", handled)
+        self._outcomes[entry.report_index] = ReportOutcome(
+            entry.report.queue, state, "", handled
+        )
 
     def _finish(self, entries: Sequence[_Entry]) -> None:
         if not entries:
             return
         # Rows are locked in the order of their key, so that two calls do not deadlock.
         ordered = sorted(entries, key=lambda entry: entry.key)
-        grants = [(entry.done.queue, entry.grant) for entry in ordered]
+        grants = [(entry.report.queue, entry.grant) for entry in ordered]
         group_id = self._group.id
         finished = self._transact(
             lambda session: run_sql.finish_runs(session, group_id=group_id, grants=grants)
@@ -211,11 +204,11 @@ class _Recorder:
         ]
         for entry in held_entries:
             self._answer(entry, "ok", handled=entry.grant.end - entry.grant.first)
-        # A grant that did not match is lost or gone; only the row says which.
+        # A grant that did not match is lost or gone; only the row shows which.
         self._answer_from_row([entry for entry in ordered if entry not in held_entries])
 
     def _transact(self, change: Callable[[Session], list[bool]]) -> list[bool]:
-        """Change several runs in one transaction. After a rollback (a deadlock), try again."""
+        """Change several runs in a single transaction. After a rollback (a deadlock), try again."""
         for attempt in _tries():
             try:
                 with self._node.reading() as session:
@@ -232,9 +225,9 @@ class _Recorder:
         ordered = sorted(entries, key=lambda entry: entry.key)
         counts = [
             (
-                entry.done.queue,
+                entry.report.queue,
                 entry.grant,
-                DeliveryReport(entry.done.delivery, bool(entry.done.begun)),
+                DeliveryReport(entry.report.delivery, bool(entry.report.begun)),
             )
             for entry in ordered
         ]
@@ -248,7 +241,7 @@ class _Recorder:
         for entry, is_counted in zip(ordered, counted, strict=True):
             if not is_counted:
                 failed.append(entry)
-            elif not (entry.finished or entry.released or entry.unseen or entry.done.renew):
+            elif not (entry.has_leaving or entry.report.renew):
                 self._answer(entry, "ok")
         self._answer_from_row(failed)
         for entry in failed:
@@ -258,9 +251,11 @@ class _Recorder:
 
     def _refuse_delivery(self, entry: _Entry) -> None:
         detail = (
-            f"delivery: {entry.done.delivery} is not the number that came with this run"
+            f"delivery: {entry.report.delivery} is not the number that came with this run"
         )
-        self._outcomes[entry.place] = Recorded(entry.done.queue, "invalid", detail)
+        self._outcomes[entry.report_index] = ReportOutcome(
+            entry.report.queue, "invalid", detail
+        )
 
     def _answer_from_row(self, entries: Sequence[_Entry]) -> None:
         """Answer entries that changed nothing with the state of their grant."""
@@ -272,7 +267,7 @@ class _Recorder:
             self._answer(entry, _state_of_grant(entry, runs.get(entry.key)))
 
     def _runs(self, session: Session, entries: Iterable[_Entry]) -> dict[Key, Run]:
-        firsts = grouped((entry.done.queue, entry.grant.first) for entry in entries)
+        firsts = grouped((entry.report.queue, entry.grant.first) for entry in entries)
         return run_sql.read_runs(session, group_id=self._group.id, firsts=firsts)
 
     def _leave(self, entries: Sequence[_Entry]) -> None:
@@ -286,20 +281,18 @@ class _Recorder:
                 pending = [
                     entry
                     for entry in pending
-                    if not self._let_leave(session, entry, runs.get(entry.key))
+                    if not self._remove_from_run(session, entry, runs.get(entry.key))
                 ]
             if attempt == TRIES and pending:
                 raise db_errors.RolledBack("Others change the same runs all the time.")
 
-    def _let_leave(self, session: Session, entry: _Entry, run: Run | None) -> bool:
-        """Let the offsets of an entry leave a run. Return False if the row has changed
-        since.
-        """
+    def _remove_from_run(self, session: Session, entry: _Entry, run: Run | None) -> bool:
+        """Remove the offsets of an entry from a run. Return False if the row has changed since."""
         state = _state_of_grant(entry, run)
         if state != "ok" or run is None:
             self._answer(entry, state)
             return True
-        delivery = entry.done.delivery or run.deliveries
+        delivery = entry.report.delivery or run.deliveries
         # The row has the count with or without this lease. Another number never came with
         # this run.
         if not run.deliveries <= delivery <= run.deliveries + 1:
@@ -308,39 +301,36 @@ class _Recorder:
         finished, released, unseen = (
             bits & run.left for bits in (entry.finished, entry.released, entry.unseen)
         )
-        # Three transactions at most. Each is guarded by the row as the one before left it,
+        # Three transactions at most. Each is guarded by the row as the previous left it,
         # so a repeat after a failure between them finds only the offsets that are still in
         # the run.
         try:
-            if (
-                finished
-                and run_sql.remove_offsets(
+            if finished:
+                free_runs = run_sql.remove_offsets(
                     session, group_id=self._group.id, run=run, bits=finished
                 )
-                is None
-            ):
-                return False
+                if free_runs is None:
+                    return False
             rest = run._replace(done=run.done | finished)
-            if released and not self._released(session, rest, released, delivery):
+            if released and not self._release(session, rest, released, delivery):
                 return False
             rest = rest._replace(done=rest.done | released)
-            if unseen and not self._released(session, rest, unseen, max(0, delivery - 1)):
+            if unseen and not self._release(session, rest, unseen, max(0, delivery - 1)):
                 return False
         except db_errors.RolledBack:
             return False
-        handled_before = (
-            self._outcomes[entry.place].handled if entry.place in self._outcomes else 0
-        )
+        outcome = self._outcomes.get(entry.report_index)
+        handled_before = outcome.handled if outcome else 0
         self._answer(entry, "ok", handled=handled_before + finished.bit_count())
         return True
 
-    def _released(self, session: Session, run: Run, bits: int, deliveries: int) -> bool:
+    def _release(self, session: Session, run: Run, bits: int, deliveries: int) -> bool:
         """Release messages of a run to any member. Return False if the row has changed
         since.
         """
         group_id = self._group.id
-        # A run that is released whole keeps its row: one UPDATE, instead of a delete and an
-        # insert.
+        # A run that is released whole keeps its row: an UPDATE instead of a DELETE and an
+        # INSERT.
         if bits == sharing.all_bits(run.length) and deliveries == run.deliveries:
             has_left = run_sql.release_run(session, group_id=group_id, run=run)
         else:
@@ -354,7 +344,7 @@ class _Recorder:
             )
             has_left = free_runs is not None
         if has_left:
-            known_queues.freed(group_id, run.queue, runs=bits.bit_count())
+            known_queues.note_freed(group_id, run.queue, runs=bits.bit_count())
         return has_left
 
     def _renew(self, entries: Sequence[_Entry]) -> None:
@@ -362,7 +352,7 @@ class _Recorder:
             return
         # In the order of their key, as in _finish().
         ordered = sorted(entries, key=lambda entry: entry.key)
-        grants = [(entry.done.queue, entry.grant) for entry in ordered]
+        grants = [(entry.report.queue, entry.grant) for entry in ordered]
         lease = Lease(self._owner, self._group.lease_ms)
         with self._node.reading() as session:
             renewed = run_sql.renew_leases(
@@ -370,8 +360,10 @@ class _Recorder:
             )
         for entry, is_renewed in zip(ordered, renewed, strict=True):
             if is_renewed:
-                outcome = self._outcomes.get(entry.place, Recorded(entry.done.queue, "ok"))
-                self._outcomes[entry.place] = outcome._replace(
+                outcome = self._outcomes.get(
+                    entry.report_index, ReportOutcome(entry.report.queue, "ok")
+                )
+                self._outcomes[entry.report_index] = outcome._replace(
                     lease_ms=self._group.lease_ms
                 )
 

@@ -3,7 +3,7 @@ lease.
 
 An entry lives for a second, so a member that waits, or finds nothing to lease, costs no
 statement of its own. Changes by this process are noted in the cache at once. Changes by
-other processes are seen at the next read. The cache only says where a lease is worth
+other processes are seen at the next read. The cache only shows where a lease is worth
 trying: the node decides every lease.
 """
 
@@ -36,7 +36,7 @@ Pair = tuple[int, int]  # group, queue
 
 
 @dataclass(slots=True)
-class Known:
+class QueueEntry:
     """A queue of a group as read at `read_at` (time.monotonic), with the changes noted
     since.
 
@@ -81,30 +81,34 @@ class Known:
         self.due_at = due_at if self.due_at is None else min(self.due_at, due_at)
 
 
-_known: dict[Pair, Known] = {}
+_known: dict[Pair, QueueEntry] = {}
 # queues without a reader row → time.monotonic() of the read
 _missing: dict[Pair, float] = {}
 # queues in which messages were finished, so `committed` may rise
 _touched: set[Pair] = set()
-# Guards `_touched` and `_turns`. `_known` and `_missing` need no lock: each change is one
-# operation on a dict.
+# Guards `_touched` and `_turns`. `_known` and `_missing` need no lock: each change is a
+# single operation on a dict.
 _guard = threading.Lock()
 _turns: dict[Pair, threading.Lock] = {}  # (group, node) → lock of the thread that reads
 
 
-def known(*, group_id: int, node: Node, queues: Collection[int]) -> Mapping[int, Known]:
-    """Return the entries of queues on one node, by queue id. Outdated entries are read
+def read_entries(
+    *, group_id: int, node: Node, queues: Collection[int]
+) -> Mapping[int, QueueEntry]:
+    """Return the entries of queues on a node, by queue id. Outdated entries are read
     again.
 
     Queues without a reader row of the group are left out. Raises NodeUnavailable,
     `db_errors.*`.
     """
     if _outdated(group_id, queues):
-        # One thread reads for all that wait here. The others find fresh entries at the
+        with _guard:
+            turn = _turns.setdefault((group_id, node.info.id), threading.Lock())
+        # A single thread reads for all that wait here. The others find fresh entries at the
         # second look.
-        with _turn_of(group_id, node.info.id):
+        with turn:
             if outdated := _outdated(group_id, queues):
-                _read(group_id, node, outdated)
+                _refresh(group_id, node, outdated)
     return {
         queue: _known[group_id, queue] for queue in queues if (group_id, queue) in _known
     }
@@ -124,7 +128,7 @@ def forget(group_id: int, queue: int) -> None:
     _known.pop((group_id, queue), None)
 
 
-def freed(group_id: int, queue: int, *, runs: int) -> None:
+def note_freed(group_id: int, queue: int, *, runs: int) -> None:
     """Note that leases have ended, and wake members that wait for them."""
     entry = _known.get((group_id, queue))
     if entry is not None:
@@ -133,14 +137,14 @@ def freed(group_id: int, queue: int, *, runs: int) -> None:
     board.wake_some(group_id, queue, most=runs)
 
 
-def look_for_due(session: Session, *, group_id: int, one: Known) -> None:
+def read_next_due(session: Session, *, group_id: int, entry: QueueEntry) -> None:
     """Read when the first lease of a queue ends, and note it."""
-    queue = one.view.queue
+    queue = entry.view.queue
     views = position_sql.read_views(session, group_id=group_id, queues=[queue])
     due_in_ms = views[queue].due_in_ms if queue in views else None
     # A lease that is over already is tried again after a pause. Without it each call would
     # read in vain.
-    one.due_at = (
+    entry.due_at = (
         None if due_in_ms is None else time.monotonic() + max(due_in_ms / 1000, OVERDUE_S)
     )
 
@@ -153,7 +157,7 @@ def touch(group_id: int, queues: Collection[int]) -> None:
         _touched.update((group_id, queue) for queue in queues)
 
 
-def taken_touched() -> set[Pair]:
+def take_touched() -> set[Pair]:
     """Return the (group, queue) pairs that were touched since the last call, and forget
     them.
     """
@@ -185,30 +189,42 @@ def evict_unused() -> None:
 def _outdated(group_id: int, queues: Collection[int]) -> list[int]:
     """Return the queues whose entry is missing or too old, in rising order."""
     since = time.monotonic() - BELIEVED_S
-    return sorted(queue for queue in queues if _read_at((group_id, queue)) <= since)
+    outdated = []
+    for queue in queues:
+        entry = _known.get((group_id, queue))
+        read_at = entry.read_at if entry else _missing.get((group_id, queue), float("-inf"))
+        if read_at <= since:
+            outdated.append(queue)
+    return sorted(outdated)
 
 
-def _read_at(pair: Pair) -> float:
-    entry = _known.get(pair)
-    return entry.read_at if entry is not None else _missing.get(pair, float("-inf"))
-
-
-def _turn_of(group_id: int, node_id: int) -> threading.Lock:
-    with _guard:
-        return _turns.setdefault((group_id, node_id), threading.Lock())
-
-
-def _read(group_id: int, node: Node, queues: Sequence[int]) -> None:
+def _refresh(group_id: int, node: Node, queues: Sequence[int]) -> None:
     """Read queues of a node into the cache."""
     prepare(node)
     with node.reading() as session:
-        views = _start_positions(
-            session,
-            group_id,
-            position_sql.read_views(session, group_id=group_id, queues=queues),
-        )
+        views = position_sql.read_views(session, group_id=group_id, queues=queues)
+        # After a reset, a promotion or a new subscription, the position lacks the epoch of
+        # its reader row and starts again at `committed`.
+        unstarted = [queue for queue, view in views.items() if not view.has_started]
+        for queue in unstarted:
+            position_sql.start_position(session, group_id=group_id, queue=queue)
+        if unstarted:
+            views = position_sql.read_views(
+                session, group_id=group_id, queues=sorted(views)
+            )
         gaps = promotion_sql.read_all_gaps(session, queues=sorted(views)) if views else {}
-        ripe = {queue: _read_ripe(session, group_id, view) for queue, view in views.items()}
+        ripe: dict[int, int | None] = {}
+        for queue, view in views.items():
+            delay_s = snapshot.current().delay_s(group_id, queue)
+            # With a delivery delay, only messages are leased that are old enough.
+            ripe[queue] = None
+            if delay_s:
+                ripe[queue] = time_lookup.first_at(
+                    session,
+                    queue=queue,
+                    bounds=(max(view.next_offset or 0, view.low), view.head),
+                    at_ms=node_sql.now_ms(session) - 1000 * delay_s + 1,
+                )
     # Only durable messages are leased. The barrier borrows a session of its own, so it
     # comes after.
     durability.confirm(
@@ -216,43 +232,19 @@ def _read(group_id: int, node: Node, queues: Sequence[int]) -> None:
     )
     now = time.monotonic()
     for queue in queues:
-        view = views.get(queue)
-        if view is None:
+        queue_view = views.get(queue)
+        if queue_view is None:
             # Remembered as well, so that a queue without a reader row is not read at each
             # call.
             _known.pop((group_id, queue), None)
             _missing[group_id, queue] = now
             continue
         queue_gaps = gaps.get(queue, ())
-        start = _skip_gaps(max(view.next_offset or 0, view.low), queue_gaps)
-        due_at = None if view.due_in_ms is None else now + view.due_in_ms / 1000
-        _known[group_id, queue] = Known(view, queue_gaps, start, now, due_at, ripe[queue])
-
-
-def _start_positions(
-    session: Session, group_id: int, views: dict[int, ShareView]
-) -> dict[int, ShareView]:
-    """Start positions that lack the epoch of their reader row. Return the views after that."""
-    # After a reset, a promotion or a new subscription, the position starts again at
-    # `committed`.
-    unstarted = [queue for queue, view in views.items() if not view.has_started]
-    for queue in unstarted:
-        position_sql.start_position(session, group_id=group_id, queue=queue)
-    return (
-        position_sql.read_views(session, group_id=group_id, queues=sorted(views))
-        if unstarted
-        else views
-    )
-
-
-def _read_ripe(session: Session, group_id: int, view: ShareView) -> int | None:
-    """Return the end of the messages that are old enough, None without a delivery delay."""
-    delay_s = snapshot.current().delay_s(group_id, view.queue)
-    if not delay_s:
-        return None
-    before_ms = node_sql.now_ms(session) - 1000 * delay_s + 1
-    bounds = max(view.next_offset or 0, view.low), view.head
-    return time_lookup.first_at(session, queue=view.queue, bounds=bounds, at_ms=before_ms)
+        start = _skip_gaps(max(queue_view.next_offset or 0, queue_view.low), queue_gaps)
+        due_at = None if queue_view.due_in_ms is None else now + queue_view.due_in_ms / 1000
+        _known[group_id, queue] = QueueEntry(
+            queue_view, queue_gaps, start, now, due_at, ripe[queue]
+        )
 
 
 def _skip_gaps(offset: int, gaps: Sequence[tuple[int, int]]) -> int:

@@ -1,5 +1,5 @@
-"""Choose the queue a share group member leases runs from, or what it waits for without
-runs.
+"""Choose the queue that a share group member leases runs from, or the offsets and the time
+it waits for.
 
 Topics are tried in the order in which the member names them. Within a topic, its queues and
 those of its retry topic take turns. The member gets its fair share of the first queue that
@@ -30,8 +30,8 @@ from messagestore.pool import node_pools
 from messagestore.pool.node import Node
 from messagestore.shares import known_queues, taking
 from messagestore.shares.delivering import Delivery, Leased
-from messagestore.shares.known_queues import Known
-from messagestore.shares.taking import Asked
+from messagestore.shares.known_queues import QueueEntry
+from messagestore.shares.taking import RunRequest
 from messagestore.tables.shares.run_sql import Run
 from metadata.cache import snapshot
 from metadata.cache.snapshot_types import GroupInfo, QueueInfo, TopicInfo
@@ -46,12 +46,12 @@ EMPTY_RUNS = 20  # tries in a row without a deliverable message before the call 
 _turn = itertools.count()
 
 
-class Wanted(NamedTuple):
+class MessageRequest(NamedTuple):
     """A member's request for messages.
 
     `held`: the texts of the grants that the member has. If given, the call first returns
     other runs that the member holds: those of a call whose answer was lost. `counts_begun`:
-    the member reports when it begins a run; see taking.Asked.
+    the member reports when it begins a run; see taking.RunRequest.
     """
 
     topics: Sequence[str]
@@ -61,20 +61,20 @@ class Wanted(NamedTuple):
     counts_begun: bool = False
 
 
-class Shared(NamedTuple):
+class LeaseResult(NamedTuple):
     """Runs for a member, and the states of queues that cannot be leased from, by queue id.
 
-    Without runs, `behind` has the offset of the next new message in each readable queue.
-    The member may wait until a head rises above one, for at most `again_s` seconds.
+    Without runs, `wake_offsets` has the next offset to lease in each readable queue. The
+    member may wait until a head rises above its offset, for at most `retry_after_s` seconds.
     """
 
     runs: list[Leased]
-    states: dict[int, str]
-    behind: dict[int, int]
-    again_s: float = known_queues.BELIEVED_S
+    queue_states: dict[int, str]
+    wake_offsets: dict[int, int]
+    retry_after_s: float = known_queues.BELIEVED_S
 
 
-def group_of(consumer: ConsumerId) -> GroupInfo:
+def find_group(consumer: ConsumerId) -> GroupInfo:
     """Return the group of a consumer. Raises NotFound (group_not_found)."""
     group = snapshot.current().groups.get(consumer.group_id)
     if group is None:
@@ -85,27 +85,27 @@ def group_of(consumer: ConsumerId) -> GroupInfo:
     return group
 
 
-def lease(*, consumer: ConsumerId, wanted: Wanted) -> Shared:
-    """Lease runs to a member of a share group. Without runs, the result says what to wait
-    for.
+def lease(*, consumer: ConsumerId, request: MessageRequest) -> LeaseResult:
+    """Lease runs to a member of a share group. Without runs, the result has the offsets to
+    wait for.
 
     Raises NotFound (group_not_found, subscription_not_found), NodeUnavailable if no node
     answers, and OutcomeUnknown: then runs may be leased, and the member asks again with the
     grants that it has (`held`).
     """
-    group = group_of(consumer)
-    call = _LeaseCall(group, consumer, wanted)
-    topics = _topics(group, wanted.topics)
-    if wanted.held is not None and (runs := call.recovered(topics, wanted.held)):
-        return Shared(runs, {}, {})
+    group = find_group(consumer)
+    call = _LeaseCall(group, consumer, request)
+    topics = _choose_topics(group, request.topics)
+    if request.held is not None and (runs := call.recover_runs(topics, request.held)):
+        return LeaseResult(runs, {}, {})
     for topic in topics:
-        if runs := call.of_topic(_readable_queues(group, topic)):
-            return Shared(runs, call.states, {})
+        if runs := call.lease_from_topic(_readable_queues(group, topic)):
+            return LeaseResult(runs, call.queue_states, {})
     call.raise_failure()
-    return Shared([], call.states, call.behind, call.again_s())
+    return LeaseResult([], call.queue_states, call.wake_offsets, call.retry_after_s())
 
 
-def _topics(group: GroupInfo, names: Sequence[str]) -> list[TopicInfo]:
+def _choose_topics(group: GroupInfo, names: Sequence[str]) -> list[TopicInfo]:
     """Return the named topics in order, or all topics that the group reads.
 
     Raises NotFound (subscription_not_found).
@@ -150,19 +150,23 @@ def _readable_queues(group: GroupInfo, topic: TopicInfo) -> list[QueueInfo]:
 
 
 class _LeaseCall:
-    """One call of a member, with the failures and states that it met so far."""
+    """A call of a member, with the failures and states that it met so far."""
 
-    def __init__(self, group: GroupInfo, consumer: ConsumerId, wanted: Wanted) -> None:
-        self.states: dict[int, str] = {}
-        self.behind: dict[int, int] = {}
+    def __init__(
+        self, group: GroupInfo, consumer: ConsumerId, request: MessageRequest
+    ) -> None:
+        self.queue_states: dict[int, str] = {}
+        self.wake_offsets: dict[int, int] = {}
         self._group, self._owner = group, consumer.text
-        self._counts_begun = wanted.counts_begun
-        self._budget = Budget(wanted.max_messages, wanted.max_bytes)
+        self._counts_begun = request.counts_begun
+        self._budget = Budget(request.max_messages, request.max_bytes)
         self._tried: set[int] = set()
         self._failure: Unavailable | None = None
-        self._again_at = time.monotonic() + known_queues.BELIEVED_S
+        self._retry_at = time.monotonic() + known_queues.BELIEVED_S
 
-    def recovered(self, topics: Sequence[TopicInfo], held: Collection[str]) -> list[Leased]:
+    def recover_runs(
+        self, topics: Sequence[TopicInfo], held: Collection[str]
+    ) -> list[Leased]:
         """Return runs that the member holds but does not list in `held`, each with a new
         lease.
         """
@@ -175,7 +179,7 @@ class _LeaseCall:
         ).items():
             with self._noting_failures(queue_ids):
                 node = node_pools.node(node_id)
-                runs = taking.held(
+                runs = taking.renew_held(
                     node=node,
                     group=self._group,
                     queues=queue_ids,
@@ -186,24 +190,38 @@ class _LeaseCall:
                 delivery = Delivery(
                     node=node, group=self._group, budget=self._budget, recovered=True
                 )
-                leased_runs += delivery.of(unlisted)
+                leased_runs += delivery.read_runs(unlisted)
         return leased_runs
 
-    def of_topic(self, queues: Sequence[QueueInfo]) -> list[Leased]:
+    def lease_from_topic(self, queues: Sequence[QueueInfo]) -> list[Leased]:
         """Lease runs from the first queue that has any, in rotating order."""
         # The owner's hash lets members begin at different queues, and the counter lets each
-        # call begin at the next one. So no queue starves while another one always has
-        # messages.
+        # call begin at the next queue. So none starves while another always has messages.
         start = (crc32(self._owner.encode()) + next(_turn)) % max(1, len(queues))
+        self._tried.update(info.id for info in queues)
+        current, group_id = snapshot.current(), self._group.id
+        for info in queues:
+            if current.is_stopped(group_id, info):
+                self.queue_states[info.id] = "stopped"
         running = [
             info
             for info in (*queues[start:], *queues[:start])
-            if not self._is_stopped(info)
+            if info.id not in self.queue_states
         ]
-        entries = self._read_known(running)
+        entries: dict[int, QueueEntry] = {}
+        ids_by_node = grouped((info.node_id, info.id) for info in running)
+        for node_id, queue_ids in ids_by_node.items():
+            with self._noting_failures(queue_ids):
+                entries |= known_queues.read_entries(
+                    group_id=group_id, node=node_pools.node(node_id), queues=queue_ids
+                )
+        for info in running:
+            if info.id not in entries:
+                # Without a reader row of the group the queue cannot be leased from.
+                self.queue_states.setdefault(info.id, "unavailable")
         for queue_info in running:
             entry = entries.get(queue_info.id)
-            if entry is not None and queue_info.id not in self.states:
+            if entry is not None and queue_info.id not in self.queue_states:
                 with self._noting_failures([queue_info.id]):
                     if runs := self._lease_from(queue_info, entry):
                         return runs
@@ -211,7 +229,7 @@ class _LeaseCall:
 
     def raise_failure(self) -> None:
         """Raise the last failure if every tried queue is unavailable. Otherwise do nothing."""
-        unavailable = [state == "unavailable" for state in self.states.values()]
+        unavailable = [state == "unavailable" for state in self.queue_states.values()]
         if (
             self._failure is not None
             and len(unavailable) == len(self._tried)
@@ -219,39 +237,13 @@ class _LeaseCall:
         ):
             raise self._failure
 
-    def again_s(self) -> float:
+    def retry_after_s(self) -> float:
         """Return the seconds until the next try makes sense without a new message."""
-        return max(0.0, self._again_at - time.monotonic())
-
-    def _is_stopped(self, info: QueueInfo) -> bool:
-        """Return True if the queue has a state already, `stopped` included. Marks it as
-        tried.
-        """
-        self._tried.add(info.id)
-        if snapshot.current().is_stopped(self._group.id, info):
-            self.states[info.id] = "stopped"
-        return info.id in self.states
-
-    def _read_known(self, queues: Sequence[QueueInfo]) -> dict[int, Known]:
-        entries: dict[int, Known] = {}
-        for node_id, queue_ids in grouped(
-            (info.node_id, info.id) for info in queues
-        ).items():
-            with self._noting_failures(queue_ids):
-                entries |= known_queues.known(
-                    group_id=self._group.id, node=node_pools.node(node_id), queues=queue_ids
-                )
-        missing = [
-            info.id
-            for info in queues
-            if info.id not in entries and info.id not in self.states
-        ]
-        self.states |= dict.fromkeys(missing, "unavailable")
-        return entries
+        return max(0.0, self._retry_at - time.monotonic())
 
     @contextmanager
     def _noting_failures(self, queues: Sequence[int]) -> Iterator[None]:
-        """Turn the failure of a node into states of its queues, so that others are still
+        """Turn the failure of a node into states of its queues, so that other nodes are
         tried.
         """
         try:
@@ -259,13 +251,15 @@ class _LeaseCall:
         except db_errors.Final as fault:  # a table is missing or was altered
             for queue in queues:
                 corruption.report(queue, offset=None, why=fault.detail)
-                self.states[queue] = "corrupt"
+                self.queue_states[queue] = "corrupt"
         except NodeUnavailable as failure:
             self._failure = failure
-            self.states |= dict.fromkeys(queues, "unavailable")
+            self.queue_states |= dict.fromkeys(queues, "unavailable")
 
-    def _lease_from(self, info: QueueInfo, entry: Known) -> list[Leased]:
-        """Lease runs of a queue. Without a message to deliver, note what to wait for."""
+    def _lease_from(self, info: QueueInfo, entry: QueueEntry) -> list[Leased]:
+        """Lease runs of a queue. Without a message to deliver, note its state, or the offset and
+        time to wait for.
+        """
         node = node_pools.node(info.node_id)
         delivery = Delivery(node=node, group=self._group, budget=self._budget)
         # Bounded, so that a group whose filter leaves out nearly all messages does not keep
@@ -280,16 +274,24 @@ class _LeaseCall:
         else:
             # Runs were leased, but all their messages were filtered out, deleted or in a
             # gap. More may follow, so the next call continues at once.
-            self._again_at = 0.0
-        self._wait_for(info.id, entry)
+            self._retry_at = 0.0
+        if entry.corrupt or entry.is_exhausted:
+            self.queue_states[info.id] = "corrupt" if entry.corrupt else "runs_exhausted"
+            return []
+        # Messages that are too young, or lie above a gap, raise no head when they can be
+        # leased. They are found when the entry of the queue is read again.
+        end = entry.end if entry.ripe is None else board.known(info.id)
+        self.wake_offsets[info.id] = max(entry.start, end)
+        if entry.due_at is not None:
+            self._retry_at = min(self._retry_at, entry.due_at)
         return []
 
     def _deliver(self, node: Node, delivery: Delivery, runs: Sequence[Run]) -> list[Leased]:
         """Read the messages of leased runs. If that fails, put the runs back and re-raise."""
         try:
-            return delivery.of(runs)
+            return delivery.read_runs(runs)
         except CatmqError:
-            # The member never hears of these runs. If they cannot be put back either, other
+            # The member never receives these runs. If they cannot be put back either, other
             # members get them when the lease ends.
             with suppress(CatmqError):
                 for run in runs:
@@ -299,13 +301,13 @@ class _LeaseCall:
                     )
             raise
 
-    def _lease_runs(self, node: Node, queue: int, entry: Known) -> list[Run]:
+    def _lease_runs(self, node: Node, queue: int, entry: QueueEntry) -> list[Run]:
         """Lease runs whose lease is over, or new messages if there are none."""
         max_rows = self._budget.rows(queue, self._budget.messages)
         count = min(max_rows, self._group.run_messages)
-        request = Asked(self._group, self._owner, count, self._counts_begun)
+        request = RunRequest(self._group, self._owner, count, self._counts_begun)
         if entry.is_due() and (
-            runs := taking.due(node=node, queue=queue, one=entry, asked=request)
+            runs := taking.lease_due(node=node, queue=queue, entry=entry, request=request)
         ):
             return runs
         # A first member would take all there is, and the others would wait for it to
@@ -313,20 +315,6 @@ class _LeaseCall:
         count = sharing.fair_share(
             backlog=entry.backlog, members=self._group.member_count, asked=max_rows
         )
-        return taking.new(
-            node=node, queue=queue, one=entry, asked=request._replace(messages=count)
+        return taking.lease_new(
+            node=node, queue=queue, entry=entry, request=request._replace(messages=count)
         )
-
-    def _wait_for(self, queue: int, entry: Known) -> None:
-        """Note the state of a queue without runs, or the offset and time to wait for."""
-        if entry.corrupt or entry.is_exhausted:
-            self.states[queue] = "corrupt" if entry.corrupt else "runs_exhausted"
-            return
-        # Messages that are too young, or lie above a gap, raise no head when they can be
-        # leased.
-        # They are found when the entry of the queue is read again.
-        self.behind[queue] = max(
-            entry.start, entry.end if entry.ripe is None else board.known(queue)
-        )
-        if entry.due_at is not None:
-            self._again_at = min(self._again_at, entry.due_at)

@@ -59,7 +59,7 @@ class LeasedRuns:
 def runs(
     *, group: str, actor: Actor, queue: int | None = None, limit: int = 100
 ) -> LeasedRuns:
-    """Return at most `limit` runs of a share group, or of one of its queues.
+    """Return at most `limit` runs of a share group, or of a single queue.
 
     Needs any right on the group. Raises NotFound, and Conflict (group_settings_differ) if
     it is no share group.
@@ -85,31 +85,26 @@ def runs(
     names = {member.consumer_id_prefix: member.name for member in view.members}
     # Each node returned its first runs up to `limit`, so the first of all nodes are among
     # them.
-    selected = sorted(listed_runs, key=lambda r: (r.run.queue, r.run.first, r.run.end))[
-        :limit
-    ]
-    return LeasedRuns(
-        tuple(_leased_run(r, queue_rows[r.run.queue], names) for r in selected), away
-    )
-
-
-def _leased_run(
-    listed: ListedRun, queue: ownership.QueueOwner, names: Mapping[str, str]
-) -> LeasedRun:
-    run = listed.run
-    unfinished = run.left.bit_count()
-    return LeasedRun(
-        topic=queue.topic,
-        queue=run.queue,
-        number=queue.number,
-        first=run.first,
-        end=run.end,
-        owner=names.get(run.owner.rpartition(".")[0]) if run.owner else None,
-        deliveries=run.deliveries,
-        messages=unfinished,
-        finished=run.length - unfinished,
-        lease_left_ms=listed.lease_left_ms,
-    )
+    listed_runs.sort(key=lambda r: (r.run.queue, r.run.first, r.run.end))
+    leased_runs = []
+    for listed in listed_runs[:limit]:
+        run, queue_row = listed.run, queue_rows[listed.run.queue]
+        unfinished = run.left.bit_count()
+        leased_runs.append(
+            LeasedRun(
+                topic=queue_row.topic,
+                queue=run.queue,
+                number=queue_row.number,
+                first=run.first,
+                end=run.end,
+                owner=names.get(run.owner.rpartition(".")[0]) if run.owner else None,
+                deliveries=run.deliveries,
+                messages=unfinished,
+                finished=run.length - unfinished,
+                lease_left_ms=listed.lease_left_ms,
+            )
+        )
+    return LeasedRuns(tuple(leased_runs), away)
 
 
 def release(*, group: str, queue: int, first: int, actor: Actor) -> int:
@@ -134,7 +129,7 @@ def release(*, group: str, queue: int, first: int, actor: Actor) -> int:
     with node_pools.node(info.node_id).reading() as session:
         count = run_sql.end_leases(session, group_id=view.id, queue=queue, first=first)
     if count:
-        known_queues.freed(view.id, queue, runs=count)
+        known_queues.note_freed(view.id, queue, runs=count)
     return count
 
 

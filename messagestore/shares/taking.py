@@ -1,9 +1,9 @@
-"""Lease runs of one queue to a member: runs whose lease is over (due()), or new messages
-(new()).
+"""Lease runs of a queue to a member: runs whose lease is over, or new messages.
 
 Every lease of new messages locks the row of the group's position. So the calls of a worker
-for one (group, queue) share a transaction, and workers wait for that row instead of
-members. If the outcome of a lease is unknown, its owner finds the runs again with held().
+for the same (group, queue) share a transaction, and workers wait for that row instead of
+members. If the outcome of a lease is unknown, its owner finds the runs again with
+renew_held().
 """
 
 from __future__ import annotations
@@ -12,14 +12,15 @@ import random
 import threading
 import time
 from collections.abc import Collection, Sequence
+from contextlib import suppress
 from typing import NamedTuple
 
 from messagestore.engine import db_errors
-from messagestore.engine.mysql_session import READ_TIMEOUT_S, Session
+from messagestore.engine.mysql_session import READ_TIMEOUT_S
 from messagestore.heads.coalescer import NodeCoalescer
 from messagestore.pool.node import Node
 from messagestore.shares import known_queues
-from messagestore.shares.known_queues import Known, Pair
+from messagestore.shares.known_queues import Pair, QueueEntry
 from messagestore.tables.shares import run_sql
 from messagestore.tables.shares.run_sql import Lease, LeaseRequest, Run
 from metadata.cache import snapshot
@@ -28,14 +29,14 @@ from metadata.rules.groups import sharing
 
 REPEATS = 3  # further attempts after a rollback
 PUT_BACK_TRIES = 8  # attempts to put back a run that another call changes at the same time
-MOST_DUE = 20  # due runs that one call reads
-MOST_HELD = 1_000  # runs of one member that held() returns
-# After these errors the calls that shared a transaction are repeated one by one.
+MOST_DUE = 20  # due runs that a call reads
+MOST_HELD = 1_000  # runs of a member that renew_held() returns
+# After these errors the calls that shared a transaction are repeated, each by itself.
 _SPOILED = (db_errors.RolledBack, db_errors.Final)
 
 
-class Asked(NamedTuple):
-    """A member's request for runs of one queue with `messages` messages together.
+class RunRequest(NamedTuple):
+    """A member's request for runs of a queue with `messages` messages together.
 
     `counts_begun`: the member reports when it begins a run, so a lease alone does not count
     as a delivery.
@@ -51,7 +52,7 @@ class Asked(NamedTuple):
         return Lease(self.owner, self.group.lease_ms)
 
 
-class _Place(NamedTuple):
+class _Target(NamedTuple):
     """A queue on its node, and the bounds of the offsets that a call may lease there."""
 
     node: Node
@@ -62,14 +63,14 @@ class _Place(NamedTuple):
     end: int
 
 
-class _Part(NamedTuple):
-    """The part of one call in a shared transaction: a lease for each wish."""
+class _Call(NamedTuple):
+    """A call in a shared transaction: a lease for each wish."""
 
-    place: _Place
+    target: _Target
     wishes: tuple[LeaseRequest, ...]
 
 
-_coalescers: dict[Pair, NodeCoalescer[_Part, list[Run]]] = {}
+_coalescers: dict[Pair, NodeCoalescer[_Call, list[Run]]] = {}
 _guard = threading.Lock()
 
 
@@ -88,102 +89,103 @@ def limit_of(group: GroupInfo, queue: int) -> int:
     return group.max_deliveries if retry_topic is not None else 0
 
 
-def due(*, node: Node, queue: int, one: Known, asked: Asked) -> list[Run]:
+def lease_due(
+    *, node: Node, queue: int, entry: QueueEntry, request: RunRequest
+) -> list[Run]:
     """Take over runs whose lease is over, until they have the requested number of messages.
 
     A run is taken whole. From the third delivery on, only its first message is taken,
     alone. Raises NodeUnavailable, `db_errors.*`.
     """
-    group_id, limit = asked.group.id, limit_of(asked.group, queue)
+    group_id, limit = request.group.id, limit_of(request.group, queue)
+    counted = not request.counts_begun
     with node.reading() as session:
         due_runs = run_sql.select_due(
             session,
             group_id=group_id,
             queue=queue,
-            epoch=one.view.epoch,
+            epoch=entry.view.epoch,
             most=MOST_DUE,
             limit=limit,
         )
         # The lease that seemed to be over was renewed, or its run is finished.
         if not due_runs:
-            known_queues.look_for_due(session, group_id=group_id, one=one)
+            known_queues.read_next_due(session, group_id=group_id, entry=entry)
         taken_runs: list[Run] = []
         for run in due_runs:
             # A message that ends its workers must not take others along: they would become
             # dead letters, too.
             alone = sharing.must_lease_alone(run.deliveries + 1, max_deliveries=limit)
             if taken_runs and (
-                alone or sum(r.left.bit_count() for r in taken_runs) >= asked.messages
+                alone or sum(r.left.bit_count() for r in taken_runs) >= request.messages
             ):
                 break
-            taken_runs += _take_over(session, run, asked, alone=alone)
+            with suppress(
+                db_errors.RolledBack
+            ):  # a deadlock with another member's take-over
+                if alone and run.length > 1:
+                    # The first message becomes a run of its own. The others stay in the
+                    # run, free.
+                    lone_runs = run_sql.remove_offsets(
+                        session,
+                        group_id=group_id,
+                        run=run,
+                        bits=run.left & -run.left,  # the lowest bit
+                        lease=request.lease,
+                        deliveries=run.deliveries + counted,
+                    )
+                    taken_runs += [
+                        lone_run._replace(uncounted=not counted)
+                        for lone_run in lone_runs or ()
+                    ]
+                elif taken_run := run_sql.lease_again(
+                    session,
+                    group_id=group_id,
+                    run=run,
+                    lease=request.lease,
+                    counted=counted,
+                ):
+                    taken_runs.append(taken_run)
             if taken_runs and alone:
                 break
     return taken_runs
 
 
-def _take_over(session: Session, run: Run, asked: Asked, *, alone: bool) -> list[Run]:
-    """Take over a run, or its first message if `alone`. Empty if another member was faster."""
-    group_id, counted = asked.group.id, not asked.counts_begun
-    try:
-        if alone and run.length > 1:
-            return _first_alone(session, run, asked)
-        taken_run = run_sql.lease_again(
-            session, group_id=group_id, run=run, lease=asked.lease, counted=counted
-        )
-    except db_errors.RolledBack:  # a deadlock with another member that takes the same run
-        return []
-    return [] if taken_run is None else [taken_run]
-
-
-def _first_alone(session: Session, run: Run, asked: Asked) -> list[Run]:
-    """Lease the first message of a run as a run of its own. The others stay in the run,
-    free.
-    """
-    counted = not asked.counts_begun
-    lone_runs = run_sql.remove_offsets(
-        session,
-        group_id=asked.group.id,
-        run=run,
-        bits=run.left & -run.left,  # the lowest bit: the first unfinished message
-        lease=asked.lease,
-        deliveries=run.deliveries + counted,
-    )
-    return [lone_run._replace(uncounted=not counted) for lone_run in lone_runs or ()]
-
-
-def new(*, node: Node, queue: int, one: Known, asked: Asked) -> list[Run]:
-    """Lease the next new messages of a queue, in one transaction with other calls of this
+def lease_new(
+    *, node: Node, queue: int, entry: QueueEntry, request: RunRequest
+) -> list[Run]:
+    """Lease the next new messages of a queue, in a transaction with other calls of this
     worker.
 
     Raises NodeUnavailable, and `db_errors.Ambiguous` if runs may be leased that no member
     knows of.
     """
-    place = _Place(node, asked.group.id, queue, one.view.epoch, one.start, one.end)
-    count = min(asked.messages, place.end - place.start)
+    target = _Target(
+        node, request.group.id, queue, entry.view.epoch, entry.start, entry.end
+    )
+    count = min(request.messages, target.end - target.start)
     if count <= 0:
         return []
-    limit = limit_of(asked.group, queue)
+    limit = limit_of(request.group, queue)
     max_run_length = (
-        1 if sharing.must_lease_alone(1, max_deliveries=limit) else asked.group.run_messages
+        1
+        if sharing.must_lease_alone(1, max_deliveries=limit)
+        else request.group.run_messages
     )
     # The first lease counts at once, so that most messages need no further request before
-    # they begin. If it is also the last one (`max_deliveries` is 1), it must not: else a
+    # they begin. If it is also the last delivery (`max_deliveries` is 1), it must not: else a
     # message that no member began would be a dead letter.
-    counted = not (asked.counts_begun and sharing.is_exhausted(1, max_deliveries=limit))
-    lease_ms, lengths = (
-        asked.group.lease_ms,
-        sharing.run_lengths(count, run_messages=max_run_length),
+    counted = not (request.counts_begun and sharing.is_exhausted(1, max_deliveries=limit))
+    wishes = tuple(
+        LeaseRequest(request.owner, length, request.group.lease_ms, counted)
+        for length in sharing.run_lengths(count, run_messages=max_run_length)
     )
-    part = _Part(
-        place,
-        tuple(LeaseRequest(asked.owner, length, lease_ms, counted) for length in lengths),
-    )
+    call = _Call(target, wishes)
     for repeat in range(REPEATS + 1):
         try:
-            # A repeat has a transaction of its own, so that another call's part cannot
+            # A repeat has a transaction of its own, so that another call cannot
             # spoil it again.
-            return _together(part, alone=repeat > 0)
+            return _lease_together(call, alone=repeat > 0)
         except db_errors.RolledBack:
             if repeat == REPEATS:
                 raise
@@ -191,63 +193,69 @@ def new(*, node: Node, queue: int, one: Known, asked: Asked) -> list[Run]:
     return []
 
 
-def _together(part: _Part, *, alone: bool) -> list[Run]:
-    """Lease the runs of a part, in a shared transaction unless `alone`."""
+def _lease_together(call: _Call, *, alone: bool) -> list[Run]:
+    """Lease the runs of a call, in a shared transaction unless `alone`."""
+    pair = call.target.group_id, call.target.queue
+    coalescer = _coalescers.get(pair)
+    if coalescer is None:
+        created = NodeCoalescer[_Call, list[Run]](
+            limit_s=READ_TIMEOUT_S,
+            take=_count_of_first_node,
+            check=lambda waiting_call: waiting_call.target.node.circuit.check(),
+            apart_after=_SPOILED,
+        )
+        # Two threads may create a coalescer at the same time. Both must use the same.
+        with _guard:
+            coalescer = _coalescers.setdefault(pair, created)
     runs: list[Run] | None = None
-    # No result: the shared transaction failed. Another part may be the cause, so this one
+    # No result: the shared transaction failed. Another call may be the cause, so this call
     # is tried alone.
     while runs is None:
-        with _coalescer_of(part.place).turn(part, alone=alone) as turn:
-            if parts := turn.items:
-                turn.results = _lease_parts(parts)
+        with coalescer.turn(call, alone=alone) as turn:
+            if calls := turn.items:
+                turn.results = _lease_calls(calls)
         runs, alone = turn.result, True
     return runs
 
 
-def _lease_parts(parts: Sequence[_Part]) -> list[list[Run]]:
-    """Lease runs for all parts in one transaction. Return the runs of each part.
+def _lease_calls(calls: Sequence[_Call]) -> list[list[Run]]:
+    """Lease runs for all calls in a single transaction. Return the runs of each call.
 
-    A part with another epoch than the first one gets none: its view of the queue is
-    outdated, or the first one's is.
+    A call with another epoch than the first call gets none: either view of the
+    queue is outdated.
     """
-    place = parts[0].place
-    current_parts = [part for part in parts if part.place.epoch == place.epoch]
-    wishes = [wish for part in current_parts for wish in part.wishes]
-    with place.node.writing() as session:
-        taken = run_sql.lease_new_runs(
+    target = calls[0].target
+    current_calls = [call for call in calls if call.target.epoch == target.epoch]
+    wishes = [wish for call in current_calls for wish in call.wishes]
+    with target.node.writing() as session:
+        new_leases = run_sql.lease_new_runs(
             session,
-            group_id=place.group_id,
-            queue=place.queue,
-            epoch=place.epoch,
-            # The parts may have read the queue at different moments: the latest bounds are
+            group_id=target.group_id,
+            queue=target.queue,
+            epoch=target.epoch,
+            # The calls may have read the queue at different moments: the latest bounds are
             # valid for all.
-            start=max(part.place.start for part in current_parts),
-            end=max(part.place.end for part in current_parts),
+            start=max(call.target.start for call in current_calls),
+            end=max(call.target.end for call in current_calls),
             requests=wishes,
         )
-    _note_position(place, taken, wishes)
-    runs = iter(taken.runs)
-    runs_by_part = {
-        id(part): [run for _ in part.wishes if (run := next(runs)) is not None]
-        for part in current_parts
+    # The position after the lease goes into the cache of queues.
+    entry = known_queues._known.get((target.group_id, target.queue))
+    if new_leases.next_offset is None:
+        # The position has another epoch, or none: the offsets were reset since the read.
+        known_queues.forget(target.group_id, target.queue)
+    elif entry is not None and entry.view.epoch == target.epoch:
+        due_in_s = wishes[0].lease_ms / 1000
+        entry.leased_to(new_leases.next_offset, due_in_s=due_in_s)
+    runs = iter(new_leases.runs)
+    runs_by_call = {
+        id(call): [run for _ in call.wishes if (run := next(runs)) is not None]
+        for call in current_calls
     }
-    return [runs_by_part.get(id(part), []) for part in parts]
+    return [runs_by_call.get(id(call), []) for call in calls]
 
 
-def _note_position(
-    place: _Place, taken: run_sql.NewLeases, wishes: Sequence[LeaseRequest]
-) -> None:
-    """Note the position after a lease in the cache of queues."""
-    entry = known_queues._known.get((place.group_id, place.queue))
-    # The position has another epoch, or none: the offsets were reset since the queue was
-    # read.
-    if taken.next_offset is None:
-        known_queues.forget(place.group_id, place.queue)
-    elif entry is not None and entry.view.epoch == place.epoch:
-        entry.leased_to(taken.next_offset, due_in_s=wishes[0].lease_ms / 1000)
-
-
-def held(
+def renew_held(
     *,
     node: Node,
     group: GroupInfo,
@@ -290,8 +298,21 @@ def put_back(
     with node.reading() as session:
         for _ in range(PUT_BACK_TRIES):
             bits = offset_bits & run.left
-            if not bits or _move_to_free_runs(session, group_id, run, bits):
-                known_queues.freed(group_id, run.queue, runs=1)
+            has_left = not bits
+            if bits:
+                # A rollback is a deadlock with the other call.
+                with suppress(db_errors.RolledBack):
+                    free_runs = run_sql.remove_offsets(
+                        session,
+                        group_id=group_id,
+                        run=run,
+                        bits=bits,
+                        lease=Lease(),
+                        deliveries=run.delivery - 1,
+                    )
+                    has_left = free_runs is not None
+            if has_left:
+                known_queues.note_freed(group_id, run.queue, runs=1)
                 return run._replace(done=run.done | bits)
             # Another call of the same member may have cut the run since it was read: a
             # member that lost an answer calls again while the first call still runs.
@@ -303,54 +324,14 @@ def put_back(
     return None
 
 
-def _move_to_free_runs(session: Session, group_id: int, run: Run, bits: int) -> bool:
-    """Move messages of a run into free runs. Return False if the row is not as it was read."""
-    free_lease, deliveries = Lease(), run.delivery - 1
-    try:
-        free_runs = run_sql.remove_offsets(
-            session,
-            group_id=group_id,
-            run=run,
-            bits=bits,
-            lease=free_lease,
-            deliveries=deliveries,
-        )
-    except db_errors.RolledBack:  # a deadlock with the other call
-        return False
-    return free_runs is not None
-
-
-def _coalescer_of(place: _Place) -> NodeCoalescer[_Part, list[Run]]:
-    pair = place.group_id, place.queue
-    existing = _coalescers.get(pair)
-    if existing is not None:
-        return existing
-    created = NodeCoalescer[_Part, list[Run]](
-        limit_s=READ_TIMEOUT_S,
-        take=_count_of_one_node,
-        check=_check_reachable,
-        apart_after=_SPOILED,
-    )
-    # Two threads may create one at the same time. Both must use the same.
-    with _guard:
-        return _coalescers.setdefault(pair, created)
-
-
-def _count_of_one_node(parts: Sequence[_Part]) -> int:
-    """Return how many parts, from the first on, are on its node: one transaction takes
-    them.
-    """
+def _count_of_first_node(calls: Sequence[_Call]) -> int:
+    """Return how many leading calls are on the node of the first: a transaction takes them."""
     ends = (
         count
-        for count, part in enumerate(parts)
-        if part.place.node is not parts[0].place.node
+        for count, call in enumerate(calls)
+        if call.target.node is not calls[0].target.node
     )
-    return next(ends, len(parts))
-
-
-def _check_reachable(part: _Part) -> None:
-    """Raise NodeUnavailable while the circuit of the node is open."""
-    part.place.node.circuit.check()
+    return next(ends, len(calls))
 
 
 def evict_except(queues: Collection[int]) -> None:

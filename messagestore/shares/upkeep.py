@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from messagestore import sweeping
 from messagestore.pool import node_pools
 from messagestore.shares import known_queues
-from messagestore.shares.known_queues import Known, Pair
+from messagestore.shares.known_queues import Pair, QueueEntry
 from messagestore.tables.shares import position_sql, run_sql
 from metadata.cache import snapshot
 from metadata.cache.snapshot_types import GroupInfo, QueueInfo
@@ -24,12 +24,12 @@ from metadata.rules.groups import sharing
 
 log = logging.getLogger(__name__)
 EVERY_S = 0.5
-MOST_MISSING = 1_000  # runs of a queue that one pass checks for deleted messages
+MOST_MISSING = 1_000  # runs of a queue that a pass checks for deleted messages
 
 
 def run_once() -> None:
-    """Free runs of departed members, and commit what this process finished: one pass of a
-    loop.
+    """Free runs of departed members, and commit messages that this process finished: a pass
+    of a loop.
     """
     free_departed()
     commit_touched()
@@ -42,7 +42,7 @@ def commit_touched() -> int:
     Return the number of these queues. A queue whose node fails is tried again in the next
     pass.
     """
-    pairs = known_queues.taken_touched()
+    pairs = known_queues.take_touched()
     queue_infos = snapshot.current().queues
     for node_id, node_pairs in grouped(
         (queue_infos[pair[1]].node_id, pair) for pair in pairs if pair[1] in queue_infos
@@ -51,7 +51,7 @@ def commit_touched() -> int:
             commit(node_id, node_pairs)
         except CatmqError as error:
             log.warning("Share groups on node %d commit later: %s", node_id, error.detail)
-            # Put back into the set, which taken_touched() has emptied.
+            # Put back into the set, which take_touched() has emptied.
             for group_id, queue in node_pairs:
                 known_queues.touch(group_id, [queue])
     return len(pairs)
@@ -59,7 +59,7 @@ def commit_touched() -> int:
 
 def commit(node_id: int, pairs: Iterable[Pair]) -> None:
     """Raise the committed offset of each (group, queue) of a node to its lowest unfinished
-    one.
+    offset.
     """
     with node_pools.node(node_id).reading() as session:
         for group_id, queue in pairs:
@@ -72,18 +72,18 @@ def commit(node_id: int, pairs: Iterable[Pair]) -> None:
                 )
 
 
-def drop_missing(*, node_id: int, group_id: int, known: Known) -> int:
+def drop_missing(*, node_id: int, group_id: int, entry: QueueEntry) -> int:
     """Remove messages from runs that can no longer be delivered. Return the number of
     messages.
 
     They are below the log start offset or in a declared gap. A member that leases such a
-    run would remove them as well, but without members the lag would count them for as long
-    as nobody asks. Runs whose lease lasts are left alone: their member has the messages,
+    run would remove them as well, but without members the lag would count them as long
+    as it is not leased. Runs whose lease lasts are left alone: their member has the messages,
     and may still report on them.
     """
-    view = known.view
+    view = entry.view
     next_offset = view.next_offset or 0
-    spans = [(0, view.low), *(gap for gap in known.gaps if gap[0] < next_offset)]
+    spans = [(0, view.low), *(gap for gap in entry.gaps if gap[0] < next_offset)]
     missing_end = max(end for _, end in spans)
     if not view.runs or view.committed >= missing_end:
         return 0
@@ -127,7 +127,7 @@ def free_departed() -> int:
         group = current.groups.get(group_id)
         if group is None:
             continue
-        for node_id, queues in places(group).items():
+        for node_id, queues in queues_by_node(group).items():
             # On a node that fails, the leases run out by themselves.
             with sweeping.log_failure(
                 f"Release of what a member of group {group.name} leased on node {node_id}"
@@ -138,12 +138,12 @@ def free_departed() -> int:
                     )
                 if runs:
                     for info in queues:
-                        known_queues.freed(group_id, info.id, runs=runs)
+                        known_queues.note_freed(group_id, info.id, runs=runs)
                 count += runs
     return count
 
 
-def places(group: GroupInfo) -> dict[int, list[QueueInfo]]:
+def queues_by_node(group: GroupInfo) -> dict[int, list[QueueInfo]]:
     """Return the readable queues of a group, including those of its retry topics, by node
     id.
     """

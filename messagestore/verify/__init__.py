@@ -8,7 +8,7 @@ reads keeps a busy queue from looking wrong. The idea is always the same: *what 
 covered is read before what covers it*.
 
     a row below the head        head, then rows, then `low` and gaps (rows.py)
-    a row below a batch         head, then batches; old ones have expired (batches.py)
+    a row below a batch         head, then batches; old batches expired (batches.py)
     a batch below the head      batch, then head
     a row at or above the head  rows, then head (positions.py)
     a committed offset          reader row, then head

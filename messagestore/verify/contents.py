@@ -23,7 +23,7 @@ from metadata.monitoring.health_checks import list_ids
 
 @dataclass(slots=True)
 class Contents:
-    """Contents of a node. `identity` is the one in its database.
+    """Contents of a node. `identity` is read from its database.
 
     `empty` has the tables that belong to no queue and hold no message.
     """
@@ -46,6 +46,7 @@ def read_contents(info: NodeInfo) -> Contents:
             node_contents.identity = promotion_sql.read_identity(session)
         except db_errors.Final:
             node_contents.identity = ""  # the table of identities is missing
+        # Another node's database: nothing else in it can be compared.
         if info.identity and node_contents.identity != info.identity:
             return node_contents
         node_contents.readers = audit_sql.list_all_readers(session)
@@ -74,8 +75,49 @@ def check_node(node_contents: Contents, expected: ExpectedState) -> Iterator[Fin
     for queue in expected.queues.values():
         if queue.node_id == info.id and not queue.gone:
             yield from _check_queue(queue, node_contents)
-    yield from _check_leftovers(node_contents, expected)
-    yield from _check_readers(node_contents, expected)
+    # Tables and head rows that belong to no queue. Registration tries rights with queue 0.
+    expected_ids = expected.queues.keys() | expected.creating | {0}
+    for queue_id in sorted(node_contents.tables - expected_ids):
+        head = node_contents.heads.get(queue_id, 0)
+        is_empty_table = queue_id in node_contents.empty
+        detail = "it is empty" if is_empty_table else "it holds messages"
+        detail += "" if head == 0 else f"; its log end offset was {head}"
+        yield Finding(
+            "table_unknown",
+            f"table message_{queue_id} on node {info.name}",
+            detail,
+            # An empty table with a raised head has lost its messages: no safe repair.
+            safe=is_empty_table and head == 0,
+            node=info.id,
+            ids=(queue_id,),
+        )
+    for queue_id in sorted(
+        node_contents.heads.keys() - node_contents.tables - expected_ids
+    ):
+        head = node_contents.heads[queue_id]
+        yield Finding(
+            "head_unknown",
+            f"queue_head row {queue_id} on node {info.name}",
+            f"its log end offset is {head}",
+            safe=head == 0,
+            node=info.id,
+            ids=(queue_id,),
+        )
+    # Reader rows that belong to no subscription or instance, by group.
+    unused_queues: dict[int, set[int]] = {}
+    for row in node_contents.readers:
+        if is_unused(row, expected):
+            unused_queues.setdefault(row.group_id, set()).add(row.queue)
+    for group, queues in sorted(unused_queues.items()):
+        yield Finding(
+            "readers_unknown",
+            f"group {expected.groups.get(group, f'with id {group}')} on node {info.name}",
+            f"in queues {list_ids(queues)}",
+            safe=True,
+            node=info.id,
+            group=group,
+            ids=tuple(sorted(queues)),
+        )
 
 
 def _check_queue(queue: ExpectedQueue, node_contents: Contents) -> Iterator[Finding]:
@@ -101,50 +143,9 @@ def _check_queue(queue: ExpectedQueue, node_contents: Contents) -> Iterator[Find
         yield Finding("head_fell", where, detail, node=node, ids=ids)
 
 
-def _check_leftovers(node_contents: Contents, expected: ExpectedState) -> Iterator[Finding]:
-    """Yield tables and head rows that belong to no queue."""
-    node = node_contents.info
-    # Registration tries a node's rights with queue 0.
-    expected_ids = expected.queues.keys() | expected.creating | {0}
-    for queue in sorted(node_contents.tables - expected_ids):
-        head = node_contents.heads.get(queue, 0)
-        detail = "it is empty" if queue in node_contents.empty else "it holds messages"
-        detail += "" if head == 0 else f"; its log end offset was {head}"
-        where = f"table message_{queue} on node {node.name}"
-        safe = queue in node_contents.empty and head == 0
-        yield Finding("table_unknown", where, detail, safe=safe, node=node.id, ids=(queue,))
-    for queue in sorted(node_contents.heads.keys() - node_contents.tables - expected_ids):
-        head = node_contents.heads[queue]
-        where, detail = (
-            f"queue_head row {queue} on node {node.name}",
-            f"its log end offset is {head}",
-        )
-        yield Finding(
-            "head_unknown", where, detail, safe=head == 0, node=node.id, ids=(queue,)
-        )
-
-
-def _check_readers(node_contents: Contents, expected: ExpectedState) -> Iterator[Finding]:
-    """Yield reader rows that belong to no subscription or instance, by group."""
-    unused_queues: dict[int, set[int]] = {}
-    for row in node_contents.readers:
-        if is_unused(row, expected):
-            unused_queues.setdefault(row.group_id, set()).add(row.queue)
-    for group, queues in sorted(unused_queues.items()):
-        name = expected.groups.get(group, f"with id {group}")
-        where = f"group {name} on node {node_contents.info.name}"
-        detail, node, ids = (
-            f"in queues {list_ids(queues)}",
-            node_contents.info.id,
-            tuple(sorted(queues)),
-        )
-        yield Finding(
-            "readers_unknown", where, detail, safe=True, node=node, group=group, ids=ids
-        )
-
-
 def is_unused(row: ReaderRow, expected: ExpectedState) -> bool:
     """Return True if the subscription or the instance of a reader row was removed."""
+    # A queue that is being created has reader rows before metadata counts it as ready.
     if row.queue in expected.creating:
         return False
     queue = expected.queues.get(row.queue)
@@ -161,26 +162,19 @@ def check_metadata(expected: ExpectedState) -> Iterator[Finding]:
     for kind, ids_by_group in expected_state.find_contradictions():
         label = "in queues" if kind.startswith("position") else "members"
         for group, ids in sorted(ids_by_group.items()):
-            where, detail = (
-                f"group {expected.groups.get(group, group)}",
-                f"{label} {list_ids(ids)}",
-            )
             yield Finding(
                 kind,
-                where,
-                detail,
+                f"group {expected.groups.get(group, group)}",
+                f"{label} {list_ids(ids)}",
                 safe=bool(KINDS[kind].repair),
                 group=group,
                 ids=tuple(ids),
             )
     names = {queue.topic_id: queue.topic for queue in expected.queues.values()}
     for group, topic in retry_topic_rows.find_missing():
-        where = (
-            f"group {expected.groups.get(group, group)}, topic {names.get(topic, topic)}"
-        )
         yield Finding(
             "failure_topic_missing",
-            where,
+            f"group {expected.groups.get(group, group)}, topic {names.get(topic, topic)}",
             "there is none",
             safe=True,
             group=group,

@@ -14,9 +14,7 @@ MOST = 100  # findings of a kind that are listed for a queue
 
 
 class Kind(NamedTuple):
-    """A kind of finding. `repair` says what the repair does if it is safe, '' if there is
-    none.
-    """
+    """A kind of finding. `repair` describes a safe repair, '' if there is no safe repair."""
 
     means: str
     advice: str
@@ -302,8 +300,7 @@ class Opening(NamedTuple):
 
 @dataclass(slots=True)
 class QueueReport:
-    """A queue: how far it was checked (`reached`, an offset), what was counted, and
-    findings.
+    """A queue: how far it was checked (`reached`, an offset), counts, and findings.
 
     `unseen` is the reason why it was not checked completely, None if it was. Notes are
     unusual but explained.
@@ -328,8 +325,8 @@ class QueueReport:
         return self.expected.node_id
 
     def add(self, finding: Finding) -> None:
-        """Add a finding, up to MOST of its kind. Adjacent ranges of missing messages become
-        one.
+        """Add a finding, up to MOST of its kind. Adjacent ranges of missing messages are
+        merged.
         """
         last = self.findings[-1] if self.findings else None
         if (
@@ -342,7 +339,7 @@ class QueueReport:
             self.findings.append(finding)
 
     def full(self, kind: str) -> bool:
-        """Return True if the limit of findings of a kind is reached. A note says so."""
+        """Return True if the limit of findings of a kind is reached, and add a note then."""
         is_full = sum(finding.kind == kind for finding in self.findings) >= MOST
         text = f"{MOST} findings of kind {kind}: further ones are not listed"
         if is_full and text not in self.notes:

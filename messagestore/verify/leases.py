@@ -23,6 +23,7 @@ def judge(
     names: Mapping[int, str],
 ) -> Iterator[Finding]:
     """Yield the findings on the leases of each group. `names` is {group id: name}."""
+    # Share groups have no instances.
     rows = {row.group_id: row for row in readers if not row.instance}
     for share in shares:
         row = rows.get(share.group_id)

@@ -4,7 +4,7 @@ Metadata is read before and after the node. On a node the order is: reader rows,
 each queue gaps, last row, and the head at the end. Whatever must not be above a head was
 read before it, so nothing new can cause a finding. A difference from metadata must exist
 against both readings of metadata, and all of this twice, a moment apart, because a change
-of state reaches node and metadata one after the other.
+of state reaches the node and metadata at different moments.
 """
 
 from __future__ import annotations
@@ -41,23 +41,21 @@ class Look:
 
 def look(session: Session, *, queues: Sequence[int]) -> dict[int, Look]:
     """Read some queues of a node, in the order that makes the values comparable."""
+    # Reader rows first, heads last: a position above a head is then a finding, not a race.
     readers = audit_sql.list_readers(session, queues=queues)
-    looks = {queue: _read_queue(session, queue) for queue in queues}
+    looks = {}
+    for queue in queues:
+        queue_look = Look(gaps=queue_sql.read_gaps(session, queue=queue, position=0))
+        queue_look.shares = run_sql.list_queue_shares(session, queue=queue)
+        try:
+            _, queue_look.last = audit_sql.read_offset_ends(session, queue=queue, first=0)
+        except db_errors.Final as fault:
+            queue_look.unreadable = fault.detail
+        queue_look.head = queue_sql.read_head(session, queue=queue)
+        looks[queue] = queue_look
     for row in readers:
         looks[row.queue].readers.append(row)
     return looks
-
-
-def _read_queue(session: Session, queue: int) -> Look:
-    """Read one queue."""
-    queue_look = Look(gaps=queue_sql.read_gaps(session, queue=queue, position=0))
-    queue_look.shares = run_sql.list_queue_shares(session, queue=queue)
-    try:
-        _, queue_look.last = audit_sql.read_offset_ends(session, queue=queue, first=0)
-    except db_errors.Final as fault:
-        queue_look.unreadable = fault.detail
-    queue_look.head = queue_sql.read_head(session, queue=queue)
-    return queue_look
 
 
 def judge(
@@ -81,7 +79,7 @@ def judge(
     judged += leases.judge(
         seen.shares, readers=seen.readers, head=seen.head.head, names=names
     )
-    # The state changed meanwhile, so nothing can be concluded.
+    # Only if the state did not change meanwhile. Otherwise nothing can be concluded.
     if (before.state, before.node_state, before.node_epoch) == (
         after.state,
         after.node_state,
@@ -123,6 +121,7 @@ def _check_state(head: Head, queue: ExpectedQueue) -> Judgements:
         detail = f"the queue has node epoch {head.node_epoch}, node {queue.node} {queue.node_epoch}"
         yield Finding("node_epoch_differs", "queue_head", detail)
     expected_state = HEAD_STATES[queue.state]
+    # A node that is not open closes its queues, whatever their own state is.
     closed = queue.node_state != "read_write" and expected_state == "rw"
     if head.state == ("ro" if closed else expected_state):
         if closed:
@@ -164,7 +163,7 @@ def _check_readers(
 
 
 def _check_reader(reader: ExpectedReader, row: ReaderRow | None) -> Judgements:
-    """Yield findings on one reader that metadata expects."""
+    """Yield findings on a reader that metadata expects."""
     where = _reader_name(reader.group, reader.instance_name)
     if reader.epoch is None:
         yield Finding(

@@ -40,30 +40,17 @@ def repair(*, key: str, actor: Actor) -> Finding:
     finding = find(key=key, actor=actor)
     if not finding.safe:
         raise Conflict(f"{finding.where}: this cannot be repaired safely. {finding.advice}")
-    if finding.node:
-        _repair_node(finding)
-    else:
-        _repair_metadata(finding)
-    _record_audit(finding, actor)
-    return finding
-
-
-@transactional
-def _record_audit(finding: Finding, actor: Actor) -> None:
-    before, after = {"where": finding.where, "what": finding.what}, {"key": finding.key}
-    audit.record(
-        actor=actor,
-        verb="repair",
-        kind="finding",
-        name=finding.kind,
-        before=before,
-        after=after,
-    )
-
-
-def _repair_metadata(finding: Finding) -> None:
     group, ids = finding.group, list(finding.ids)
-    if finding.kind == "position_unknown":
+    if finding.node:
+        info = snapshot.node_by_id(finding.node)
+        with session_pool.direct(info) as session:
+            if finding.kind == "readers_unknown":
+                _drop_readers(session, finding)
+            elif finding.kind == "table_missing":
+                queue_sql.create_queue(session, queue=ids[0], node_epoch=info.epoch)
+            else:
+                _drop_queue(session, finding)
+    elif finding.kind == "position_unknown":
         expected_state.drop_positions(group_id=group, queues=ids)
     elif finding.kind == "position_missing":
         expected_state.add_positions(group_id=group, queues=ids)
@@ -71,17 +58,15 @@ def _repair_metadata(finding: Finding) -> None:
         expected_state.add_heartbeats(group_id=group, members=ids)
     else:
         retry_topics.make(group_id=group, topic_id=finding.topic)
-
-
-def _repair_node(finding: Finding) -> None:
-    info = snapshot.node_by_id(finding.node)
-    with session_pool.direct(info) as session:
-        if finding.kind == "readers_unknown":
-            _drop_readers(session, finding)
-        elif finding.kind == "table_missing":
-            queue_sql.create_queue(session, queue=finding.ids[0], node_epoch=info.epoch)
-        else:
-            _drop_queue(session, finding)
+    transactional(audit.record)(
+        actor=actor,
+        verb="repair",
+        kind="finding",
+        name=finding.kind,
+        before={"where": finding.where, "what": finding.what},
+        after={"key": finding.key},
+    )
+    return finding
 
 
 def _drop_queue(session: Session, finding: Finding) -> None:

@@ -9,7 +9,6 @@ that is read after them explains it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from messagestore.engine.mysql_session import Session
@@ -38,7 +37,7 @@ def unexplained(session: Session, *, queue: int, runs: list[Range]) -> list[Rang
 
 @dataclass(slots=True)
 class RowScan:
-    """Scan of one queue's rows, from the start of its opening to its head."""
+    """Scan of a queue's rows, from the start of its opening to its head."""
 
     visit: Visit
     queue: QueueReport
@@ -80,7 +79,23 @@ class RowScan:
             if count.falls or (
                 self.last_stored_ms is not None and count.earliest_ms < self.last_stored_ms
             ):
-                self._check_times(first, end)
+                rows = self.visit.ask(
+                    self.queue.node_id,
+                    lambda session: audit_sql.list_offsets(
+                        session, queue=self.queue.id, first=first, end=end
+                    ),
+                )
+                for offset, stored_ms in rows:
+                    last_ms = self.last_stored_ms
+                    if last_ms is not None and stored_ms < last_ms:
+                        detail = (
+                            f"stored {last_ms - stored_ms} ms before the previous message"
+                        )
+                        where = shown(offset, offset + 1)
+                        self.queue.add(
+                            Finding("time_falls", where, detail, offset, offset + 1)
+                        )
+                    self.last_stored_ms = stored_ms
             else:
                 self.last_stored_ms = count.latest_ms
         self.visit.throttle(max(count.rows, 1))
@@ -92,6 +107,14 @@ class RowScan:
         Nothing is stored below the head, so such a count, and the times with it, do not
         include all rows.
         """
+
+        def list_holes(session: Session) -> tuple[int, list[Range]]:
+            offsets = audit_sql.list_offsets(
+                session, queue=self.queue.id, first=first, end=end
+            )
+            runs = holes(first, end, offsets=[offset for offset, _ in offsets])
+            return len(offsets), unexplained(session, queue=self.queue.id, runs=runs)
+
         for _ in range(TRIES):
             count = self.visit.ask(
                 self.queue.node_id,
@@ -101,26 +124,12 @@ class RowScan:
             )
             if count.rows >= end - first:
                 return count, []
-            listed, runs = self.visit.ask(self.queue.node_id, self._hole_reader(first, end))
+            listed, runs = self.visit.ask(self.queue.node_id, list_holes)
             if listed <= count.rows:
                 return count, runs
         raise ReadShort(
             f"The node counts {count.rows} rows at {shown(first, end)} and lists {listed}."
         )
-
-    def _hole_reader(
-        self, first: int, end: int
-    ) -> Callable[[Session], tuple[int, list[Range]]]:
-        """Return a function that counts the listed rows and finds unexplained holes."""
-
-        def question(session: Session) -> tuple[int, list[Range]]:
-            offsets = audit_sql.list_offsets(
-                session, queue=self.queue.id, first=first, end=end
-            )
-            runs = holes(first, end, offsets=[offset for offset, _ in offsets])
-            return len(offsets), unexplained(session, queue=self.queue.id, runs=runs)
-
-        return question
 
     def _recheck(self, run: Range) -> list[Range]:
         """Look a second time whether a range is missing."""
@@ -133,24 +142,6 @@ class RowScan:
             return unexplained(session, queue=self.queue.id, runs=runs)
 
         return self.visit.ask(self.queue.node_id, question)
-
-    def _check_times(self, first: int, end: int) -> None:
-        """Report each message that was stored earlier than the message before it."""
-        rows = self.visit.ask(
-            self.queue.node_id,
-            lambda session: audit_sql.list_offsets(
-                session, queue=self.queue.id, first=first, end=end
-            ),
-        )
-        for offset, stored_at in rows:
-            if self.last_stored_ms is not None and stored_at < self.last_stored_ms:
-                detail = f"stored {self.last_stored_ms - stored_at} ms before the previous message"
-                self.queue.add(
-                    Finding(
-                        "time_falls", shown(offset, offset + 1), detail, offset, offset + 1
-                    )
-                )
-            self.last_stored_ms = stored_at
 
     def _check_gap(self, first: int, end: int) -> None:
         """Report rows inside a declared gap.
@@ -169,6 +160,7 @@ class RowScan:
             declared = any(gap_first <= lowest < gap_end for gap_first, gap_end in gaps)
             return lowest if head is not None and head.low <= lowest and declared else None
 
+        # Twice: a gap may be declared, or `low` raised, between the statements.
         has_row = self.visit.ask(self.queue.node_id, question) is not None
         lowest = self.visit.ask(self.queue.node_id, question) if has_row else None
         if lowest is None:

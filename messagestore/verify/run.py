@@ -39,7 +39,7 @@ from metadata.monitoring import alarms
 from metadata.rules.alarm_texts import alarm_text
 
 ROWS_PER_S = 100_000
-QUEUES_PER_CONNECTION = 100  # heads and positions read on one connection
+QUEUES_PER_CONNECTION = 100  # heads and positions read on a connection
 # Operations in progress end within this time, and workers follow metadata within a second.
 AGAIN_AFTER_S = 1.5
 
@@ -99,7 +99,7 @@ def check(*, actor: Actor) -> Report:
     access.require(actor, "admin", "*", what="check")
     report = _compare_once()
     if report.others:
-        # A change goes to node and metadata one after the other, and looks like a
+        # A change reaches the node and metadata at different moments, and looks like a
         # difference in between.
         time.sleep(AGAIN_AFTER_S)
         first_report, report = report, _compare_once()
@@ -110,11 +110,9 @@ def check(*, actor: Actor) -> Report:
 def _compare_once() -> Report:
     """Compare metadata with all nodes once."""
     snapshot.refresh()
-    report, change, contents_by_node = (
-        Report(complete=True),
-        expected_state.last_change_number(),
-        [],
-    )
+    report, contents_by_node = Report(complete=True), []
+    # Read first, so that workers have had time to load it when they are checked.
+    change = expected_state.last_change_number()
     for _, info in sorted(snapshot.current().nodes.items()):
         try:
             contents_by_node.append(contents.read_contents(info))
@@ -130,7 +128,7 @@ def _compare_once() -> Report:
 
 
 def watch(*, actor: Actor) -> int:
-    """Run a check and update the alarms of inconsistency, one for each kind of finding.
+    """Run a check and update the alarms of inconsistency, an alarm per kind of finding.
 
     Return how many alarms began or ended.
     """
@@ -145,15 +143,18 @@ def watch(*, actor: Actor) -> int:
         )
         for kind, kind_findings in kinds.items()
     }
-    unclear = KINDS if report.unchecked else ()
+    # A node that was not checked may still have any of the findings, so no alarm ends.
     return alarms.reconcile(
-        kind="inconsistent", active=details, unclear=unclear, ends_after_s=0
+        kind="inconsistent",
+        active=details,
+        unclear=KINDS if report.unchecked else (),
+        ends_after_s=0,
     )
 
 
 @dataclass(slots=True)
 class _Run:
-    """One run of `verify`. Its findings go into the report."""
+    """A run of `verify`. Its findings go into the report."""
 
     report: Report
     visit: Visit
@@ -178,7 +179,27 @@ class _Run:
             self._run_step(queue, functools.partial(self._open, queue, since))
 
     def _open(self, queue: QueueReport, since: Since | None) -> None:
-        queue.opening = self.visit.ask(queue.node_id, _opening_reader(queue.id, since))
+        def read(session: Session) -> Opening | None:
+            head = queue_sql.read_head(session, queue=queue.id)
+            # Without a head row nothing can be checked; `compare` reports it.
+            if head is None:
+                return None
+            gaps = queue_sql.read_gaps(session, queue=queue.id, position=head.low)
+            low = max(head.low, 0)
+            if since is None:
+                return Opening(low, head.low, head.head, gaps, 0)
+            # By the node's clock, because that clock set the storage times.
+            since_ms = (
+                since.at_ms
+                if since.at_ms is not None
+                else node_sql.now_ms(session) - (since.ago_ms or 0)
+            )
+            start = first_at(
+                session, queue=queue.id, bounds=(low, head.head), at_ms=since_ms
+            )
+            return Opening(start, head.low, head.head, gaps, max(since_ms, 0))
+
+        queue.opening = self.visit.ask(queue.node_id, read)
 
     def _run_step(self, queue: QueueReport, step: Callable[[], None]) -> None:
         """Run a step for a queue, unless its node has failed to answer before."""
@@ -193,7 +214,6 @@ class _Run:
             queue.unseen = fault.detail
 
     def batches(self, *, digests: bool) -> None:
-        """Check the batches."""
         BatchWalk(self.visit, self._answering_queues(), digests=digests).run()
 
     def rows(self) -> None:
@@ -228,9 +248,28 @@ class _Run:
     def _judge_queues(self) -> dict[int, list[Finding | str]]:
         """Return {queue: findings and notes} of the queues whose nodes answer."""
         before = self._read_expected()
-        looks = self._read_queues()
+        looks: dict[int, positions.Look] = {}
+        for node_id, queues in sweeping.group_by_node(self.report.queues).items():
+            try:
+                for index in range(0, len(queues), QUEUES_PER_CONNECTION):
+                    ids = [
+                        queue.id for queue in queues[index : index + QUEUES_PER_CONNECTION]
+                    ]
+                    looks |= self.visit.ask(
+                        node_id, functools.partial(positions.look, queues=ids)
+                    )
+                    self.visit.report_progress(
+                        f"positions on node {queues[0].expected.node}: queues",
+                        index + len(ids),
+                        len(queues),
+                    )
+            except NodeUnavailable as error:
+                self._mark_unchecked(node_id, error)
+        # Metadata again: only a difference from both readings counts.
         after = self._read_expected()
         for queue in self.report.queues:
+            if queue.id in looks:
+                queue.readers = len(looks[queue.id].readers)
             # The topic was deleted during the run.
             if queue.id not in after:
                 queue.discard()
@@ -250,50 +289,3 @@ class _Run:
             topics=self.topics, actor=self.actor, strict=False
         )
         return {row.queue: row for row in rows}
-
-    def _read_queues(self) -> dict[int, positions.Look]:
-        looks: dict[int, positions.Look] = {}
-        for node_id, queues in sweeping.group_by_node(self.report.queues).items():
-            try:
-                for index in range(0, len(queues), QUEUES_PER_CONNECTION):
-                    ids = [
-                        queue.id for queue in queues[index : index + QUEUES_PER_CONNECTION]
-                    ]
-                    looks |= self.visit.ask(
-                        node_id, functools.partial(positions.look, queues=ids)
-                    )
-                    self.visit.report_progress(
-                        f"positions on node {queues[0].expected.node}: queues",
-                        index + len(ids),
-                        len(queues),
-                    )
-            except NodeUnavailable as error:
-                self._mark_unchecked(node_id, error)
-        for queue in self.report.queues:
-            queue.readers = (
-                len(looks[queue.id].readers) if queue.id in looks else queue.readers
-            )
-        return looks
-
-
-def _opening_reader(queue: int, since: Since | None) -> Callable[[Session], Opening | None]:
-    """Return a function that reads a queue's bounds, None if it has no head row."""
-
-    def question(session: Session) -> Opening | None:
-        head = queue_sql.read_head(session, queue=queue)
-        if head is None:
-            return None
-        gaps = queue_sql.read_gaps(session, queue=queue, position=head.low)
-        if since is None:
-            return Opening(max(head.low, 0), head.low, head.head, gaps, 0)
-        since_ms = (
-            since.at_ms
-            if since.at_ms is not None
-            else node_sql.now_ms(session) - (since.ago_ms or 0)
-        )
-        start = first_at(
-            session, queue=queue, bounds=(max(head.low, 0), head.head), at_ms=since_ms
-        )
-        return Opening(start, head.low, head.head, gaps, max(since_ms, 0))
-
-    return question

@@ -1,4 +1,6 @@
-"""Access of a run to the nodes: one short query at a time, at a limited rate, with retries."""
+"""Access of a run to the nodes: short queries, never two at once, at a limited rate, with
+retries.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ class ReadShort(NodeUnavailable):
 
 
 class Visit:
-    """The access of one run to the nodes. `rows_per_s` 0 stands for no limit."""
+    """The access of a run to the nodes. `rows_per_s` 0 stands for no limit."""
 
     def __init__(
         self, *, rows_per_s: int, progress: Callable[[Progress], None] | None
@@ -56,7 +58,6 @@ class Visit:
         # No connection is held here, so senders never wait for a verify.
         time.sleep(self._due - now)
 
-    def report_progress(self, what: str, done: int, total: int) -> None:
-        """Report progress to the caller of the run."""
+    def report_progress(self, step: str, done: int, total: int) -> None:
         if self._progress is not None:
-            self._progress(Progress(what, done, total))
+            self._progress(Progress(step, done, total))

@@ -74,6 +74,7 @@ class _Holder:
 
         Raises MetadataUnavailable. The old snapshot stays then.
         """
+        # The rest of the load that is under way, and the next load.
         limit_s = 2 * config.metadata_timeout_ms / 1000
         before = self.snapshot
         with self.turn:
@@ -220,6 +221,7 @@ def age_s() -> float:
     snapshot = _holder.snapshot
     if snapshot is None:
         return float("inf")
+    # A load or a confirmation proves that the snapshot was current when it began.
     return time.monotonic() - max(snapshot.loaded_at, _holder.confirmed_at)
 
 

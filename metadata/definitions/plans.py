@@ -75,6 +75,7 @@ class Plan:
         """Raise Conflict(already_exists) if the plan has conflicts, Unavailable if it has
         objects that are just being created or deleted.
         """
+        # Conflicts first, because they remain when the import is repeated.
         if conflicts := [step.error for step in self.steps_with("conflict")]:
             error = invalid_document(conflicts)
             raise Conflict(
@@ -132,6 +133,7 @@ def plan_import(*, document: Any, actor: Actor, existing: str = "refuse") -> Pla
         {comparison_key(topic.name): topic for topic in all_topics(actor)},
         {comparison_key(group.name): group for group in all_groups(actor)},
     )
+    # All errors are collected, so that a user can mend the document in a single pass.
     steps: list[Step] = []
     errors: list[FieldError] = []
     for entry in entries:
@@ -190,6 +192,7 @@ def _plan_entry(entry: Entry, objects: _Objects, rule: str) -> Step:
         case "topic":
             key = comparison_key(entry.name)
             topic = objects.topics.get(key)
+            # Even if it is a conflict: its subscriptions need no second error.
             objects.names["topic", key] = entry.name
             if topic is None:
                 return Step(entry, "create")

@@ -25,13 +25,13 @@ MAX_SEARCHED_MOVES = 5_000
 class Mark:
     """An event. `kind` is rebalance, reset, undo, alarm or resolved.
 
-    `what` is the cause of a rebalance, the kind of an alarm, or the actor of a reset.
+    `detail` is the cause of a rebalance, the kind of an alarm, or the actor of a reset.
     `name` is the name of the alarm, or the topic of a reset, '' for several topics.
     """
 
     at_ms: int
     kind: str
-    what: str
+    detail: str
     name: str = ""
 
 

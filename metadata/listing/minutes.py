@@ -53,6 +53,7 @@ def _lines(
         lines: dict[tuple[int, ...], list[int]] = {}
         rows = Sample.objects.filter(step_s=60, at__gte=first, **conditions)
         for at, messages, *key in rows.values_list("at", count, *columns):
+            # A group has a row for each of its topics, so rows of a minute are added up.
             line = lines.setdefault(tuple(key), [0] * minutes)
             line[min(int((at - first).total_seconds()) // 60, minutes - 1)] += messages or 0
     return {

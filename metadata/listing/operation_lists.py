@@ -117,6 +117,7 @@ def audit(
     if since is not None:
         rows = rows.filter(at__gte=datetime.combine(since, time(), UTC))
     if until is not None:
+        # The day itself is included, so the range ends at the next midnight.
         rows = rows.filter(at__lt=datetime.combine(until, time(), UTC) + timedelta(days=1))
     if name:
         # Subscriptions are named group/topic, queues topic/number.

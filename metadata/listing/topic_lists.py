@@ -293,6 +293,7 @@ def subscriptions(
             elif not query.search:
                 rows = rows.exclude(_is_internal("topic__"))
     page = select_page(rows, query=query, layout=SUBSCRIPTIONS)
+    # Only for the groups of this page, because a count over all members takes long.
     with reachable():
         group_members = ConsumerGroupConsumer.objects.filter(
             group__in={row.group_id for row in page.items}

@@ -268,7 +268,6 @@ def find_topic(*, name: str, actor: Actor) -> TopicView:
     """
     if not access.may_see(actor, name):
         access.require(actor, "browse", name, what="topic")
-    # MariaDB may match another spelling, which `row.name != name` excludes.
     with reachable():
         row = (
             Topic.objects.filter(name=name).exclude(state="deleted").first()

@@ -51,10 +51,7 @@ def user_actor(*, name: str, administrator: bool, address: str) -> Actor:
     if administrator:
         return Actor(kind="user", name=name, address=address, rights={**EVERYTHING, **LOOK})
     with reachable():
-        stored = (
-            UserRights.objects.filter(name=name).values_list("rights", flat=True).first()
-            or {}
-        )
+        stored = _stored_rights(name)
         topics = tuple(_owned(Topic.objects.exclude(state="deleted"), name))
         groups = tuple(_owned(ConsumerGroup.objects.filter(deleted_at__isnull=True), name))
     rights = {right: tuple(patterns) for right, patterns in stored.items()}
@@ -82,6 +79,7 @@ def owner_names(text: str) -> list[str]:
 def list_users(*, actor: Actor) -> list[UserView]:
     access.require(actor, "admin", "*", what="user")
     with reachable():
+        # Read at once, not with a query for each account.
         rights = dict(UserRights.objects.values_list("name", "rights"))
         return [
             _view(row, rights.get(row.get_username(), {}))
@@ -92,10 +90,8 @@ def list_users(*, actor: Actor) -> list[UserView]:
 def find_user(*, name: str, actor: Actor) -> UserView:
     access.require(actor, "admin", "*", what="user")
     with reachable():
-        rights = (
-            UserRights.objects.filter(name=name).values_list("rights", flat=True).first()
-        )
-        return _view(_account(name), rights or {})
+        rights = _stored_rights(name)
+        return _view(_account(name), rights)
 
 
 def create(
@@ -187,13 +183,10 @@ def _update(
     dry_run: bool,
 ) -> UserView:
     row = _account(name)
-    old_rights = (
-        UserRights.objects.filter(name=name).values_list("rights", flat=True).first() or {}
-    )
     before = {
         "administrator": _is_admin(row),
         "active": row.is_active,
-        "rights": old_rights,
+        "rights": _stored_rights(name),
     }
     for column, value in columns.items():
         setattr(row, column, value)
@@ -264,17 +257,15 @@ def delete(*, name: str, confirm: str | None, actor: Actor, dry_run: bool = Fals
     access.require(actor, "admin", "*", what="user")
     row = _account(name)
     check_confirmed(name, confirm)
-    rights = UserRights.objects.filter(name=name)
-    old_rights = rights.values_list("rights", flat=True).first() or {}
     before = {
         "administrator": _is_admin(row),
         "active": row.is_active,
         "email": row.email,
-        "rights": old_rights,
+        "rights": _stored_rights(name),
     }
     row.delete()
     # A later account with this name must not inherit rights and filters.
-    rights.delete()
+    UserRights.objects.filter(name=name).delete()
     SavedFilter.objects.filter(user=name).delete()
     _require_administrator(before, name)
     audit.record(actor=actor, verb="delete", kind="user", name=name, before=before)
@@ -309,6 +300,11 @@ def _account(name: str) -> Any:
     if row is None or row.get_username() != name:  # MariaDB may match another spelling
         raise NotFound(f"User {name} does not exist.")
     return row
+
+
+def _stored_rights(name: str) -> Mapping[str, Sequence[str]]:
+    rights = UserRights.objects.filter(name=name).values_list("rights", flat=True)
+    return rights.first() or {}
 
 
 def _checked(rights: Mapping[str, Sequence[str]] | None) -> dict[str, list[str]]:

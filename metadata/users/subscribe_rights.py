@@ -41,6 +41,7 @@ def find_manage_only() -> list[ManagesOnly]:
             .order_by("name")
             .values_list("name", flat=True)
         )
+        # Patterns are matched in Python, so the rows are read once for all actors.
         subscriptions = list(
             ConsumerGroupTopic.objects.filter(topic__name__in=topics)
             .order_by("group__name", "topic__name")

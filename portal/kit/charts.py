@@ -232,11 +232,11 @@ def _events_by_step(points: Sequence[Point], marks: Sequence[Mark]) -> list[list
 
 def _describe_mark(mark: Mark) -> str:
     if mark.kind == "rebalance":
-        return _("Rebalance: %s") % cells.describe_rebalance_cause(mark.what)
+        return _("Rebalance: %s") % cells.describe_rebalance_cause(mark.detail)
     if mark.kind in ("alarm", "resolved"):
-        label = f"{cells.alarm_kind(mark.what)}{f', {mark.name}' if mark.name else ''}"
+        label = f"{cells.alarm_kind(mark.detail)}{f', {mark.name}' if mark.name else ''}"
         return (_("Alarm: %s") if mark.kind == "alarm" else _("Resolved: %s")) % label
-    values = {"who": mark.what, "what": mark.name or _("several topics")}
+    values = {"who": mark.detail, "what": mark.name or _("several topics")}
     text = (
         _("Reset by %(who)s: %(what)s")
         if mark.kind == "reset"

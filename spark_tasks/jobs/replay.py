@@ -87,7 +87,7 @@ def send(job: Job, frame: DataFrame, day: str) -> None:
         .option("runId", f"{job.setting('run_id', job.directory.name)} {day}")
     )
     if rate := job.number("messages_per_second", 0):
-        # The option limits one task; only so many tasks run at the same time.
+        # The option limits each task, so the rate is divided by the tasks that run in parallel.
         parallel_tasks = min(tasks, job.spark.sparkContext.defaultParallelism)
         writer = writer.option("messagesPerSecond", max(1, rate // parallel_tasks))
     writer.save()

@@ -20,7 +20,7 @@ from spark_tasks.jobs.running import Job
 
 STEP_SCHEMA = "`group` string, queue bigint, last bigint, after_ms bigint, by_ms bigint"
 NEVER_OBSERVED = -1  # as `after_ms`: committed before the first sample
-# Of percentiles: exact up to so many messages; of more, p50 is within p49.99 … p50.01.
+# Accuracy of percentiles: exact for up to 10,000 messages; above, p50 is within p49.99 … p50.01.
 ACCURACY = 10_000
 # queue → (first, end, after_ms, by_ms) of each sampled step, ascending
 Steps = Mapping[str, Iterable[Iterable[int | None]]]

@@ -27,7 +27,7 @@ import pyarrow as pa
 READ_BYTES = 1 << 20
 HEADER_BYTES = 4  # length and sequence number before the content of a packet
 MAX_PACKET_BYTES = 0xFFFFFF  # longer content is split over several packets
-# An end-of-names packet has exactly so many bytes; the end of a result may have more.
+# An end-of-names packet has exactly this size; the end of a result may be longer.
 NAMES_END_BYTES = 5
 MIN_ROW_BYTES = 9  # of a row that starts with _END; a shorter packet is an end
 _NULL, _END, _ERROR = 0xFB, 0xFE, 0xFF  # first bytes of columns or packets

@@ -194,7 +194,7 @@ def test_above_the_limit_of_searches_one_is_refused_at_once(
     code: str,
 ) -> None:
     most, most_of_one = places
-    monkeypatch.setattr(search, "_places", Places(most=most, most_of_one=most_of_one))
+    monkeypatch.setattr(search, "_slots", Places(most=most, most_of_one=most_of_one))
     answer = broker.call("GET", f"/topics/{topic}/messages?contains=x")
     assert problem(answer, status, code)["retry_after_ms"] == search.BUSY_MS
 
@@ -205,7 +205,7 @@ def test_a_search_gives_its_place_back_also_when_it_fails(
     def fails(**_: Any) -> None:
         raise RuntimeError
 
-    monkeypatch.setattr(search, "_places", Places(most=1, most_of_one=1))
+    monkeypatch.setattr(search, "_slots", Places(most=1, most_of_one=1))
     for _ in range(3):
         broker.ok("GET", f"/topics/{topic}/messages?contains=x")
     with monkeypatch.context() as patch:

@@ -173,7 +173,7 @@ def test_a_message_that_was_not_there_for_the_look_at_headers_is_not_passed(
         )
         asked = PullQueue(queue, member.owned[queue], 0)
         group = member.id.group_id
-        answer = replicas._read(
+        answer = replicas._read_queue(
             session, asked, positions[queue], Budget(9, 1 << 20), group_id=group
         )
     assert answer is not None and read(answer) == ([], 2)
@@ -187,7 +187,7 @@ def test_a_replica_passes_the_others_too(queue: int, member: Instance) -> None:
         )
         asked = PullQueue(queue, member.owned[queue], 0)
         group = member.id.group_id
-        answer = replicas._read(
+        answer = replicas._read_queue(
             session, asked, positions[queue], Budget(9, 1 << 20), group_id=group
         )
     assert answer is not None and read(answer) == ([1], 3)

@@ -368,9 +368,9 @@ def test_tasks_do_not_pile_up_while_nobody_takes_them() -> None:
 
     rows.world()
     OrmQ.objects.all().delete()
-    for _ in range(tasks.MOST_WAITING + 5):
+    for _ in range(tasks.MAX_WAITING_TASKS + 5):
         tasks.ask_for_rebalance(ConsumerGroup.objects.get().pk)
-    assert OrmQ.objects.count() == tasks.MOST_WAITING
+    assert OrmQ.objects.count() == tasks.MAX_WAITING_TASKS
     OrmQ.objects.all().delete()
 
 

@@ -24,7 +24,7 @@ from messagestore.produce.publish import publish
 from messagestore.retries import lost_leases
 from messagestore.shares import known_queues, taking
 from messagestore.shares.delivering import Leased
-from messagestore.shares.finishing import Done
+from messagestore.shares.finishing import GrantReport
 from messagestore.tables import message_sql
 from messagestore.tables.shares import position_sql, run_sql
 from messagestore.topology import queues, subscriptions, topics
@@ -102,7 +102,7 @@ def test_a_reset_between_the_look_and_the_lease_leases_nothing_old(
         monkeypatch.undo()
         offset_reset.reset(group="mails", target=Target("offset", offset=2), actor=ME)
         forget()
-        known_queues.known(
+        known_queues.read_entries(
             group_id=snapshot.find_group("mails").id,
             node=node_pools.node_of(queue),
             queues=[queue],
@@ -230,7 +230,7 @@ def test_a_process_that_is_killed_while_it_records_can_be_asked_again(queue: int
     one = member()
     send(*TEN)
     (run,) = lease(one)
-    done = Done(queue, 0, run.run.grant.text, finished=[(0, 4)], release=[5, 7])
+    done = GrantReport(queue, 0, run.run.grant.text, finished=[(0, 4)], release=[5, 7])
     assert killed_step_by_step(lambda: record(one, done)) > 1
     assert record(one, done)[0].state == "ok"
     forget()
@@ -297,7 +297,7 @@ def test_a_hole_that_nobody_declared_delivers_nothing_and_is_reported(queue: int
     send(*TEN)
     remove(queue, 3)
     told = asked(one)
-    assert (told.runs, told.states) == ([], {queue: "corrupt"})
+    assert (told.runs, told.queue_states) == ([], {queue: "corrupt"})
     assert corruption.current() == [queue]
     declare_gap(queue, 3, 4)
     forget()
@@ -318,7 +318,7 @@ def test_runs_whose_messages_cannot_be_read_are_given_back(
 
     monkeypatch.setattr(message_sql, "select_rows", fail)
     told = asked(one)
-    assert (told.runs, told.states) == ([], {queue: "corrupt"})
+    assert (told.runs, told.queue_states) == ([], {queue: "corrupt"})
     monkeypatch.undo()
     forget()
     (found,) = lease(one)
@@ -416,7 +416,7 @@ def test_the_end_of_a_lease_is_seen_at_once_behind_one_that_was_finished(
     assert report(one, first, whole=True) == "ok"
     # that of the first one is over
     known_queues._known[snapshot.find_group("mails").id, queue].due_at = 0.0
-    assert 0 < asked(two).again_s <= 5.0
+    assert 0 < asked(two).retry_after_s <= 5.0
     with node_pools.node_of(queue).writing() as session:
         group_id = snapshot.find_group("mails").id
         run_sql.end_leases(session, group_id=group_id, queue=queue, first=dead.run.first)

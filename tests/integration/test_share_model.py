@@ -26,7 +26,7 @@ from hypothesis.stateful import (
 from messagestore.pool import node_pools
 from messagestore.shares import known_queues, taking
 from messagestore.shares.delivering import Leased
-from messagestore.shares.finishing import Done
+from messagestore.shares.finishing import GrantReport
 from messagestore.tables.shares import position_sql, run_sql
 from metadata.cache import snapshot
 from metadata.db.consumer_ids import ConsumerId
@@ -211,7 +211,9 @@ class ShareModel(RuleBasedStateMachine):
                 break
             self.seen |= set(offsets(leased))
             for run in leased:
-                end_whole = Done(run.queue, run.run.first, run.run.grant.text, whole=True)
+                end_whole = GrantReport(
+                    run.queue, run.run.first, run.run.grant.text, whole=True
+                )
                 assert [one.state for one in record(last.id, end_whole)] == ["ok"]
         self.nothing_is_finished_unseen()
         assert (self._position(), runs(self.queue)) == (self.sent, [])
@@ -258,7 +260,7 @@ class ShareModel(RuleBasedStateMachine):
             self.begun.update(offsets([run]) if report.kind == "begin" else first)
         says[report.kind]["delivery"] = delivery
         (recorded,) = record(
-            asker.id, Done(run.queue, run.run.first, grant, **says[report.kind])
+            asker.id, GrantReport(run.queue, run.run.first, grant, **says[report.kind])
         )
         assert recorded.state in ("ok", "lost", "gone")
         is_over = report.kind == "whole" or recorded.state != "ok"

@@ -12,8 +12,8 @@ from messagestore.pool import node_pools
 from messagestore.produce.publish import publish
 from messagestore.shares import finishing, known_queues, leasing, upkeep
 from messagestore.shares.delivering import Leased
-from messagestore.shares.finishing import Done, Recorded
-from messagestore.shares.leasing import Shared, Wanted
+from messagestore.shares.finishing import GrantReport, ReportOutcome
+from messagestore.shares.leasing import LeaseResult, MessageRequest
 from messagestore.tables import reader_sql
 from messagestore.tables.shares import run_sql
 from messagestore.tables.shares.run_sql import Run
@@ -54,10 +54,10 @@ def send(*bodies: str, **more: Any) -> None:
     publish(topic="orders", messages=messages, batch_id=None, actor=ME)
 
 
-def asked(who: ConsumerId, **wanted: Any) -> Shared:
+def asked(who: ConsumerId, **wanted: Any) -> LeaseResult:
     """Ask for runs as a member, and return the whole answer."""
     arguments = {"topics": (), "max_messages": 100, "max_bytes": 1 << 20, **wanted}
-    return leasing.lease(consumer=who, wanted=Wanted(**arguments))
+    return leasing.lease(consumer=who, request=MessageRequest(**arguments))
 
 
 def lease(who: ConsumerId, **wanted: Any) -> list[Leased]:
@@ -72,14 +72,14 @@ def offsets(runs: list[Leased]) -> list[int]:
 
 def report(who: ConsumerId, leased: Leased, **said: Any) -> str:
     """Report on a run and return the resulting state."""
-    done = Done(leased.queue, leased.run.first, leased.run.grant.text, **said)
+    done = GrantReport(leased.queue, leased.run.first, leased.run.grant.text, **said)
     (recorded,) = record(who, done)
     return recorded.state
 
 
-def record(who: ConsumerId, *reports: Done) -> list[Recorded]:
+def record(who: ConsumerId, *reports: GrantReport) -> list[ReportOutcome]:
     """Report on several runs and return the results."""
-    return finishing.record(consumer=who, group=leasing.group_of(who), reports=reports)
+    return finishing.record(consumer=who, group=leasing.find_group(who), reports=reports)
 
 
 def end_leases(leased: Leased) -> None:

@@ -122,7 +122,7 @@ def group(request: HttpRequest, name: str) -> HttpResponse:
     # Users without this right see no links to changes.
     manages = may(request, "manage", name, what="group")
     reasons = lag_causes.explain_lag(
-        view=view, offsets=offsets, found=group_progress, actor=actor(request)
+        view=view, offsets=offsets, progress=group_progress, actor=actor(request)
     )
     pause_or_resume = (
         Link(_("Resume"), page_url("group-start", view.name))

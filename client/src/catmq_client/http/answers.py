@@ -39,7 +39,6 @@ class Headers(dict[str, str]):
     """Header fields by their names in lower case."""
 
     def get(self, name: str, default: Any = None) -> Any:
-        """Return the value of a field, whatever the case of its name."""
         return super().get(name.lower(), default)
 
 

@@ -23,7 +23,7 @@ import re
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
@@ -115,7 +115,11 @@ class Brokers:
         listed_by_identity = {_identity(url): url for url in self._listed_urls}
         seeds = [urlsplit(seed) for seed in self._seeds]
         in_service: dict[str, bool] = {}
-        for url, serves in _parse_rows(rows):
+        for row in rows:
+            url = row.get("url") if isinstance(row, Mapping) else None
+            if not isinstance(url, str) or not _is_broker_url(url):
+                continue
+            url = url.rstrip("/")
             identity, parts = _identity(url), urlsplit(url)
             # The API key is sent to no other URL: https is never replaced by http, and a
             # loopback address means the machine of the broker that named it, not this one,
@@ -127,6 +131,11 @@ class Brokers:
             if identity not in seeds_by_identity and not is_acceptable:
                 continue
             listed_by_identity.setdefault(identity, url)
+            serves = (
+                row.get("state") != "out"
+                and bool(row.get("alive", True))
+                and row.get("stopped_at_ms") is None
+            )
             # A broker that was restarted under another name is listed twice; it is in
             # service if one of the rows says so.
             in_service[identity] = in_service.get(identity, False) or serves
@@ -240,19 +249,6 @@ class Discovery:
                     return None
             url = self._brokers.next_broker(tried)
         return None
-
-
-def _parse_rows(rows: Sequence[Any]) -> Iterator[tuple[str, bool]]:
-    """Yield the URL of each row that has one, and whether the broker is in service."""
-    for row in rows:
-        url = row.get("url") if isinstance(row, Mapping) else None
-        if isinstance(url, str) and _is_broker_url(url):
-            out_of_service = (
-                row.get("state") == "out"
-                or not row.get("alive", True)
-                or row.get("stopped_at_ms") is not None
-            )
-            yield url.rstrip("/"), not out_of_service
 
 
 def _is_broker_url(url: str) -> bool:

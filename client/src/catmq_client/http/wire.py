@@ -70,7 +70,6 @@ class MsgpackCodec:
 
 
 def best_codec() -> Codec:
-    """Return the MessagePack codec if msgspec is installed, else JSON."""
     return JsonCodec() if msgspec is None else MsgpackCodec()
 
 

@@ -96,12 +96,11 @@ class LongPoll(Component):
             self._ticket += 1
             self._abandoned += 1
             self._in_pull = False
-            ticket = self._ticket
             # Python cannot cancel a request that waits in another thread, so that thread is
             # left to end by itself.
             threading.Thread(
                 target=self._pull_until_superseded,
-                args=(ticket,),
+                args=(self._ticket,),
                 name="catmq-fetcher",
                 daemon=True,
             ).start()

@@ -203,9 +203,8 @@ class Dispatcher:
         void.
         """
         with self._lock:
-            if self._resting:
-                resting, self._resting = self._resting, []
-                self._requeue(resting)
+            resting, self._resting = self._resting, []
+            self._requeue(resting)
             void_slots = [
                 slot for _, _, slot in self._delayed if self.is_void(slot.tasks[0])
             ]
@@ -369,16 +368,20 @@ class Dispatcher:
         """
         with self._lock:
             now = time.monotonic()
-            times = [now + IDLE_S, *(due_at for due_at, _, _ in self._delayed[:1])]
-            times += [job.deadline for job in self._jobs_with_deadline if job.deadline]
-            # A breaker whose pause is over waits for the outcome of its probe, not for the
-            # timer.
-            times += [
-                breaker.open_until
-                for breaker in self._breakers.values()
-                if breaker.open_until is not None and breaker.open_until > now
-            ]
-            self._timer_wakes_at = min(times)
+            self._timer_wakes_at = min(
+                [
+                    now + IDLE_S,
+                    *(due_at for due_at, _, _ in self._delayed[:1]),
+                    *(job.deadline for job in self._jobs_with_deadline if job.deadline),
+                    # A breaker whose pause is over waits for the outcome of its probe, not
+                    # for the timer.
+                    *(
+                        breaker.open_until
+                        for breaker in self._breakers.values()
+                        if breaker.open_until is not None and breaker.open_until > now
+                    ),
+                ]
+            )
             self._timer.wait(max(0.0, self._timer_wakes_at - now))
             now = time.monotonic()
             while self._delayed and self._delayed[0][0] <= now:

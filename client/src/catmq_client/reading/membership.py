@@ -230,16 +230,15 @@ class Membership(Component):
                         {"name": self._group, **self._group_settings}, "groups"
                     )
                     self._subscribe(topic)
-        body: dict[str, Any] = {
+        instance_id = state.options.instance_id
+        body = {
             "name": self._name,
             "incarnation": self._incarnation,
             "sdk": self._sdk,
+            **({"topics": self._topics} if self._topics else {}),
+            **({"instance_id": instance_id} if instance_id else {}),
+            **self._group_settings,
         }
-        if self._topics:
-            body["topics"] = self._topics
-        if state.options.instance_id:
-            body["instance_id"] = state.options.instance_id
-        body |= self._group_settings
         answer = self._post("groups", self._group, "consumers", body=body)
         with state.changed:
             state.session_timeout_s = answer["session_timeout_ms"] / 1000

@@ -50,9 +50,8 @@ class Changed(threading.Condition):
 
     def notify_all(self) -> None:
         super().notify_all()
-        self.messages.notify_all()
-        self.room.notify_all()
-        self.reports.notify_all()
+        for condition in (self.messages, self.room, self.reports):
+            condition.notify_all()
 
 
 class GroupState:

@@ -399,8 +399,19 @@ class FakeBroker:
             wait_s = 0.0 if self.interrupted() else give_up_at - time.monotonic()
             if has_news or wait_s <= 0:
                 return answer
+            # No event marks the end of a subscription's delay, so the pull checks for it.
+            next_due_s = DELAY_STEP_S
+            if not any(settings.get("delay_s") for settings in group.delivery.values()):
+                runs = group.runs if isinstance(group, FakeShareGroup) else ()
+                next_due_s = self.clock.seconds_to(
+                    [
+                        *(failed.due_at_ms for failed in self.failures.waiting),
+                        *(delayed.due_at_ms for delayed in self.topics.delayed),
+                        *(run.lease_until_ms for run in runs),
+                    ]
+                )
             # Never 0, so that a due time in the past does not make the loop spin.
-            self._changed.wait(min(wait_s, max(0.001, self._next_due_s(group))))
+            self._changed.wait(min(wait_s, max(0.001, next_due_s)))
 
     def _owning_group(self, consumer: str) -> FakeGroup:
         """Return the group of a consumer, or raise Conflict if its members own no queues."""
@@ -452,20 +463,6 @@ class FakeBroker:
     def interrupted(self) -> bool:
         """Return True if waiting pulls are to be answered; a hook for tests of the client."""
         return False
-
-    def _next_due_s(self, group: FakeGroup) -> float:
-        """Return the seconds until a waiting pull may have messages."""
-        if any(settings.get("delay_s") for settings in group.delivery.values()):
-            # no event marks the end of a delay, so the pull checks for it
-            return DELAY_STEP_S
-        runs = group.runs if isinstance(group, FakeShareGroup) else ()
-        return self.clock.seconds_to(
-            [
-                *(failed.due_at_ms for failed in self.failures.waiting),
-                *(delayed.due_at_ms for delayed in self.topics.delayed),
-                *(run.lease_until_ms for run in runs),
-            ]
-        )
 
 
 # Handlers of requests, called with the variables of the path and the body. None is an empty

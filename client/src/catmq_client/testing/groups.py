@@ -8,7 +8,7 @@ import itertools
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, cast
 
 from catmq_client.errors import Conflict, Gone
 from catmq_client.reading.subscription_settings import Settings
@@ -195,8 +195,7 @@ class FakeGroup:
             for topic in {position.queue.subscribed_topic for position in positions}
         }
         # Through JSON, as over HTTP: tuples become lists.
-        subscriptions: dict[str, dict[str, Any]] = json.loads(json.dumps(settings))
-        return subscriptions
+        return cast(dict[str, dict[str, Any]], json.loads(json.dumps(settings)))
 
     def filter_of(self, queue: FakeQueue) -> Settings:
         """Return the settings with the filter and the delay that apply to a queue."""

@@ -7,8 +7,6 @@ from django.core.checks import register
 
 
 class OutboxConfig(AppConfig):
-    """Outbox and inbox. The names of the tables begin with `catmq_outbox_`."""
-
     name = "catmq_client.contrib.django_outbox"
     label = "catmq_outbox"
     verbose_name = "CatMQ outbox"

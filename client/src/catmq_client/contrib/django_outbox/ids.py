@@ -16,8 +16,7 @@ def new_id(topic: str, key: str | None, body: bytes) -> str:
     """Return a UUIDv7 whose last 32 bits are a checksum of its other bits and of the
     message.
     """
-    value = uuid.UUID(uuid7()).int
-    return str(uuid.UUID(int=_with_checksum(value, topic, key, body)))
+    return str(uuid.UUID(int=_with_checksum(uuid.UUID(uuid7()).int, topic, key, body)))
 
 
 def is_id_of(text: str, topic: str, key: str | None, body: bytes) -> bool:

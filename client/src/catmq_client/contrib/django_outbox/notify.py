@@ -60,7 +60,7 @@ def _callback_for(alias: str) -> Callable[[], None]:
 
 
 def notify(alias: str) -> None:
-    """Notify the active relay, if there is one, that there may be messages."""
+
     now = time.monotonic()
     read_at, address = _addresses.get(alias, (float("-inf"), ""))
     if now - read_at >= ADDRESS_MAX_AGE_S:

@@ -111,7 +111,6 @@ class _Attempt:
 
 
 def new_relay_name() -> str:
-    """Return host-pid-random, unique to this relay."""
     return f"{socket.gethostname()[:60]}-{os.getpid()}-{secrets.token_hex(2)}"
 
 

@@ -45,7 +45,6 @@ def _convert(value: Any) -> Any:
 
 
 def check_topic(topic: str) -> str:
-    """Return the topic's name. Raises OptionError if no topic can have this name."""
     if not isinstance(topic, str) or not NAME.fullmatch(topic):
         raise OptionError(f"topic: {topic!r} is not a valid name: {NAME_RULE}")
     return topic

@@ -6,8 +6,6 @@ from django.apps import AppConfig
 
 
 class TasksConfig(AppConfig):
-    """Tasks. The names of the tables begin with `catmq_task`."""
-
     name = "catmq_client.contrib.django_tasks"
     label = "catmq_tasks"
     verbose_name = "CatMQ tasks"

@@ -46,7 +46,6 @@ class CatmqBackend(BaseTaskBackend):
         return conf.read(self.alias, [*self.queues], self.options)
 
     def validate_task(self, task: AnyTask) -> None:
-        """Raise InvalidTask if a field of the task is invalid."""
         super().validate_task(task)
         check_fields(task)
 
@@ -78,8 +77,7 @@ class CatmqBackend(BaseTaskBackend):
         from catmq_client.contrib.django_tasks.models import TaskRecord
 
         if not self.supports_get_result:
-            result: AnyResult = super().get_result(result_id)
-            return result
+            return super().get_result(result_id)
         # The database that is written to: a replica may not have the row yet.
         records = TaskRecord.objects.using(database_alias(self.settings))
         try:

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields, replace
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from asgiref.sync import sync_to_async
 from django.apps import apps
@@ -59,8 +59,7 @@ class CatmqTask(AnyTask):
         batches.
         """
         backend: Any = self.get_backend()
-        results: list[AnyResult] = backend.enqueue_many(self, calls)
-        return results
+        return cast(list[AnyResult], backend.enqueue_many(self, calls))
 
     async def aenqueue_many(self, calls: Iterable[Any]) -> list[AnyResult]:
         return await sync_to_async(self.enqueue_many, thread_sensitive=True)(calls)
@@ -127,8 +126,7 @@ def find_task(path: str) -> AnyTask:
     # lazy object.
     for value in (names[name], *names.values()):
         if issubclass(type(value), Task) and value.module_path == path:
-            task: AnyTask = value
-            return task
+            return cast(AnyTask, value)
     raise TaskMissing(f"{path} is no task: decorate it with @task")
 
 

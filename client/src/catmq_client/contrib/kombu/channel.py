@@ -6,7 +6,7 @@ import logging
 import re
 from collections.abc import Callable, Iterator, Mapping
 from queue import Empty
-from typing import Any
+from typing import Any, cast
 
 from amqp.exceptions import RecoverableConnectionError
 from amqp.protocol import queue_declare_ok_t
@@ -77,8 +77,7 @@ class Channel(virtual.Channel):
 
     @property
     def cluster(self) -> Cluster:
-        cluster: Cluster = self._open_connection.cluster
-        return cluster
+        return cast(Cluster, self._open_connection.cluster)
 
     @property
     def _open_connection(self) -> Any:
@@ -133,8 +132,7 @@ class Channel(virtual.Channel):
 
     def prepare_queue_arguments(self, arguments: Any, **kwargs: Any) -> dict[str, Any]:
         # The method of the base class drops expires and max_priority.
-        queue_arguments: dict[str, Any] = to_rabbitmq_queue_arguments(arguments, **kwargs)
-        return queue_arguments
+        return cast(dict[str, Any], to_rabbitmq_queue_arguments(arguments, **kwargs))
 
     def queue_declare(
         self,
@@ -259,10 +257,9 @@ class Channel(virtual.Channel):
     def encode_body(self, body: Any, encoding: str | None = None) -> tuple[Any, str | None]:
         # Text stays text, so that people can read and search it. Other bytes become Base64.
         is_text = isinstance(body, str) and encoding in (None, "utf-8")
-        encoded: tuple[Any, str | None] = (
-            (body, None) if is_text else super().encode_body(body, encoding or "base64")
-        )
-        return encoded
+        if is_text:
+            return body, None
+        return cast(tuple[Any, str | None], super().encode_body(body, encoding or "base64"))
 
     def _put(self, queue: str, message: messages.Payload, **_: Any) -> None:
         self.cluster.put(queue, message)
@@ -319,8 +316,7 @@ class Channel(virtual.Channel):
         """Return how many messages may be delivered now; None if there is no limit."""
         if not self.qos.can_consume():
             return 0
-        estimate: int | None = self.qos.can_consume_max_estimate()
-        return estimate
+        return cast(int | None, self.qos.can_consume_max_estimate())
 
     def consumed_queues(self) -> list[str]:
         return list(self._active_queues)

@@ -31,11 +31,10 @@ def broker_addresses(client: Any, scheme: str) -> list[Address]:
         is_secure = scheme == "catmqs" or bool(client.ssl)
         name = f"[{host}]" if ":" in host else host
         url = f"{'https' if is_secure else 'http'}://{name}:{client.port or PORT}"
-        path = (client.virtual_host or "").strip("/")
         current = Address(
             url,
             client.password or None,
-            path or parse_address(f"{scheme}://x").vhost,
+            (client.virtual_host or "").strip("/") or parse_address(f"{scheme}://x").vhost,
         )
     alternates = [
         parse_address(url) for url in client.alt or () if url.partition("://")[0] in SCHEMES

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, cast
 
 from kombu.utils import json
 
@@ -103,8 +103,7 @@ def encode(payload: Payload) -> bytes:
 
 
 def _to_json(message: Payload, *, ensure_ascii: bool) -> str:
-    text: str = json.dumps(message, separators=(",", ":"), ensure_ascii=ensure_ascii)
-    return text
+    return cast(str, json.dumps(message, separators=(",", ":"), ensure_ascii=ensure_ascii))
 
 
 def decode(body: bytes) -> Payload:

@@ -25,8 +25,6 @@ def escape_name(name: str) -> str:
 
 
 class TopicNames:
-    """The topic names of a vhost."""
-
     def __init__(self, vhost: str) -> None:
         self.vhost = escape_name(vhost)
         if not self.vhost or not self.vhost[0].isalnum() or not self.vhost.isascii():

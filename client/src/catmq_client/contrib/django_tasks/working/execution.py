@@ -211,7 +211,31 @@ class Execution:
                 error = ResultRefused(
                     f"the result of task {attempt.claim.job.path} cannot be kept: {refused}"
                 )
-        return self._fail(attempt, error)
+        claim, failure = attempt.claim, error
+        pause_s = self._pause_s(attempt, failure)
+        if pause_s is None:
+            has_claim = self._persist(lambda: self._records.fail(claim, failure))
+            if has_claim:
+                return self._after_failure(claim, attempt.task, attempt.delivery, failure)
+        else:
+            log.warning(
+                "task %s %s: attempt %d failed; the next one in %.1f s",
+                claim.job.id,
+                claim.job.path,
+                len(claim.record.worker_ids),
+                pause_s,
+                exc_info=failure,
+            )
+            delay_s = pause_s
+            has_claim = self._persist(
+                lambda: self._records.retry(claim, failure, delay_s=delay_s)
+            )
+            if has_claim:
+                self._on_end(claim.record)
+        if has_claim is None:
+            return False
+        attempt.delivery.accept()
+        return True
 
     def write_results(
         self, returned: Sequence[tuple[Attempt, Any]]
@@ -385,33 +409,6 @@ class Execution:
                 attempt.claim.job.id,
             )
         attempt.delivery.accept()
-
-    def _fail(self, attempt: Attempt, error: BaseException) -> bool:
-        claim, job = attempt.claim, attempt.claim.job
-        pause_s = self._pause_s(attempt, error)
-        if pause_s is None:
-            has_claim = self._persist(lambda: self._records.fail(claim, error))
-            if has_claim:
-                return self._after_failure(claim, attempt.task, attempt.delivery, error)
-        else:
-            log.warning(
-                "task %s %s: attempt %d failed; the next one in %.1f s",
-                job.id,
-                job.path,
-                len(claim.record.worker_ids),
-                pause_s,
-                exc_info=error,
-            )
-            delay_s = pause_s
-            has_claim = self._persist(
-                lambda: self._records.retry(claim, error, delay_s=delay_s)
-            )
-            if has_claim:
-                self._on_end(claim.record)
-        if has_claim is None:
-            return False
-        attempt.delivery.accept()
-        return True
 
     def _after_failure(
         self, claim: Claim, task: AnyTask | None, delivery: Delivery, error: BaseException

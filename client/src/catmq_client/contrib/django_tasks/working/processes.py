@@ -86,6 +86,7 @@ class Supervisor:
         self._signals += 1
 
     def _run_child(self, number: int) -> None:
+        """Run `work` in the child and end the process."""
         code = 1
         try:
             for signal_number in (signal.SIGTERM, signal.SIGINT):

@@ -41,7 +41,6 @@ class WrongSchedule(CatmqError, code="wrong_schedule"):
 
 
 def find_problems(schedules: Mapping[str, Any]) -> Iterator[str]:
-    """Yield a sentence for each invalid schedule."""
     for name, schedule in schedules.items():
         try:
             _check(name, schedule)
@@ -132,39 +131,35 @@ class Schedules:
             row.refresh_from_db()
         due_at = _from_column(row.due_at)
         if due_at <= now:
+            # The id is made from the schedule and its time: a time is enqueued at most once.
+            task_id = uuid.uuid5(NAMESPACE, f"{key} {due_at.isoformat()}").hex
+            records = TaskRecord.objects.using(alias).filter(pk=task_id)
             with transaction.atomic(using=alias):
                 # Only one worker's UPDATE finds the old time.
-                if rows.filter(pk=key, rule=rule, due_at=row.due_at).update(
+                is_first = rows.filter(pk=key, rule=rule, due_at=row.due_at).update(
                     due_at=_to_column(next_due_at)
-                ):
-                    self._enqueue(key, schedule, due_at)
+                )
+                if is_first and not records.exists():
+                    task = find_task(schedule["task"]).using(
+                        backend=self._settings.alias,
+                        queue_name=schedule.get("queue"),
+                        priority=schedule.get("priority"),
+                    )
+                    enqueueing.enqueue(
+                        task,
+                        schedule.get("args", ()),
+                        schedule.get("kwargs", {}),
+                        self._settings,
+                        task_id=task_id,
+                    )
+                    log.info(
+                        "schedule %s: task %s enqueued, %.1f s after its time",
+                        key,
+                        task_id,
+                        (datetime.now(UTC) - due_at).total_seconds(),
+                    )
             due_at = next_due_at
         return (due_at - datetime.now(UTC)).total_seconds()
-
-    def _enqueue(self, key: str, schedule: Mapping[str, Any], due_at: datetime) -> None:
-        # The id is made from the schedule and its time: a time is enqueued at most once.
-        task_id = uuid.uuid5(NAMESPACE, f"{key} {due_at.isoformat()}").hex
-        records = TaskRecord.objects.using(database_alias(self._settings))
-        if records.filter(pk=task_id).exists():
-            return
-        task = find_task(schedule["task"]).using(
-            backend=self._settings.alias,
-            queue_name=schedule.get("queue"),
-            priority=schedule.get("priority"),
-        )
-        enqueueing.enqueue(
-            task,
-            schedule.get("args", ()),
-            schedule.get("kwargs", {}),
-            self._settings,
-            task_id=task_id,
-        )
-        log.info(
-            "schedule %s: task %s enqueued, %.1f s after its time",
-            key,
-            task_id,
-            (datetime.now(UTC) - due_at).total_seconds(),
-        )
 
 
 def _to_column(time: datetime) -> datetime:

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, cast
 
 from django.db import transaction
 from django.db.models import Count, Min, Q, QuerySet
@@ -38,8 +38,7 @@ def find_settings(alias: str) -> TaskSettings:
     backend: Any = task_backends[alias]
     if not isinstance(getattr(backend, "settings", None), TaskSettings):
         raise ValueError(f"backend {alias!r} of TASKS is no CatmqBackend")
-    settings: TaskSettings = backend.settings
-    return settings
+    return cast(TaskSettings, backend.settings)
 
 
 def retry(settings: TaskSettings, ids: Iterable[str]) -> int:

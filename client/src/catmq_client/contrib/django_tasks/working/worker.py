@@ -56,8 +56,6 @@ class WorkerFailed(CatmqError, code="worker_failed"):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerOptions:
-    """Options of catmq_worker."""
-
     threads: int = 8
     # Names of queues. None: all queues of the backend.
     queues: tuple[str, ...] | None = None

@@ -102,8 +102,9 @@ class Command(BaseCommand):
             if not messages:
                 self.stdout.write("none")
         elif options["retry"] is not None:
-            ended = claims.retry(options["retry"] or None, using=alias)
-            self.stdout.write(f"{ended} messages go again")
+            self.stdout.write(
+                f"{claims.retry(options['retry'] or None, using=alias)} messages go again"
+            )
         elif options["discard"] is not None:
             self.stdout.write(
                 f"{claims.discard(options['discard'], using=alias)} messages deleted"
