@@ -16,7 +16,6 @@ from metadata.cache.snapshot_types import NodeInfo
 from metadata.db import access
 from metadata.errors import NodeUnavailable
 from metadata.nodes import failovers, id_rows
-from metadata.nodes.id_rows import Counters
 
 MARGIN = 1_000  # ids that may have been assigned after the mark
 # States of a node, from good to bad. Those from BAD on need an operator; `unreachable` may
@@ -146,16 +145,35 @@ def check(mark: Mark, *, actor: Actor) -> RestoreCheck:
     node_checks: list[NodeCheck] = []
     highest: list[HighestIds] = []
     for name, info in sorted(infos.items()):
-        node_check, ids = _check_node(info, mark.node(name))
+        node_check, highest_ids = _check_node(info, mark.node(name))
         node_checks.append(node_check)
-        highest += [ids] if ids is not None else []
+        highest += [highest_ids] if highest_ids is not None else []
     reason = "metadata does not know it: it was registered after the backup of metadata"
     node_checks += [
         NodeCheck(node.name, "unknown", reason)
         for node in mark.nodes
         if node.name not in infos
     ]
-    return RestoreCheck(_compare_metadata(mark, now, highest), tuple(node_checks))
+    state = "ahead" if now.changes > mark.metadata.changes else "equal"
+    # Another incarnation is another installation: its counters mean nothing here.
+    if now.incarnation != mark.metadata.incarnation:
+        state = "other"
+    elif now.changes < mark.metadata.changes:
+        state = "behind"
+    used_ids = {
+        kind: max(
+            mark.metadata.ids.get(kind, 0), *(getattr(ids, kind) for ids in highest), 0
+        )
+        for kind in now.ids
+    }
+    is_endangered = any(used_ids[kind] > now.ids[kind] for kind in now.ids)
+    # Higher than anything that metadata, mark or nodes know, and a margin for ids after the
+    # mark.
+    raised_ids = {kind: max(used_ids[kind], now.ids[kind]) + MARGIN for kind in now.ids}
+    metadata_check = MetadataCheck(
+        state, now.changes, mark.metadata.changes, raised_ids if is_endangered else {}
+    )
+    return RestoreCheck(metadata_check, tuple(node_checks))
 
 
 def raise_ids(checked: RestoreCheck, *, actor: Actor) -> None:
@@ -306,30 +324,3 @@ def _compare_groups(
             )
         )
     return checks
-
-
-def _compare_metadata(
-    mark: Mark, counters: Counters, highest_ids: Sequence[HighestIds]
-) -> MetadataCheck:
-    state = "ahead" if counters.changes > mark.metadata.changes else "equal"
-    # Another incarnation is another installation: its counters mean nothing here.
-    if counters.incarnation != mark.metadata.incarnation:
-        state = "other"
-    elif counters.changes < mark.metadata.changes:
-        state = "behind"
-    held_ids = {
-        kind: max((getattr(node_ids, kind) for node_ids in highest_ids), default=0)
-        for kind in counters.ids
-    }
-    used_ids = {
-        kind: max(held_ids[kind], mark.metadata.ids.get(kind, 0)) for kind in counters.ids
-    }
-    is_endangered = any(used_ids[kind] > counters.ids[kind] for kind in counters.ids)
-    # Higher than anything that metadata, mark or nodes know, and a margin for ids after the
-    # mark.
-    raised_ids = {
-        kind: max(used_ids[kind], counters.ids[kind]) + MARGIN for kind in counters.ids
-    }
-    return MetadataCheck(
-        state, counters.changes, mark.metadata.changes, raised_ids if is_endangered else {}
-    )

@@ -122,14 +122,9 @@ def unread(*, topic: TopicView, queues: Sequence[QueueView]) -> tuple[Unread, ..
             _slowest(counts_by_reader.get((subscription.group, queue.queue)))
             for queue in queues
         ]
-        known_counts = [count for count in counts if count is not None]
         # A sum without the unreachable nodes would be too low, so it is unknown.
-        unread_by_group.append(
-            Unread(
-                subscription.group,
-                sum(known_counts) if len(known_counts) == len(counts) else None,
-            )
-        )
+        total = None if None in counts else sum(count or 0 for count in counts)
+        unread_by_group.append(Unread(subscription.group, total))
     return tuple(unread_by_group)
 
 

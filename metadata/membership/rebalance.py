@@ -53,7 +53,7 @@ from metadata.rules.membership.assignment import assign
 from metadata.rules.membership.eligibility import Candidate, eligible_members
 
 log = logging.getLogger(__name__)
-Background = Callable[[int], None]  # group id
+Background = Callable[[int], object]  # group id
 
 LIVE_QUEUES = ("read_write", "read_only")
 _SELECT_PENDING = (
@@ -112,7 +112,7 @@ def request(group_id: int, cause: str) -> None:
     """
     if mark_due(group_id, cause):
         log.info("group %d needs a rebalance: %s", group_id, cause)
-        transaction.on_commit(lambda: _call_background(group_id), robust=True)
+        transaction.on_commit(lambda: _background and _background(group_id), robust=True)
 
 
 def mark_due(group_id: int, cause: str) -> bool:
@@ -130,11 +130,6 @@ def mark_due(group_id: int, cause: str) -> bool:
         rebalance_wanted=F("rebalance_wanted") + 1, rebalance_cause=causes[:MAX_CAUSE]
     )
     return was_clear
-
-
-def _call_background(group_id: int) -> None:
-    if _background is not None:
-        _background(group_id)
 
 
 def pending_groups(limit: int = 100) -> list[int]:

@@ -280,8 +280,7 @@ def _judge_group(group: _GroupData, sent: _SentByMinute, now: datetime) -> Group
 
 
 def _sum_or_none(values: Collection[int | None]) -> int | None:
-    known_values = [value for value in values if value is not None]
-    return sum(known_values) if len(known_values) == len(values) else None
+    return None if None in values else sum(value or 0 for value in values)
 
 
 def _find_earlier_lag(
