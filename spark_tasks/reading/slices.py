@@ -1,4 +1,4 @@
-"""Read a range of offsets of one queue in chunks, and prove that no message is skipped.
+"""Read a range of offsets of a queue in chunks, and prove that no message is skipped.
 
 As for a pull, every chunk must be dense: each offset of it has a row or lies in a declared
 gap. Where the node filters the rows, an additional count without the filter proves it.
@@ -21,14 +21,14 @@ from spark_tasks.nodes.connection import ConnectionLost, Node, connect, read_gap
 from spark_tasks.nodes.plans import Address, PlannedQueue, Span
 from spark_tasks.reading.options import Options
 
-TRIES = 4  # for one chunk
-RETRY_PAUSE_S = 0.5  # before the second try, doubled for each later one
+TRIES = 4  # for a chunk
+RETRY_PAUSE_S = 0.5  # before the second try, doubled for each later try
 MIN_CHUNK_ROWS = 16  # so few rows are read without a limit of their size
 
 
 @dataclass(frozen=True)
 class Match:
-    """A filter: the key, or the tag, is one of the values."""
+    """A filter: the key, or the tag, is among the values."""
 
     column: str
     values: tuple[str, ...]
@@ -40,7 +40,7 @@ class Match:
 
 @dataclass(frozen=True)
 class Slice(InputPartition):
-    """A range of a queue that one task reads.
+    """A range of a queue that a single task reads.
 
     It is pickled to the executors. Nothing else of a read carries the account of a node.
     """
@@ -122,7 +122,7 @@ class SliceReader:
 
         After an error, batches yielded before must be discarded.
         """
-        # Rows with bodies may be large, so the first chunk has few; later ones double.
+        # Rows with bodies may be large, so the first chunk has few; later chunks double.
         chunk_rows = (
             self._max_rows if self._body_column is None else min(self._max_rows, 1_000)
         )
