@@ -104,6 +104,7 @@ class Poll(JavaEndpoint):
         if not members or len(members) + len(deleted) < len(versions):
             return _require_registration(call, java_id, members)
         for member in members:
+            # At every poll: a right may have been revoked since the client joined.
             check_right(call, member.consumer.group_id)
         # A client gets the news of a deleted group once, as their version is the time of the
         # deletion. Versions of a membership start at the time of its registration, so those of
@@ -245,10 +246,9 @@ def _full_assignment(
             for member in _find_members(java_id, versions)
             if member.group not in settings
         )
-    # The full refresh of a client that starts may have been answered by another broker, before
-    # its first poll here.
+    # A client that has not polled this process may be starting, so its next answers must
+    # come quickly.
     if not java_members.has_polled(java_id):
-        # A right may have been revoked since the client joined.
         for member in members:
             _starting[java_id, member.group] = START_ANSWERS
     return settings

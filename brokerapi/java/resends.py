@@ -71,6 +71,7 @@ def begin(key: bytes, has_hung_up: Callable[[], bool]) -> Attempt:
 def end(key: bytes, attempt: Attempt, *, failed: bool) -> None:
     """Record the outcome. An attempt whose client got an answer is forgotten."""
     with _guard:
+        # A client that hung up has no answer, so its attempt stays for a repeat.
         attempt.failed = failed or attempt.has_hung_up()
         if not attempt.failed and _attempts.get(key) is attempt:
             del _attempts[key]

@@ -133,9 +133,9 @@ class SliceReader:
                 end = min(position + chunk_rows, self._slice.end)
                 batches, complete = self._read_with_retries(position, end)
                 if not complete:
+                    # The result was too large, and the rest of it is still on the connection.
+                    # Ask for fewer rows on a new connection.
                     self._close()
-                    # The result was too large, which closes the connection. Ask for fewer
-                    # rows.
                     chunk_rows = max(MIN_CHUNK_ROWS, (end - position) // 4)
                     continue
                 yield from batches
@@ -160,6 +160,8 @@ class SliceReader:
                     raise NodeError(
                         f"node {self._slice.address.name} was lost: {fault}"
                     ) from None
+            # Random, so that tasks that lost the same node do not connect at the same
+            # moment.
             time.sleep(RETRY_PAUSE_S * 2**attempt * random.uniform(0.5, 1.0))
         raise AssertionError("the last try returns or raises")
 
@@ -185,6 +187,7 @@ class SliceReader:
             return batches, False
         # Offsets are the primary key: as many rows as offsets means that none is missing.
         count = sum(batch.num_rows for batch in batches)
+        # The filtered rows prove nothing about the others, so all rows are counted.
         if self._matches:
             count = int(node.read_row(f"SELECT COUNT(*) FROM {table} WHERE {where}")[0])  # noqa: S608
         if count != end - first:

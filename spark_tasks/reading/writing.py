@@ -66,6 +66,7 @@ def batch_id(run: str, epoch: int, request: tuple[int, int, int]) -> str:
     value = ((time_part + epoch) & ((1 << 48) - 1)) << 80 | int.from_bytes(
         random_part[:10], "big"
     )
+    # The bits of a UUID's version and variant.
     value = value & ~(0xF << 76) | 0x7 << 76
     value = value & ~(0x3 << 62) | 0x2 << 62
     return str(uuid.UUID(int=value))
@@ -192,6 +193,8 @@ class _Writer:
             task.getLocalProperty(key) if task is not None else None
             for key in _STREAM_PROPERTIES
         )
+        # After a restart a stream repeats a micro-batch: the same query and epoch give the
+        # same ids.
         run = (query, int(epoch or 0)) if query else (self.run, 0)
         sender = _Sender(self, run, task_id)
         for batch in iterator:

@@ -74,6 +74,7 @@ class Delivery:
             return self._end_interrupted(buffer, batch, error)
         except BaseException as error:
             ended = self._end_interrupted(buffer, batch, error)
+            # The caller gets no result from here, so it could not run the callbacks.
             if ended is not None:
                 self._accumulator.callbacks.run(ended)
             raise
@@ -256,6 +257,8 @@ class Delivery:
                 return True
             target = routes.another_queue(batch.moved_from | {batch.queue})
             if target is None:
+                # Every other queue has refused, so the next tries may choose any of them
+                # again.
                 batch.moved_from.clear()
                 return False
             batch.move_to(target)

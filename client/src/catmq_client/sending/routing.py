@@ -211,6 +211,7 @@ class Layouts:
             return routes
         layout = self._load(topic, within_s, on_failure=self._on_failure)
         with self._lock:
+            # Threads that looked the topic up at once must share its routes.
             return self._routes.setdefault(topic, Routes(layout))
 
     def cached(self, topic: str) -> Routes:

@@ -199,10 +199,10 @@ class Printer:
     def run(self, consumer: Consumer | ShareConsumer, stop: Stop) -> None:
         """Print until --limit, --idle-timeout or a signal, then commit.
 
-        Messages are polled singly: when the next message is requested, the consumer takes
-        the line of the previous message as flushed. If a line is not written, closing the
-        consumer commits the messages before it. Raises BrokenPipeError if the reader is
-        gone.
+        Messages are polled singly: when the next message is requested, the consumer counts
+        the previous message as handled, and its line is flushed by then. If a line is not
+        written, closing the consumer commits the messages before it. Raises BrokenPipeError
+        if the reader is gone.
         """
         try:
             limit = self._args.limit
