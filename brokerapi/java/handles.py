@@ -2,7 +2,7 @@
 
 These clients name no consumer when they pull, commit or report a failure. They only repeat
 the id of a queue that they were given. Since the id contains the member, a request of a
-former owner can be told from one of the owner.
+former owner can be distinguished from a request of the owner.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def remember(consumer: ConsumerId) -> None:
 def find_consumer(member_id: int) -> ConsumerId | None:
     """Return the consumer id of a Java client's membership, None if it has ended.
 
-    Consumer ids are cached: one that has ended owns nothing on the nodes. Raises
+    Consumer ids are cached: a membership that has ended owns nothing on the nodes. Raises
     MetadataUnavailable.
     """
     if member_id not in _consumers and member_id > 0:

@@ -140,6 +140,9 @@ class _Holder:
             with self.turn:
                 self.turn.wait_for(lambda: self.begun > begun_before, pause_s)
             if self.ended > begun_before:
+                # A load that failed has not shown that the name is unknown.
+                if self.failed:
+                    raise MetadataUnavailable.no_answer()
                 return
         self.renew()
 
