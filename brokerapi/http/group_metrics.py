@@ -60,8 +60,8 @@ _TOTALS = msgspec.json.Decoder(Totals)
 
 
 class Board:
-    """The figures of a broker, written and read by its processes. Only they use
-    `directory`. It is None if the broker is a single process.
+    """The figures of a broker, written and read by its processes. `directory` holds their
+    files; it is None if the broker is a single process.
     """
 
     def __init__(self, directory: Path | None) -> None:

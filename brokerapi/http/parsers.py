@@ -163,7 +163,7 @@ def _read(stream: _Stream, size: int) -> bytes:
     except TimeoutError as error:
         detail = f"The body did not arrive in time: {error}. Nothing was done."
         raise Unavailable(detail, code=Code.REQUEST_TIMEOUT) from error
-    # every HTTP server has its own for broken chunks and lost clients
+    # Every HTTP server raises its own exceptions for broken chunks and lost clients.
     except Exception as error:
         raise Malformed(f"The body could not be read to its end: {error}.") from error
 

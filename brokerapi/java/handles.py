@@ -29,7 +29,8 @@ def encode(member_id: int, queue: int) -> int:
 
 
 def decode(queue_id: int) -> tuple[int, int]:
-    """Return (member, queue) of such an id; the member is 0 for an id as others get it.
+    """Return (member, queue) of such an id. For the queue id that other clients use, the
+    member is 0.
 
     >>> decode(7)
     (0, 7)

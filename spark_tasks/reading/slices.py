@@ -133,8 +133,8 @@ class SliceReader:
                 end = min(position + chunk_rows, self._slice.end)
                 batches, complete = self._read_with_retries(position, end)
                 if not complete:
-                    # The result was too large, and the rest of it is still on the connection.
-                    # Ask for fewer rows on a new connection.
+                    # The result was too large, and the rest of it is still on the
+                    # connection. Ask for fewer rows on another connection.
                     self._close()
                     chunk_rows = max(MIN_CHUNK_ROWS, (end - position) // 4)
                     continue
