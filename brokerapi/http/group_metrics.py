@@ -1,9 +1,9 @@
 """The metrics of groups and topics in `/metrics`, the same from whichever worker of the
 broker answers.
 
-One worker of a broker, the one that holds a lock, reads the figures every REFRESH_S and
-writes them to a file beside those of prometheus_client. A scrape reads that file and
-queries no database. Every worker counts what groups pulled and handled, and writes it to a
+The worker that holds the broker's lock reads the figures every REFRESH_S and writes them to
+a file next to those of prometheus_client. A scrape reads that file and queries no database.
+Every worker counts the messages that groups pulled and handled, and writes the totals to a
 file of its own. Without gunicorn the process keeps both in memory.
 
 The series of groups that are deleted or left out must end. Gauges of prometheus_client
@@ -60,8 +60,8 @@ _TOTALS = msgspec.json.Decoder(Totals)
 
 
 class Board:
-    """The figures of a broker, written and read by its processes. `directory` belongs to
-    them alone; None: one process.
+    """The figures of a broker, written and read by its processes. `directory` holds their
+    files; it is None if the broker is a single process.
     """
 
     def __init__(self, directory: Path | None) -> None:
@@ -80,8 +80,8 @@ class Board:
         return f"totals_{os.getpid()}_{time.monotonic_ns()}.json"
 
     def refresh(self) -> bool:
-        """Read the figures if this process is the one of its broker that does. Return True
-        if it is.
+        """Read the figures if this process is the leader of its broker. Return True if it
+        is.
 
         Raises MetadataUnavailable before there is a snapshot. Later the figures of metadata
         stay as they were while it is unavailable.
@@ -110,11 +110,12 @@ class Board:
             self._lock = None
 
     def publish(self, count: Callable[[], Totals]) -> None:
-        """Write what groups pulled and handled through this worker to its file, if `count`
-        returns news.
+        """Write the messages that groups pulled and handled through this worker to its
+        file, if `count` returns new totals.
 
-        The worker's loop and each scrape call this, in threads of their own. Under the
-        lock, they share the draft, and older totals never replace newer ones.
+        The worker's loop and each scrape call this, in threads of their own. The lock keeps
+        them from writing the same draft file at once, and older totals from replacing newer
+        totals.
         """
         with self._publishing:
             totals = dict(count())
@@ -138,8 +139,8 @@ class Board:
         return self._last_snapshot
 
     def totals(self) -> Totals:
-        """Return what groups pulled and handled through all workers of the broker,
-        including ended ones.
+        """Return the messages that groups pulled and handled through all workers of the
+        broker, including workers that have ended.
         """
         if self._directory is None:
             return self._totals
@@ -176,8 +177,8 @@ class Board:
 
 
 def _decode_file(decoder: msgspec.json.Decoder[T], path: Path) -> T | None:
-    """Return what a worker wrote to its file. None if the file is damaged or missing: the
-    others still count.
+    """Return the content of a worker's file. None if the file is damaged or missing: the
+    files of other workers still count.
     """
     try:
         return decoder.decode(path.read_bytes())
@@ -195,7 +196,7 @@ board = Board(_directory())
 
 
 def sample() -> None:
-    """Publish what this worker counted. A loop of every worker calls it."""
+    """Publish the counts of this worker. A loop of every worker calls it."""
     with suppress(MetadataUnavailable):
         metrics_history.evict_groups(snapshot.current().groups.keys())
     board.publish(metrics_history.group_totals)

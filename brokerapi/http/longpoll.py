@@ -1,17 +1,16 @@
 """A pull that may wait.
 
 It reads once. If there are no messages and nothing to report, the thread waits without a
-database connection until one of the queues has a message, the group's generation changes,
-the broker is drained or stops, or the time is over. Then it reads again, but only the
-queues with news and those that could not be read before, and answers. It reads more often
-only if it advances past messages that a filter leaves out; so no other wake-up can make it
-spin.
+database connection until a queue has a message, the group's generation changes, the broker
+is drained or stops, or the time is over. Then it reads again, but only the queues with news
+and those that could not be read before, and answers. It reads more often only if it
+advances past messages that a filter leaves out; so no other wake-up can make it spin.
 
 Waiting threads are limited (`max_waiters`) below the number of threads of the worker. Above
 the limit a pull is answered at once, empty, so that sends and commits always find a thread;
-`retry_after_ms` is the pause of the client. The same happens if one consumer waits
-in too many pulls at once, or if the pulls of one API key or one address have three quarters
-of the places.
+`retry_after_ms` is the pause of the client. The same happens if a consumer waits in too
+many pulls at once, or if the pulls of a single API key or address have three quarters of
+the places.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ TURNED_AWAY_MS = (1_000, 2_000)
 
 # A reader without a group waits for no change of a group.
 NO_GROUP = 0
-# A consumer needs one place, and a second one while it changes brokers.
+# A consumer needs a place, and a second place while it changes brokers.
 PLACES_OF_ONE = 8
 
 # A quarter of the places stays free for others, however many a key or an address takes.
@@ -77,12 +76,12 @@ class PlaceOwner(NamedTuple):
 
 
 def place_owner(key: Hashable, *, key_id: int | None, address: str) -> PlaceOwner:
-    """Return the owner for a wait. Requests without a key count for one shared owner."""
+    """Return the owner for a wait. Requests without a key share a single owner."""
     return PlaceOwner(key, (("key", key_id or 0), ("address", address)))
 
 
 class PullParameters(NamedTuple):
-    """Parameters of a pull. `generation` is the one that the member has applied."""
+    """Parameters of a pull. `generation` is the generation that the member has applied."""
 
     generation: int
     queues: Sequence[PullQueue]
@@ -92,8 +91,8 @@ class PullParameters(NamedTuple):
 
 
 class PullResult(NamedTuple):
-    """Answer to a pull. `generation` is the current one of the group. `retry_after_ms`: no
-    place to wait was free.
+    """Answer to a pull. `generation` is the group's current generation. `retry_after_ms` is
+    set if no place to wait was free.
     """
 
     generation: int
@@ -136,7 +135,7 @@ def pull_or_wait(
 
 
 def waiting_place(owner: PlaceOwner) -> AbstractContextManager[bool]:
-    """Hold one of the places where a thread may wait. Yields False if none was free."""
+    """Hold a place where a thread may wait. Yields False if none was free."""
     return _places.place(*owner)
 
 

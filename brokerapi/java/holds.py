@@ -25,8 +25,8 @@ SHORT_S = 1.0
 LOOK_S = 3.5  # between two checks whether the client has hung up or the wait is over
 EMPTY: Mapping[int, int] = {}
 
-# If pulls have all places, some of the other threads may wait shortly, half of them for one
-# address.
+# If pulls have all places, some of the other threads may wait shortly. A single address
+# gets at most half of them.
 _SHORT = max(2, (config.threads - config.max_waiters) // 4)
 _short = Places(most=_SHORT, most_of_one=2, most_shared=_SHORT // 2)
 # Strangers (Forbidden addresses) have a few places of their own, two per address, so that
@@ -73,13 +73,15 @@ def pause_stranger(address: str) -> None:
 
 
 def read_generations(groups: Iterable[int]) -> dict[int, int]:
-    """Return the generations of groups as this process knows them, 0 for unknown ones."""
+    """Return the generations of groups as this process knows them, 0 for unknown groups."""
     infos = snapshot.current().groups
     return {group: infos[group].generation if group in infos else 0 for group in groups}
 
 
 def has_changed(generations: Mapping[int, int]) -> bool:
-    """Return True if a group has a newer generation than the given one, or was deleted."""
+    """Return True if a group has a newer generation than the given generation, or was
+    deleted.
+    """
     infos = snapshot.current().groups
     # Newer, not other: the snapshot may be older than the given generations.
     return any(

@@ -3,7 +3,7 @@ them.
 
 The client calls again the moment it is answered, and starts to read after the fourth
 answer. So an answer without news is held back, but only shortly while the client starts. A
-call ends when the generation of one of its groups rises, which a commit with `flag` 1
+call ends when the generation of any of its groups rises, which a commit with `flag` 1
 causes (reading.py). In addition, the client asks for everything every two minutes, to
 compare it with its own state; neither call ends the other.
 """
@@ -104,6 +104,7 @@ class Poll(JavaEndpoint):
         if not members or len(members) + len(deleted) < len(versions):
             return _require_registration(call, java_id, members)
         for member in members:
+            # At every poll: a right may have been revoked since the client joined.
             check_right(call, member.consumer.group_id)
         # A client gets the news of a deleted group once, as their version is the time of the
         # deletion. Versions of a membership start at the time of its registration, so those of
@@ -174,8 +175,8 @@ class _RepeatedPoll(Unchanged):
 
 
 def _answer(groups: Mapping[str, Any], *, deleted: bool = False) -> dict[str, Any]:
-    """Return the fields of an answer. The two kinds of clients spell one of them
-    differently.
+    """Return the fields of an answer. Both spellings of a field are sent, because the two
+    kinds of clients differ in it.
     """
     return {
         "sleepTime": 0,
@@ -245,10 +246,9 @@ def _full_assignment(
             for member in _find_members(java_id, versions)
             if member.group not in settings
         )
-    # The full refresh of a client that starts may have been answered by another broker, before
-    # its first poll here.
+    # A client that has not polled this process may be starting, so its next answers must
+    # come quickly.
     if not java_members.has_polled(java_id):
-        # A right may have been revoked since the client joined.
         for member in members:
             _starting[java_id, member.group] = START_ANSWERS
     return settings
@@ -285,8 +285,8 @@ def _wait_for_news(
             known_generations = holds.read_generations(
                 member.consumer.group_id for member in members
             )
-            # Polls are aligned to ticks, so that one statement records those of many
-            # clients.
+            # Polls are aligned to ticks, so that a single statement records the polls of
+            # many clients.
             tick_s = min(
                 TICK_S, *(member.session_timeout_ms / 1000 / TICKS for member in members)
             )
@@ -329,8 +329,7 @@ def _find_quiet_client(java_id: int, versions: Mapping[str, int]) -> _QuietClien
     ):
         return None
     has_versions = versions == {member.group: member.version for member in client.members}
-    # Another broker, or an expiry, has changed a membership: what is cached is older than
-    # that.
+    # Another broker, or an expiry, has changed a membership since the client was cached.
     if java_beats.needs_full_check(member.consumer.member_id for member in client.members):
         java_members.forget_client(java_id)
         return None
@@ -411,7 +410,7 @@ def _hold_s(java_id: int, members: Iterable[JavaMember]) -> float:
 
 
 def _max_hold_s(members: Iterable[JavaMember]) -> float:
-    """Return the longest time to hold a poll: the next one must come within each session
+    """Return the longest time to hold a poll: the next poll must come within each session
     timeout.
     """
     return min(HOLD_S, *(member.session_timeout_ms / 2000 for member in members))

@@ -25,7 +25,7 @@ class Answer(Struct, kw_only=True):
     @classmethod
     def from_view(cls, view: object, **more: Any) -> Self:
         """Return the answer for a view of the layers below, with `more` values that it lacks."""
-        # What the view lacks keeps its default.
+        # Fields that the view lacks keep their defaults.
         names = [name for name in cls.__struct_fields__ if hasattr(view, name)]
         return cls(**{name: getattr(view, name) for name in names} | more)
 

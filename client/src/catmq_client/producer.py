@@ -35,12 +35,12 @@ from catmq_client.sending.routing import Layouts, Routes
 
 log = logging.getLogger("catmq.producer")
 
-# A sender thread without work ends after this time. The next send starts a new one.
+# A sender thread without work ends after this time. The next send starts another thread.
 SENDER_IDLE_S = 30.0
 
 
 class _ProcessState:
-    """The buffers, layouts and sender threads of a producer in one process.
+    """The buffers, layouts and sender threads of a producer in a single process.
 
     The *layout* of a topic is what brokers say about its queues. Its *routes* choose the
     queue of each message by it (sending/routing.py).
@@ -82,7 +82,7 @@ class _ProcessState:
         return routes
 
     def start_sender_if_needed(self) -> None:
-        """Start a sender if a batch waits, none is idle and max_in_flight allows one more."""
+        """Start a sender if a batch waits, none is idle, and max_in_flight allows it."""
         # Read without the lock: this runs for every send. The lock is taken only to start a
         # thread.
         if (
@@ -134,7 +134,7 @@ class _ProcessState:
                 self._run_callbacks_in_thread(taken_batch[1])
             raise
         finally:
-            # Other threads may have appended while this one held the buffer, or a failed
+            # Other threads may have appended while this thread held the buffer, or a failed
             # try waits for its next time.
             self.start_sender_if_needed()
 
@@ -148,7 +148,7 @@ class _ProcessState:
                     ended_batch
                 ):
                     # A callback may wait for another send. So this thread does not count as
-                    # a sender meanwhile, and a new one can start in its place.
+                    # a sender meanwhile, and another can start in its place.
                     with self._lock:
                         self._senders -= 1
                     try:
@@ -216,7 +216,7 @@ class Producer(AbstractContextManager["Producer"]):
             )
         self._transport = transport
         self._state: _ProcessState | None = None
-        # One lock for each process: a child may be forked while a thread of its parent holds
+        # A lock for each process: a child may be forked while a thread of its parent holds
         # the lock, which is then never released in the child.
         self._locks: dict[int, threading.Lock] = {}
         self._closed = False
@@ -243,10 +243,10 @@ class Producer(AbstractContextManager["Producer"]):
         """Send a message and return its receipt once it is stored durably.
 
         Pass `body`, which is bytes or text, or any JSON value as `json`. `key`, `tag`,
-        `headers` and `trace_id` are optional. Messages of one key keep their order. `queue`
-        chooses the queue; with queue_strict=False another queue is used if it is closed.
-        `delay_ms` or `deliver_at` (a datetime with a time zone) delays delivery by up to a
-        year; until then the message can be recalled. Raises OptionError, NotFound,
+        `headers` and `trace_id` are optional. Messages with the same key keep their order.
+        `queue` chooses the queue; with queue_strict=False another queue is used if it is
+        closed. `delay_ms` or `deliver_at` (a datetime with a time zone) delays delivery by
+        up to a year; until then the message can be recalled. Raises OptionError, NotFound,
         InvalidRequest and other errors of the broker, DeliveryTimeout (not stored) or
         SendOutcomeUnknown.
         """
@@ -440,7 +440,7 @@ _open_producers: weakref.WeakSet[Producer] = weakref.WeakSet()
 
 @atexit.register
 def _close_open_producers() -> None:
-    """Send at the end of the program what the application did not flush."""
+    """Send, at the end of the program, the messages that the application did not flush."""
     for producer in list(_open_producers):
         try:
             producer.close()
