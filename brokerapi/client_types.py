@@ -1,8 +1,9 @@
 """The client's types of answers, written from the OpenAPI schema.
 
 `manage.py settings_reference --write` puts them into catmq_client.admin.shapes. Each is a
-TypedDict with the fields and descriptions of a component. All fields of an answer are there,
-whatever the schema says of required fields: it takes the settings from requests.
+TypedDict with the fields and descriptions of a component. Every field of an answer is
+present in it, even where the schema does not require it: the schema takes the settings from
+requests, in which they are optional.
 """
 
 from __future__ import annotations

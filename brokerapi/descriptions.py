@@ -1,4 +1,4 @@
-"""Descriptions of the schema's properties: one text per name, wherever it appears.
+"""Descriptions of the schema's properties: each name has the same text wherever it appears.
 
 A shape may describe a property itself; then its text is used. Settings are described where
 they are declared.

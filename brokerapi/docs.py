@@ -1,8 +1,8 @@
 """The schema and the docs page. Both are built once per process, because they need no key
 and are costly.
 
-The page shows operations (operations.py) and error codes. Its only script sends what the
-reader tries (try_it.py).
+The page shows operations (operations.py) and error codes. Its only script sends the
+requests that a reader tries out (try_it.py).
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 An `Endpoint` is a DRF APIView for its URL, its schema and its exemption from CSRF. The rest
 of DRF's request handling (its Request, negotiation, throttles) costs more than a send and
-is bypassed. A method gets a `Call` and the arguments of the URL, calls one function of the
-layers below and returns `call.answer(…)`.
+is bypassed. A method gets a `Call` and the arguments of the URL, calls a single function of
+the layers below and returns `call.answer(…)`.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ NOBODY = Actor(kind="key", name="")  # has no rights; for public endpoints
 
 
 class Call:
-    """One request on its way through a view."""
+    """A request while a view handles it."""
 
     __slots__ = ("actor", "kind", "repeat", "request")
 
@@ -125,8 +125,8 @@ class Call:
         return now - float(self.request.META.get(CAME_AT, now))
 
     def was_held(self) -> bool:
-        """Return True if the server held the request, which is a repeated one, and passed it
-        on because there may be news.
+        """Return True if the request repeats an earlier one and the server held it until
+        something changed.
         """
         return CAME_AT in self.request.META
 

@@ -155,7 +155,9 @@ class Operations:
         )
 
     def example_body(self, path: str, request: Json | None) -> Any:
-        """Return the body of a request as examples have it, None without one."""
+        """Return the body of a request as examples have it, None if the operation takes no
+        body.
+        """
         if not request:
             return None
         example = self.example(request, required=True)
@@ -252,7 +254,7 @@ class Operations:
         self, schema: Json, name: str = "", *, required: bool = False, depth: int = 1
     ) -> Any:
         """Return an example value of a schema. With `required`, objects have only the
-        fields that must be present, or the first one.
+        fields that must be present, or the first field if none must be.
         """
         resolved_schema = self.resolved(schema)
         if "example" in resolved_schema:
@@ -267,8 +269,8 @@ class Operations:
             all_names = sorted(
                 resolved_schema["properties"], key=lambda field: field not in SAMPLES
             )
-            # A request without required fields shows one field, so that the example is not
-            # empty.
+            # A request without required fields shows a single field, so that the example is
+            # not empty.
             chosen = names or all_names[:1]
             return {
                 field: self.example(

@@ -58,8 +58,8 @@ def _normalize(schema: Any) -> Any:
     """Return a schema in the form that client generators accept.
 
     A list of enum values gets a type, which drf-spectacular's hook for enums also requires.
-    `items: false`, which closes a tuple, is left out: `maxItems` says the same. An array of
-    anything gets `items: {}`.
+    `items: false`, which closes a tuple, is left out: `maxItems` already limits the length.
+    An array of anything gets `items: {}`.
     """
     if isinstance(schema, list):
         return [_normalize(part) for part in schema]

@@ -30,8 +30,8 @@ def escape_controls(text: str) -> str:
     """Return a text with escaped control characters, which could end the line and forge
     another entry.
 
-    >>> escaped("GET /\n2026-01-01 ERROR")
-    'GET /\\n2026-01-01 ERROR'
+    >>> escape_controls("GET /\\n2026-01-01 ERROR")
+    'GET /\\\\n2026-01-01 ERROR'
     """
     return CONTROL.sub(lambda control: repr(control[0])[1:-1], text)
 

@@ -2,11 +2,11 @@
 published parts.
 
     ARCHIVE/<topic>/day=2026-11-22/manifest.json     the published parts of a day
-    ARCHIVE/<topic>/day=2026-11-22/part-<run>/…      the files that one run wrote
+    ARCHIVE/<topic>/day=2026-11-22/part-<run>/…      the files that a run wrote
     ARCHIVE/<topic>/.lock                            held by the job that writes
 
-Readers use only the parts that the manifest names. The manifest is replaced in one rename,
-so a crash leaves the day unchanged, plus files that no reader opens. For each queue a part
+Readers use only the parts that the manifest names. The manifest is replaced by a rename, so
+a crash leaves the day unchanged, plus files that no reader opens. For each queue a part
 records its offsets, the identity of the node they came from, the number of rows, and two
 checksums. The checksums were computed from the source and again from the files, and were
 equal. The SHA-256 of each file detects later damage. All writers must see the directory
@@ -62,7 +62,7 @@ class ArchivedRange:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """The files of a day that one run published. `directory` is its name within the day."""
+    """The files of a day that a run published. `directory` is its name within the day."""
 
     directory: str
     ranges: tuple[ArchivedRange, ...]
@@ -132,7 +132,9 @@ def publish(archive: str | Path, topic: str, day: str, part: Part, *, draft: Pat
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Replace a file by one with this text. The text is on disk when this returns."""
+    """Replace the content of a file in a single rename. The text is on disk when this
+    returns.
+    """
     draft = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
     with draft.open("w") as file:
         file.write(text)

@@ -36,6 +36,8 @@ class Import(Endpoint):
         """Makes what a document defines and this installation lacks. `dry_run` makes
         nothing.
         """
+        # A document may list thousands of topics, so its limit is above that of other
+        # requests.
         fields = call.read_fields(ImportRequest, most_bytes=MOST_BYTES)
         plan = imports.import_definitions(**fields, actor=call.actor)
         return call.answer(ImportAnswer.from_view(plan, dry_run=fields["dry_run"]))

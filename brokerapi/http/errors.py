@@ -1,9 +1,9 @@
-"""The one place where an exception becomes HTTP: `application/problem+json` (RFC 9457).
+"""The only place where an exception becomes HTTP: `application/problem+json` (RFC 9457).
 
 type            /api/v1/docs#<code>, after the path prefix: the docs page explains every code
 title, status   text and number of the HTTP status
 detail, code    explanation for people, and a code for programs
-retriable       whether the same request may succeed later; `retry_after_ms` says when, if known
+retriable       whether the same request may succeed later, after `retry_after_ms` if given
 errors          [{field, message}] when fields are wrong
 id              only for status 500: the same id is in the broker's log
 metadata_silent_ms, assigned, subscriptions

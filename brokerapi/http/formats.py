@@ -81,6 +81,7 @@ def _parse_accept(accept: str) -> Format | None:
     """Return the preferred format, None if any will do."""
     entries = [_parse_accept_entry(entry) for entry in accept.lower().split(",")]
     acceptable = (entry for entry in entries if entry[0] > 0)
+    # sorted() is stable: with equal weights the first entry of the header wins.
     for _, media_type, rows in sorted(acceptable, key=lambda entry: -entry[0]):
         if media_type in _BY_MEDIA_TYPE:
             format_ = _BY_MEDIA_TYPE[media_type]

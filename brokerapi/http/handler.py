@@ -89,7 +89,7 @@ def _resolve(path: str) -> ResolverMatch:
     """Return the view of a path. Raises Resolver404."""
     # Cached: the same few thousand paths come all the time, and resolving costs more than
     # authentication. Errors are not cached. A base URL that ends in / doubles the first
-    # one.
+    # slash of the path.
     return get_resolver().resolve(
         path.replace("//", "/", 1) if path.startswith("//") else path
     )

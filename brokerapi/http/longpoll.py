@@ -9,9 +9,9 @@ spin.
 
 Waiting threads are limited (`max_waiters`) below the number of threads of the worker. Above
 the limit a pull is answered at once, empty, so that sends and commits always find a thread;
-`retry_after_ms` is the pause of the client. The same happens if one consumer waits
-in too many pulls at once, or if the pulls of one API key or one address have three quarters
-of the places.
+`retry_after_ms` is the pause of the client. The same happens if a consumer waits in too
+many pulls at once, or if the pulls of a single API key or address have three quarters of
+the places.
 """
 
 from __future__ import annotations
@@ -80,12 +80,12 @@ class PlaceOwner(NamedTuple):
 
 
 def place_owner(key: Hashable, *, key_id: int | None, address: str) -> PlaceOwner:
-    """Return the owner for a wait. Requests without a key count for one shared owner."""
+    """Return the owner for a wait. Requests without a key share a single owner."""
     return PlaceOwner(key, (("key", key_id or 0), ("address", address)))
 
 
 class PullParameters(NamedTuple):
-    """Parameters of a pull. `generation` is the one that the member has applied."""
+    """Parameters of a pull. `generation` is the generation that the member has applied."""
 
     generation: int
     queues: Sequence[PullQueue]
@@ -95,8 +95,8 @@ class PullParameters(NamedTuple):
 
 
 class PullResult(NamedTuple):
-    """Answer to a pull. `generation` is the current one of the group. `retry_after_ms`: no
-    place to wait was free.
+    """Answer to a pull. `generation` is the group's current generation. `retry_after_ms` is
+    set if no place to wait was free.
     """
 
     generation: int
@@ -139,7 +139,7 @@ def pull_or_wait(
 
 
 def waiting_place(owner: PlaceOwner) -> AbstractContextManager[bool]:
-    """Hold one of the places where a thread may wait. Yields False if none was free."""
+    """Hold a place where a thread may wait. Yields False if none was free."""
     return _places.place(*owner)
 
 
@@ -206,20 +206,25 @@ class _LongPoll(ExitStack):
         self._until = float("-inf")  # monotonic
         self._wait_offsets: dict[int, int] = {}  # by queue: the wait ends above it
         self._has_place = False
-        # Number of messages that a filter left out.
+        # Number of messages that a filter left out, in reads that returned none.
         self._skipped_in_last_read = self._skipped_in_all_reads = 0
 
     def queues_to_read(self) -> list[PullQueue]:
         """Return all queues before the first read; later those with news, and those that
         could not be read from their nodes.
         """
-        ids = self._results.keys() - self._wait_offsets.keys()
-        ids |= {queue for queue, result in self._results.items() if result.stale}
-        queues_to_read = ids | {
-            queue
-            for queue, offset in self._wait_offsets.items()
-            if board.known(queue) > offset
-        }
+        # Queues that no message wakes, such as unavailable ones, and those read from a replica.
+        unwatched = self._results.keys() - self._wait_offsets.keys()
+        stale = {queue for queue, result in self._results.items() if result.stale}
+        queues_to_read = (
+            unwatched
+            | stale
+            | {
+                queue
+                for queue, offset in self._wait_offsets.items()
+                if board.known(queue) > offset
+            }
+        )
         return [
             position
             for position in self._queues
@@ -231,12 +236,15 @@ class _LongPoll(ExitStack):
         self._results |= {result.queue: result for result in new_results}
         results = [self._results[position.queue] for position in self._parameters.queues]
         pairs = list(zip(self._queues, results, strict=True))
-        moved = sum(
+        # Reads that advance without returning a message skip what a filter leaves out.
+        advanced = sum(
             result.next_offset - position.offset
             for position, result in pairs
             if result.state == "ok"
         )
-        self._skipped_in_last_read = 0 if any(result.rows for result in results) else moved
+        self._skipped_in_last_read = (
+            0 if any(result.rows for result in results) else advanced
+        )
         self._skipped_in_all_reads += self._skipped_in_last_read
         self._queues = [
             position._replace(offset=result.next_offset)
@@ -250,13 +258,14 @@ class _LongPoll(ExitStack):
         return PullResult(generation, results, generation != self._parameters.generation)
 
     def is_over(self, answer: PullResult) -> bool:
+        """Return True if `answer` ends the pull, False if it must wait or read on."""
         # The client learns of its new queues by a heartbeat, which must not wait for a
         # message.
         if self._parameters.wait_ms == 0 or answer.assignment_changed:
             return True
         if any(queue.rows or queue.state not in WAITING_STATES for queue in answer.queues):
             return True
-        # Without a place, this was the first read: the pull first tries to get a place.
+        # Without a place this was the first read, and the pull may wait once it has a place.
         if not self._has_place:
             return False
         # After a wait, one read ends the pull, except if that read only skipped messages: then
@@ -268,6 +277,9 @@ class _LongPoll(ExitStack):
         return not self._skipped_in_last_read or over
 
     def find_place(self) -> bool:
+        """Take a place to wait, unless the pull has one. Return False if none is free. The
+        time to wait begins with the place.
+        """
         if not self._has_place:
             self._has_place = self.enter_context(waiting_place(self._owner))
             self._until = time.monotonic() + self._parameters.wait_ms / 1000

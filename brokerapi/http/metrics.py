@@ -1,10 +1,10 @@
 """Metrics of `/metrics`, summed over worker processes.
 
 With PROMETHEUS_MULTIPROC_DIR set (gunicorn's configuration does) every process writes its
-values to files there, and the one that answers adds them up. Its `child_exit` drops the
-gauges of a dead process. No label may take values that clients choose: routes are patterns,
-an invented method is "other". Groups and topics, of which there may be many, are in
-group_metrics.py.
+values to files there, and the process that answers a scrape adds them up. Its `child_exit`
+drops the gauges of a dead process. No label may take values that clients choose: routes are
+patterns, an invented method is "other". Groups and topics, of which there may be many, are
+in group_metrics.py.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ class Sender(NamedTuple):
 
 
 def count_sent(topic: str, runs: Sequence[Run], *, bytes: int, sender: Sender) -> None:
-    """Count the stored messages of a send, and the errors of the refused ones."""
+    """Count the stored messages of a send, and the errors of the refused messages."""
     stored = refused = 0
     for run in runs:
         if isinstance(run.fate, CatmqError):

@@ -149,7 +149,7 @@ def _read_chunked(stream: _Stream, limit: int) -> bytes:
     while piece := _read(stream, CHUNK_BYTES):
         pieces.append(piece)
         size += len(piece)
-        # Counted while reading: a chunked body does not say its length.
+        # Counted while reading: a chunked body does not state its length.
         if size > limit:
             raise _request_too_large("goes on", limit)
     return b"".join(pieces)
@@ -157,13 +157,13 @@ def _read_chunked(stream: _Stream, limit: int) -> bytes:
 
 def _read(stream: _Stream, size: int) -> bytes:
     try:
-        # A client that sends slowly must not hold one of the threads that work.
+        # A client that sends slowly must not hold a working thread.
         with limiter.aside():
             return stream.read(size)
     except TimeoutError as error:
         detail = f"The body did not arrive in time: {error}. Nothing was done."
         raise Unavailable(detail, code=Code.REQUEST_TIMEOUT) from error
-    # every HTTP server has its own for broken chunks and lost clients
+    # Every HTTP server raises its own exceptions for broken chunks and lost clients.
     except Exception as error:
         raise Malformed(f"The body could not be read to its end: {error}.") from error
 
@@ -175,7 +175,7 @@ def _request_too_large(size: str, limit: int) -> TooLarge:
 
 
 def _gunzip(body: bytes, limit: int) -> bytes:
-    """Return the unpacked bytes, with never more than one chunk over the limit in memory."""
+    """Return the unpacked bytes, with at most a chunk over the limit in memory."""
     pieces: list[bytes] = []
     size = 0
     while body:
@@ -183,7 +183,7 @@ def _gunzip(body: bytes, limit: int) -> bytes:
             raise Malformed(
                 f"The gzip body has more than {MAX_GZIP_MEMBERS} members: use one."
             )
-        # A gzip body may have several members, one after the other.
+        # A gzip body may consist of several members in a row.
         member = zlib.decompressobj(GZIP_WBITS)
         max_piece = limit - size + 1
         try:
@@ -192,7 +192,7 @@ def _gunzip(body: bytes, limit: int) -> bytes:
             raise Malformed(f"The body is not gzip: {error}.") from error
         if not member.eof and len(piece) < max_piece:
             raise Malformed("The gzip body ends early.")
-        body = member.unused_data  # the next member, if there is one
+        body = member.unused_data  # the next member, if any
         pieces.append(piece)
         size += len(piece)
         if size > limit:

@@ -1,6 +1,6 @@
 """Limits on the number of values in a body, checked before the values are created.
 
-A value of one or two bytes becomes an object of a hundred bytes or more, and msgspec checks
+A value of a byte or two becomes an object of a hundred bytes or more, and msgspec checks
 the length of a list only when the list is complete. So 72 KB of gzip could take gigabytes
 of a worker. Bodies of up to SMALL_BYTES are not counted: they fit into a few megabytes,
 whatever they contain.
@@ -32,9 +32,8 @@ def check_json(data: bytes, most: int = MAX_VALUES) -> None:
     if len(data) <= SMALL_BYTES or data.count(b",") < max(most, FEW_COMMAS):
         return
     # Commas in strings do not count. Without escaped quotes every second part between
-    # quotes is outside of
-    # strings. Pairs of backslashes go first: what is left of a run of them escapes the
-    # quote after it.
+    # quotes is outside of strings. Pairs of backslashes are removed first: a backslash that
+    # remains of a run escapes the quote after it.
     plain = data.replace(b"\\\\", b"").replace(b'\\"', b"")
     # A value has at most two strings: its key and itself.
     if plain.count(b'"') > 4 * most or b"".join(plain.split(b'"')[::2]).count(b",") >= most:
@@ -140,8 +139,8 @@ def check_packed_send(data: bytes, most: int = MAX_VALUES) -> None:
 
 
 def _array_length(head: bytes) -> int:
-    """Return the length of the MessagePack array that begins so; 0 for a short one and for
-    any other value.
+    """Return the length of the MessagePack array that begins so; 0 for a short array and
+    for any other value.
     """
     if head[:1] in (b"\xdc", b"\xdd"):
         return int.from_bytes(head[1 : 3 if head[0] == 0xDC else 5])

@@ -1,7 +1,7 @@
 """Groups as Java clients get them: the queues to own, how to read them, and versions of
 both.
 
-Versions only say that something changed. The broker compares with the last answer to the
+Versions only show that something changed. The broker compares with the last answer to the
 client, which its membership stores. `rbVersion` rises when the client has to stop and start
 its queues: for other queues, or other thread counts (a client on a newer Java fails when a
 running queue gets more threads). Any other change raises `metaVersion`.
@@ -149,8 +149,8 @@ def _acquire(
     *,
     acquired_before: bool,
 ) -> list[Settings]:
-    """Acquire the assigned queues on their nodes. Return the settings of the acquired ones,
-    with offsets.
+    """Acquire the assigned queues on their nodes. Return the settings of the acquired
+    queues, with offsets.
 
     Queues that the client has acquired before are included while their node is away, at
     offset 0: a pull starts at the committed offset.
@@ -177,7 +177,8 @@ def _queue_settings(member: JavaMember, queue: OwnedQueue) -> Settings:
     delivery = current.delivery(
         member.consumer.group_id, origin.id if origin is not None else 0
     )
-    # The same id for both fields: a commit names one of them, a pull the other.
+    # The same id for both fields: a commit sends `queueOffsetId`, a pull and a failure
+    # report send `queueId`.
     queue_id = handles.encode(member.consumer.member_id, queue.queue)
     return {
         "queueOffsetId": queue_id,

@@ -11,7 +11,7 @@ V = TypeVar("V")
 class BoundedDict(dict[K, V]):
     """A dict that is emptied when it is full.
 
-    For entries that are only an optimization: a missing one costs a look-up.
+    For entries that are only an optimization: a missing entry costs a look-up.
     """
 
     def __init__(self, limit: int) -> None:

@@ -145,7 +145,7 @@ def check_rate(address: str) -> None:
         return
     now = time.monotonic()
     with _guard:
-        # Emptied, not trimmed: an address regains at most one second of its rate.
+        # Emptied, not trimmed: an address regains at most a second of its rate.
         if len(_buckets) >= MOST_KNOWN:
             _buckets.clear()
         bucket = _buckets.setdefault(address, Bucket(level=rate, at=now))
@@ -215,8 +215,8 @@ class Unchanged:
         return self.note()
 
     def note(self) -> bool:
-        """Record what a full answer would record. Return False if a full answer might
-        differ.
+        """Record the same facts as a full answer would. Return False if a full answer might
+        be different.
         """
         raise NotImplementedError
 
@@ -225,7 +225,7 @@ class Unchanged:
         waiters = [
             board.watch(group, self._offsets, flag=flag) for group in self._generations
         ]
-        # All watches share one flag: any of them is news.
+        # All watches share the flag: a change that any of them reports ends the wait.
         for waiter in waiters:
             board.add(waiter)
 
@@ -296,10 +296,10 @@ def java_answer(
 
 
 def refusal(call: Call, error: Exception, **fields: Any) -> HttpResponse:
-    """Return the answer to a failed call: 503 for what may be tried again, 200 for what is
-    wrong.
+    """Return the answer to a failed call: 503 if the call may be tried again, 200 if the
+    call itself is wrong.
     """
-    problem = errors.respond(error)  # logs what is a bug
+    problem = errors.respond(error)  # logs bugs
     catmq_error = errors.to_catmq_error(error)
     is_wrong = isinstance(catmq_error, Invalid) and not isinstance(catmq_error, Unavailable)
     status = HTTPStatus.OK if is_wrong else problem.status_code

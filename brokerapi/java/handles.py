@@ -2,7 +2,7 @@
 
 These clients name no consumer when they pull, commit or report a failure. They only repeat
 the id of a queue that they were given. Since the id contains the member, a request of a
-former owner can be told from one of the owner.
+former owner can be distinguished from a request of the owner.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ def encode(member_id: int, queue: int) -> int:
 
 
 def decode(queue_id: int) -> tuple[int, int]:
-    """Return (member, queue) of such an id; the member is 0 for an id as others get it.
+    """Return (member, queue) of such an id. For the queue id that other clients use, the
+    member is 0.
 
     >>> decode(7)
     (0, 7)
@@ -44,7 +45,7 @@ def remember(consumer: ConsumerId) -> None:
 def find_consumer(member_id: int) -> ConsumerId | None:
     """Return the consumer id of a Java client's membership, None if it has ended.
 
-    Consumer ids are cached: one that has ended owns nothing on the nodes. Raises
+    Consumer ids are cached: a membership that has ended owns nothing on the nodes. Raises
     MetadataUnavailable.
     """
     if member_id not in _consumers and member_id > 0:

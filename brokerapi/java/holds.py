@@ -80,13 +80,15 @@ def pause_stranger(address: str) -> None:
 
 
 def read_generations(groups: Iterable[int]) -> dict[int, int]:
-    """Return the generations of groups as this process knows them, 0 for unknown ones."""
+    """Return the generations of groups as this process knows them, 0 for unknown groups."""
     infos = snapshot.current().groups
     return {group: infos[group].generation if group in infos else 0 for group in groups}
 
 
 def has_changed(generations: Mapping[int, int]) -> bool:
-    """Return True if a group has a newer generation than the given one, or was deleted."""
+    """Return True if a group has a newer generation than in `generations`, or was
+    deleted.
+    """
     infos = snapshot.current().groups
     # Newer, not other: the snapshot may be older than the given generations.
     return any(

@@ -52,7 +52,7 @@ class Register(JavaEndpoint):
 
     def answer_to(self, call: Call, request: RegisterRequest) -> dict[str, Any]:
         draining.check()
-        # The clients always send these, so a request without them is not theirs.
+        # Java clients always send these, so a request without them is from another program.
         for field in ("name", "clientIp", "sdkVersion"):
             if not (getattr(request, field) or "").strip():
                 raise Invalid.field(field, "is missing")
@@ -89,7 +89,8 @@ class RegisterConsumerGroup(JavaEndpoint):
         deleted = groups.deletion_times(names[: polling.MOST_DELETED])
         for group in sorted(deleted):
             log.warning("group %s was deleted, and a Java client still names it", group)
-        # Without an existing group, the deleted ones remain, and are refused as not found.
+        # Without an existing group, the deleted groups remain, and are refused as not
+        # found.
         existing = [group for group in names if group not in deleted] or names
         # All groups are checked before the first is joined.
         for group in existing:

@@ -121,8 +121,8 @@ class Poll(JavaEndpoint):
         deleted = groups.deletion_times(missing[:MOST_DELETED]) if missing else {}
         if not members or len(members) + len(deleted) < len(versions):
             return _require_registration(call, java_id, members)
-        # A right may have been revoked since the client joined.
         for member in members:
+            # At every poll: a right may have been revoked since the client joined.
             check_right(call, member.consumer.group_id)
         # A client gets the news of a deleted group once, because their version is the time of
         # the deletion. Versions of a membership start at the time of its registration, so those

@@ -1,7 +1,7 @@
 """A Java client reads its queues and commits.
 
 Both calls name a queue by an id that contains the member (handles.py). The member's reader
-row on the node says whether it owns the queue; a commit must also name the epoch, as
+row on the node shows whether it owns the queue; a commit must also name the epoch, as
 `offsetVersion`. The id of a message is its offset + 1, so the id of the last consumed
 message is the committed offset.
 """
@@ -158,8 +158,8 @@ def _repeat(
     """Return the repeatable answer; None if the answer has news, or if time alone may
     change it.
 
-    The generation is that before the pull: a new one may have ended the pull and set the
-    queue back.
+    The generation is that before the pull: a newer generation may have ended the pull and
+    set the queue back.
     """
     is_empty = pulled.state == "ok" and not pulled.rows and pulled.next_offset == start
     is_certain = pulled.head is not None and not pulled.stale and pulled.due_in_ms is None
@@ -178,8 +178,8 @@ def _pull_from_committed(
     A client that asks again from where there was nothing has committed nothing after it. So
     its reader row is not read again; the pull itself detects a lost ownership.
 
-    A client that was set back asks from after the committed offset until its poll tells it
-    so: meanwhile pulls wait shortly.
+    A client that was set back asks from after the committed offset until its poll returns
+    the new offset: meanwhile pulls wait shortly.
     """
     java_pulls.note(consumer, queue)
     queue_id, wait_ms = handles.encode(consumer.member_id, queue), hold_ms
@@ -256,7 +256,7 @@ def _has_new_generation(group: int) -> bool:
 
 def _java_message(message: StoredMessage) -> dict[str, Any]:
     """Return a message as Java clients read it. A binary body is in base64, and a header
-    says so.
+    marks it.
     """
     head = dict(message.headers or {})
     try:
@@ -359,7 +359,7 @@ def _hold_commit(
     """Wait until the client may have something else to commit. Return the repeatable
     answer.
 
-    The wait ends when one of its queues gets a message, or its group changes, as by the
+    The wait ends when a queue of it gets a message, or its group changes, as by the
     parallel commit with `flag` 1 of a client that stops.
     """
     offsets = {
@@ -385,8 +385,8 @@ def _is_stored(commit: QueueOffset) -> bool:
 
 
 def _commit(consumer: ConsumerId, commits: list[QueueOffset], *, released: bool) -> None:
-    """Commit what a client consumed. Raises NodeUnavailable if a node could not store its
-    part.
+    """Commit the offsets that a client consumed up to. Raises NodeUnavailable if a node
+    could not store its part.
     """
     positions_by_queue: dict[int, CommitOffset] = {}
     for commit in commits:

@@ -2,9 +2,9 @@
 
 Its HTTP library repeats a request when the connection breaks before the answer, and the
 client does after 503 and time-outs. A repeat has the same bytes and no number. A request
-counts as a repeat if the one before it, with the same bytes and from the same address, got
-no answer: its client hung up, or got 503. Then it gets the batch id of that request, and
-the store recognizes what it has.
+counts as a repeat if the request before it, with the same bytes and from the same address,
+got no answer: its client hung up, or got 503. Then it gets the batch id of that request,
+and the store recognizes the messages that it has.
 
 The memory belongs to this process. So a repeat that reaches another process or broker is
 stored a second time; so is a repeat whose first answer was written and lost on the way.
@@ -27,7 +27,7 @@ MAX_ATTEMPTS = 10_000
 
 @dataclass(slots=True)
 class Attempt:
-    """A request in progress, or one that got no answer."""
+    """A request in progress, or a request that got no answer."""
 
     batch_id: UUID
     has_hung_up: Callable[[], bool]
@@ -44,8 +44,8 @@ def request_key(address: str, body: bytes) -> bytes:
 
 
 def begin(key: bytes, has_hung_up: Callable[[], bool]) -> Attempt:
-    """Return the attempt for a request: with the batch id of the request it repeats, or a
-    new one.
+    """Return the attempt for a request: with the batch id of the request it repeats, or
+    with a new batch id.
     """
     now = time.monotonic()
     with _guard:
@@ -56,7 +56,8 @@ def begin(key: bytes, has_hung_up: Callable[[], bool]) -> Attempt:
             _attempts.clear()
             _attempts.update((k, entry) for k, entry in newest if now - entry.at < KEEP_S)
         earlier = _attempts.get(key)
-        # Otherwise the earlier request is in progress or answered: this one is a new send.
+        # Otherwise the earlier request is in progress or answered: the new request is
+        # another send.
         repeats = (
             earlier is not None
             and now - earlier.at < KEEP_S
@@ -70,6 +71,7 @@ def begin(key: bytes, has_hung_up: Callable[[], bool]) -> Attempt:
 def end(key: bytes, attempt: Attempt, *, failed: bool) -> None:
     """Record the outcome. An attempt whose client got an answer is forgotten."""
     with _guard:
+        # A client that hung up has no answer, so its attempt stays for a repeat.
         attempt.failed = failed or attempt.has_hung_up()
         if not attempt.failed and _attempts.get(key) is attempt:
             del _attempts[key]

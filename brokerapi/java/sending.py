@@ -2,7 +2,7 @@
 
 `bizId` becomes the key, `head` the headers. `partitionInfo` names the queue; without
 `strictMode` another queue will do. A `token` may be an API key, whose rights and quota then
-apply. A topic that has send tokens accepts only messages with one of them, or with an API
+apply. A topic that has send tokens accepts only messages with such a token, or with an API
 key.
 """
 
@@ -85,7 +85,7 @@ class Publish(JavaEndpoint):
         # repeats.
         key = resends.request_key(actor.address, json.encode(request))
         attempt = resends.begin(key, call.has_hung_up)
-        # The address that the client reports: a proxy hides the real one.
+        # The address that the client reports: a proxy hides the real address.
         address = (request.clientIp or "").strip()
         if not addresses.is_address(address):
             address = actor.address
@@ -129,7 +129,7 @@ def _store(
     topic: str, messages: list[NewMessage], batch_id: UUID, sender: metrics.Sender
 ) -> None:
     """Store all messages. Raise the error of the first message that was not stored; the
-    stored ones stay.
+    stored messages stay.
     """
     if not messages:
         raise Invalid.field("msgs", "is empty: send at least one message")

@@ -56,7 +56,9 @@ class AddLog(JavaEndpoint):
 
 
 class AddOpLog(AddLog):
-    """POST tool/addOpLog: what the client started, stopped or was sent."""
+    """POST tool/addOpLog: the starts and stops of the client, and the changes that it was
+    sent.
+    """
 
 
 class AddCat(AddLog):

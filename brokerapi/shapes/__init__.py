@@ -1,3 +1,3 @@
-"""Requests and answers of the API, one file per noun: checked on the way in, documented by
+"""Requests and answers of the API, a file per noun: checked on the way in, documented by
 the schema.
 """

@@ -1,10 +1,9 @@
 """A member of a share group asks for runs, and may wait for the first.
 
-It waits like a pull (longpoll.py): without a database connection, in one of the places of
-waiting pulls, until a message arrives, a lease ends, the group changes or the time is over.
-A new message wakes one of the waiting members; one that finds nothing to lease waits again.
-Nothing is leased for a client that has hung up: its messages would be stuck until the lease
-ends.
+It waits like a pull (longpoll.py): without a database connection, in a place of the waiting
+pulls, until a message arrives, a lease ends, the group changes or the time is over. A new
+message wakes a single waiting member. If it finds nothing to lease, it waits again. Nothing
+is leased for a client that has hung up: its messages would be stuck until the lease ends.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""The endpoints, one file per noun. `brokerapi/urls.py` maps URLs to them."""
+"""The endpoints, a file per noun. `brokerapi/urls.py` maps URLs to them."""

@@ -94,8 +94,8 @@ class Heartbeat(Endpoint):
                 report=request.process_report(),
             )
         except Unrecorded as error:
-            # The refusal has the queues that the member owns on the nodes: it may go on with
-            # them while metadata is away.
+            # The refusal has the queues that the member owns on the nodes: it may continue
+            # with them while metadata is away.
             owned_queues = node_owners.owned(member)
             topics = consumer_shapes.topics_to_read(member.group_id, owned_queues)
             return errors.respond(

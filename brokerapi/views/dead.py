@@ -73,6 +73,7 @@ class RedriveDead(Endpoint):
     def post(self, call: Call, group: str) -> HttpResponse:
         """Starts a redrive of dead letters, which runs in the background."""
         fields = call.read_fields(RedriveCreate, manages=("group", group))
+        # `all` is a builtin of Python, so the layers below call it `everything`.
         everything = fields.pop("all", False)
         redrive = redrives.request(
             group=group, everything=everything, actor=call.actor, **fields
@@ -96,7 +97,7 @@ class Redrives(Endpoint):
     def get(self, call: Call, group: str) -> HttpResponse:
         """The redrives of a group, newest first."""
         query = call.query(NewestQuery)
-        # One row more than the page shows whether there is a next page.
+        # A row more than the page shows whether there is a next page.
         rows = redrive_rows.list_redrives(
             group=group, limit=query.limit + 1, after=query.after, actor=call.actor
         )

@@ -66,6 +66,7 @@ class Messages(Endpoint):
                 wait_ms=query.wait_ms,
                 actor=call.actor,
             )
+            # The key may have been deleted while the request waited.
             call.check_key()
         else:
             raise Invalid.field(

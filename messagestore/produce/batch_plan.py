@@ -48,19 +48,21 @@ class Part(NamedTuple):
 
     `queues`: the queues to try, in order of preference. `movable`: False if only the first
     will do. `delayed`: the messages wait in the table of delayed messages first. `indexes`:
-    places of the messages in the request. `of`: number of the part that this one is a piece
-    of, if that part's routing was replaced and its messages are routed again.
+    places of the messages in the request. `piece_of`: number of the part that was refused and
+    cut again, for a piece of it.
     """
 
     queues: tuple[int, ...]
     movable: bool
     delayed: bool
     indexes: list[int]
-    of: int | None = None
+    piece_of: int | None = None
 
     @property
     def number(self) -> int:
         """Number of the part, unique in its batch whichever queue stores the part."""
+        # Bits: 62 delayed, 1… preferred queue, 0 movable: the key by which `cut` groups. Never
+        # change it: part ids depend on it, and a repeat must have the id of the first try.
         return (self.delayed << 62) + 2 * self.queues[0] + self.movable
 
 
@@ -71,7 +73,9 @@ def part_id(batch: Batch, part: Part) -> bytes:
     record.
     """
     parent_id = (
-        batch.id if part.of is None else routing_rules.derived_batch_id(batch.id, part.of)
+        batch.id
+        if part.piece_of is None
+        else routing_rules.derived_batch_id(batch.id, part.piece_of)
     )
     return routing_rules.derived_batch_id(parent_id, part.number).bytes
 
@@ -113,10 +117,10 @@ def cut_again(batch: Batch, part: Part, *, routing: Routing) -> list[Part]:
     A piece is not cut a second time.
     """
     current = batch_routing.now(batch.topic, batch.queues)
-    if part.of is not None or routing == current:
+    if part.piece_of is not None or routing == current:
         return []
     return [
-        piece._replace(of=part.number)
+        piece._replace(piece_of=part.number)
         for piece in cut(batch, current, indexes=part.indexes)
     ]
 
@@ -126,6 +130,8 @@ def is_routed_by_key(message: NewMessage, routing: Routing) -> bool:
 
     A client that routes by key names the queue that it chose.
     """
+    # A message that names its queue with `queue_strict` False only prefers it, which no client
+    # that routes by key does. Without a named queue, `queue_strict` is always True.
     if message.key is None or not message.queue_strict:
         return False
     return message.queue in (

@@ -44,7 +44,9 @@ from metadata.errors import CatmqError, Code, Conflict, MetadataUnavailable
 from metadata.rules.topics import routing_rules
 
 log = logging.getLogger(__name__)
-EVERY_S = 0.05
+
+# When the next query for due queues is made: see DelayedDelivery._plan_next_query.
+EVERY_S = 0.05  # pause between two passes of the loop that calls run_once
 # Longest time between two queries while nothing is due. A message that is stored meanwhile,
 # to be due at once, is late by at most this.
 IDLE_S = 0.2
@@ -52,19 +54,20 @@ IDLE_S = 0.2
 # pause to IDLE_S, so only a message that a background job stores itself, to be due at once,
 # is late by ALONE_S.
 ALONE_S = 1.0
-WAIT_S = IDLE_S - EVERY_S  # longest wait within a pass
+WAIT_S = IDLE_S - EVERY_S  # longest wait within a pass: with the pause after it, IDLE_S
+# The queries may use a tenth of the time: the pause after one is PACE times its duration. The
+# quickest of the last LOOKS queries counts, because a busy machine makes single queries slow.
+PACE = 10
+LOOKS = 8
+
 MOST = 500  # rows in a transaction
 MOST_BYTES = 1 << 20  # bodies and headers in a transaction; a larger message goes alone
 PASS_S = 1.0  # longest time that a backlog is moved before the pass ends
-# The queries for due queues may use a tenth of the time. The quickest of the last LOOKS
-# queries counts, because a busy machine makes single queries slow.
-PACE = 10
-LOOKS = 8
 RETRY_S = 1.0  # pause of a queue after a failure
-LEASE_S = 3.0
-LEASE_EVERY_S = 1.0
+LEASE_S = 3.0  # lifetime of the node's lease
+LEASE_EVERY_S = 1.0  # pause between two attempts to acquire or renew it
 ID_HEADER = "catmq-delayed-id"
-Targets = dict[int, list[int]]  # queue → rows to move into it
+Targets = dict[int, list[int]]  # queue → ids of the rows to move into it
 
 
 def nodes() -> list[int]:
@@ -74,15 +77,15 @@ def nodes() -> list[int]:
     ]
 
 
-def moved_id(node_id: int, row: int) -> bytes:
+def moved_id(node_id: int, row_id: int) -> bytes:
     """Return the batch id under which `sent_batch` records that a delayed message left its
     table.
 
-    The id is a UUIDv7 with the row number in place of the time, so that the ids of a node
-    are adjacent in the primary key. The rest is a hash of the message's id.
+    The id is a UUIDv7 with the row id in place of the time, so that the ids of a node are
+    adjacent in the primary key. The rest is a hash of the message's id.
     """
-    message_id = delayed_store.delayed_id(node_id, row)
-    return routing_rules.as_uuid7(row, hashlib.sha256(message_id.encode()).digest())
+    message_id = delayed_store.delayed_id(node_id, row_id)
+    return routing_rules.as_uuid7(row_id, hashlib.sha256(message_id.encode()).digest())
 
 
 class DelayedDelivery:
@@ -101,8 +104,12 @@ class DelayedDelivery:
         self._lease = leases.LeaseHolder(f"delays-{node_id}", holder, ttl_s=LEASE_S)
         self._leads = False
         self._asked_at = float("-inf")
+        # No query is made before this time.
         self._not_before = float("-inf")
-        self._nothing_due_before = float("-inf")  # except what this broker's workers store
+        # No row is expected to be due before this time, except one that a worker of this
+        # broker stores.
+        self._nothing_due_before = float("-inf")
+        # the node's counter of rows that this broker's workers stored, at the last query
         self._seen_counter = 0
         # duration of the last queries, in seconds
         self._took: deque[float] = deque(maxlen=LOOKS)
@@ -110,7 +117,7 @@ class DelayedDelivery:
         self._paused_until: dict[int, float] = {}
 
     def run_once(self) -> int:
-        """Move due messages for up to PASS_S, and return their number.
+        """Move due messages for up to PASS_S. Return the number of rows moved or re-pointed.
 
         If nothing can be due yet, waits up to WAIT_S first. Raises NodeUnavailable.
         """
@@ -158,24 +165,24 @@ class DelayedDelivery:
         )
 
     def move(self) -> int:
-        """Move a bounded number of due messages. Return how many left. Raises
-        NodeUnavailable.
+        """Move a bounded number of due messages. Return the number of rows moved or
+        re-pointed. Raises NodeUnavailable.
         """
         node = delayed_store.prepared(self._node_id)
         local, for_other_nodes = self._read_due(node)
         count = self._move(node, local) if local else 0
-        for row, queue in for_other_nodes:
+        for row_id, queue in for_other_nodes:
             try:
-                count += hand_over(node, row)
+                count += hand_over(node, row_id)
             except CatmqError as error:
                 self._pause_after(queue, error)
         return count
 
     def _read_due(self, node: Node) -> tuple[Targets, list[tuple[int, int]]]:
-        """Read due rows. Return the rows for this node's queues, and (row, its queue) of
-        others.
+        """Read due rows. Return the row ids for this node's queues, and (row id, queue) of
+        the rows for other nodes.
 
-        Also sets the times of the next query.
+        Also plans the next query.
         """
         with node.reading() as session:
             # The counter is read before the query: a row that is stored during the query
@@ -188,12 +195,7 @@ class DelayedDelivery:
             due_in_ms = delayed_sql.read_delayed_queues(session)
             now = time.monotonic()
             self._took.append(now - started_at)
-            next_s = min(due_in_ms.values(), default=1000 * ALONE_S) / 1000
-            pause_s = max(PACE * min(self._took), min(next_s, IDLE_S))
-            self._not_before = started_at + (pause_s if pause_s > EVERY_S else 0.0)
-            self._nothing_due_before = started_at + min(
-                next_s, ALONE_S if self._is_alone() else IDLE_S
-            )
+            self._plan_next_query(started_at, due_in_ms)
             # The queue whose message has been due for longest comes first.
             overdue = sorted(
                 (wait_ms, queue) for queue, wait_ms in due_in_ms.items() if wait_ms <= 0
@@ -210,10 +212,30 @@ class DelayedDelivery:
                 )
         return self._split_by_node(rows)
 
+    def _plan_next_query(self, started_at: float, due_in_ms: Mapping[int, int]) -> None:
+        """Set the times before which no query is needed, after a query that began at
+        `started_at` and returned {queue: ms until its first message is due}.
+        """
+        next_due_s = min(due_in_ms.values(), default=1000 * ALONE_S) / 1000
+        # Wait until the next message is due, but not so long that a row stored meanwhile is
+        # late. If queries are slow, the wait is longer, so that they use a tenth of the time.
+        pause_s = max(PACE * min(self._took), min(next_due_s, IDLE_S))
+        # The pause between two passes is EVERY_S anyway.
+        self._not_before = started_at + (pause_s if pause_s > EVERY_S else 0.0)
+        # Rows that another broker stores are not in this broker's counter. So even if nothing
+        # is due for long, the query is repeated soon if there are other brokers.
+        self._nothing_due_before = started_at + min(
+            next_due_s, ALONE_S if self._is_alone() else IDLE_S
+        )
+
     def _split_by_node(
         self, due_rows: Mapping[int, Sequence[DueRow]]
     ) -> tuple[Targets, list[tuple[int, int]]]:
-        """Split due rows, {queue: rows}, by the node of their target. Stops at MOST_BYTES."""
+        """Split due rows, {queue: rows}, by the node of the queue that they go to.
+
+        Return the row ids for queues of this node, and (row id, queue) of the other rows.
+        Stops at MOST_BYTES.
+        """
         view = snapshot.current()
         local: Targets = {}
         for_other_nodes: list[tuple[int, int]] = []
@@ -221,12 +243,14 @@ class DelayedDelivery:
         for queue, rows in due_rows.items():
             for row in rows:
                 target = view.queues.get(queue)
-                # A row that names a queue of another node may have been copied there by an
-                # earlier try. Another choice could store it twice, so hand_over decides.
+                # A row that already names a queue of another node keeps that queue: an
+                # earlier try may have copied it there. Only hand_over, which can find the
+                # copy, may change it.
                 if target is None or target.node_id == self._node_id:
                     target = _target_of(view, queue, row, near=self._node_id)
-                # The row must wait, perhaps because a move to its target has just failed.
-                # The whole queue pauses, and its later rows are read again after that.
+                # The row must wait: there is no open queue for it, or a move to its target
+                # has just failed. The whole queue pauses, and its later rows are read again
+                # after that.
                 if (
                     target is None
                     or self._paused_until.get(target.id, 0.0) > time.monotonic()
@@ -243,6 +267,7 @@ class DelayedDelivery:
         return local, for_other_nodes
 
     def _pause(self, queue: int) -> None:
+        """Read no rows of a queue, and move none into it, for RETRY_S."""
         self._paused_until[queue] = time.monotonic() + RETRY_S
 
     def _move(self, node: Node, targets: Targets) -> int:
@@ -254,9 +279,9 @@ class DelayedDelivery:
         except (db_errors.RolledBack, db_errors.Final):
             count = 0
         # Each queue alone, so that a closed or damaged queue does not hold up the others.
-        for queue, rows in targets.items():
+        for queue, row_ids in targets.items():
             try:
-                count += self._move_together(node, {queue: rows})
+                count += self._move_together(node, {queue: row_ids})
             except db_errors.NoPartition:
                 try:
                     partitions.extend(queue)
@@ -354,7 +379,8 @@ def as_message(node_id: int, row: DelayedRow) -> NewMessage:
 
 
 def hand_over(node: Node, row_id: int) -> bool:
-    """Copy a due row to the node of its queue, then delete it. Return True if it left.
+    """Copy a due row to the node of its queue, then delete it. Return True if the row
+    changed: it left, or was pointed to another queue.
 
     A row that names a closed queue, or still names a queue of this node, is only pointed to
     its new queue. The next call copies it. Raises CatmqError if the copy cannot be stored
@@ -387,10 +413,10 @@ def hand_over(node: Node, row_id: int) -> bool:
 
 
 def _point_elsewhere(node: Node, row: DelayedRow) -> bool:
-    """Write another queue into a row whose queue is closed. Return True if the row was
+    """Write into a row the queue that its message goes to now. Return True if the row
     changed.
 
-    The next step moves or copies the message to that queue.
+    The next call moves or copies the message to that queue.
     """
     due_row = DueRow(row.id, row.by_key, row.key, 0)
     target = _target_of(snapshot.current(), row.queue, due_row, near=node.info.id)

@@ -131,8 +131,9 @@ def send(
     _check_delivery_times(batch, parts)
     writer = PartWriter(batch, routing, actor.name[:MOST_PRODUCER_CHARS], deadline)
     stored = list(map(writer.store, parts))
-    # Parts of a former routing may meet closed queues. Their messages are routed once more, by
-    # the current routing, after every other part has been tried.
+    # A batch that was cut by a former routing may find its queues closed. Then the messages of
+    # the refused parts are routed once more, by the current routing, after every other part has
+    # been tried.
     for number, part in enumerate(parts):
         fate = stored[number][0].fate
         if isinstance(fate, CatmqError) and fate.code in CLOSED_QUEUE_CODES:
@@ -264,7 +265,8 @@ class PartWriter:
                 f"Topic {topic.name} is read-only: sends are refused.",
                 code=Code.TOPIC_READ_ONLY,
             )
-        # An earlier try stored the part on another node: only there is the repeat recognized.
+        # If an earlier try stored the part on another node, only that node recognizes the
+        # repeat.
         earlier_queue = self._queue_of_earlier_try(part)
         return part.queues if earlier_queue is None else (earlier_queue,)
 
@@ -281,18 +283,21 @@ class PartWriter:
     def _queue_of_earlier_try(self, part: Part) -> int | None:
         """Return a queue on another node that has stored the part in an earlier try, or None.
 
-        An earlier try stored the part elsewhere if its preferred queue was closed then.
-        Raises OutcomeUnknown if the preferred queue is open and a node that may have the
-        part is unreachable.
+        An earlier try stored the part elsewhere if its preferred queue was closed then. What
+        is done depends on the preferred queue now:
+
+        * open and not reopened since the batch id was created: no search, None;
+        * open, but reopened since: search. Raises OutcomeUnknown if a node is unreachable;
+        * closed: search. An unreachable node is skipped.
         """
         batch = self.batch
         if batch.has_new_id or not part.movable:
             return None
         preferred = batch.queue(part.queues[0])
         is_open = preferred.state == "read_write"
-        # The queue may have been reopened since the earlier try. Its node has no record of that
-        # try, so the part would be stored a second time. AHEAD_MS allows for a client's clock
-        # that runs ahead.
+        # If the queue was reopened since the earlier try, its node has no record of that try
+        # and would store the part a second time. AHEAD_MS allows for a client's clock that runs
+        # ahead.
         reopened_before_ms = preferred.reopened_ms + batch_routing.AHEAD_MS
         if is_open and batch_ids.time_ms(batch.id) >= reopened_before_ms:
             return None
@@ -303,9 +308,9 @@ class PartWriter:
                 if _is_stored(batch, part, queue):
                     return queue
             except CatmqError:
-                # An open preferred queue would accept the part, and perhaps store it twice. A
-                # closed one refuses, and then each next queue of the part looks for the record
-                # on its node.
+                # With an open preferred queue the part would now be stored there, perhaps for
+                # the second time. A closed one refuses it, and then the part's next queues are
+                # tried: each looks for the record on its own node first.
                 if is_open:
                     raise
         return None
@@ -342,11 +347,11 @@ class PartWriter:
         if isinstance(refusal, OutcomeUnknown):
             return False
         if refusal.code == Code.QUEUE_NOT_WRITABLE:
-            # this error follows a look-up in `sent_batch` that did not find the batch
+            # The node has looked into `sent_batch` and did not find the part.
             return True
         has_new_id = self.batch.has_new_id
         if refusal.code == Code.NODE_FULL:
-            # a repeat may only choose queues on the same node, which is full
+            # A repeat must stay on this node, which is full.
             return has_new_id
         return isinstance(refusal, Unavailable) and (
             has_new_id or _is_absent(queue, part_id)

@@ -114,6 +114,11 @@ def read_entries(
     }
 
 
+def find(group_id: int, queue: int) -> QueueEntry | None:
+    """Return the entry of a queue, however old it is. Reads nothing."""
+    return _known.get((group_id, queue))
+
+
 def prepare(node: Node) -> None:
     """Create the tables of share groups on a node of an earlier version. Raises
     NodeUnavailable.
@@ -130,7 +135,7 @@ def forget(group_id: int, queue: int) -> None:
 
 def note_freed(group_id: int, queue: int, *, runs: int) -> None:
     """Note that leases have ended, and wake members that wait for them."""
-    entry = _known.get((group_id, queue))
+    entry = find(group_id, queue)
     if entry is not None:
         # Makes the next caller look for due runs, without a wait for the entry to expire.
         entry.due_at = time.monotonic()

@@ -50,15 +50,15 @@ class MessageRequest(NamedTuple):
     """A member's request for messages.
 
     `held`: the texts of the grants that the member has. If given, the call first returns
-    other runs that the member holds: those of a call whose answer was lost. `counts_begun`:
-    the member reports when it begins a run; see taking.RunRequest.
+    other runs that the member holds: those of a call whose answer was lost. `member_reports_begin`:
+    the member reports when it begins a run; see taking.py for what that means for counts.
     """
 
     topics: Sequence[str]
     max_messages: int
     max_bytes: int
     held: frozenset[str] | None = None
-    counts_begun: bool = False
+    member_reports_begin: bool = False
 
 
 class LeaseResult(NamedTuple):
@@ -158,7 +158,7 @@ class _LeaseCall:
         self.queue_states: dict[int, str] = {}
         self.wake_offsets: dict[int, int] = {}
         self._group, self._owner = group, consumer.text
-        self._counts_begun = request.counts_begun
+        self._member_reports_begin = request.member_reports_begin
         self._budget = Budget(request.max_messages, request.max_bytes)
         self._tried: set[int] = set()
         self._failure: Unavailable | None = None
@@ -184,7 +184,7 @@ class _LeaseCall:
                     group=self._group,
                     queues=queue_ids,
                     owner=self._owner,
-                    counts_begun=self._counts_begun,
+                    member_reports_begin=self._member_reports_begin,
                 )
                 unlisted = [run for run in runs if run.grant.text not in held]
                 delivery = Delivery(
@@ -305,7 +305,7 @@ class _LeaseCall:
         """Lease runs whose lease is over, or new messages if there are none."""
         max_rows = self._budget.rows(queue, self._budget.messages)
         count = min(max_rows, self._group.run_messages)
-        request = RunRequest(self._group, self._owner, count, self._counts_begun)
+        request = RunRequest(self._group, self._owner, count, self._member_reports_begin)
         if entry.is_due() and (
             runs := taking.lease_due(node=node, queue=queue, entry=entry, request=request)
         ):

@@ -1,9 +1,15 @@
 """Lease runs of a queue to a member: runs whose lease is over, or new messages.
 
-Every lease of new messages locks the row of the group's position. So the calls of a worker
-for the same (group, queue) share a transaction, and workers wait for that row instead of
-members. If the outcome of a lease is unknown, its owner finds the runs again with
-renew_held().
+Each lease of new messages locks the group's position row. So that members do not queue for
+that lock, a worker's calls for the same (group, queue) share one transaction. If the outcome
+of a lease is unknown, its owner finds the runs again with renew_held().
+
+How deliveries are counted: by default every lease is a delivery. A member may promise to
+report when it begins a run (`member_reports_begin`). Then a lease counts only when that
+report arrives, so a member that dies before it begins does not bring its messages closer to
+the dead letters. There is a single exception: the first lease of new messages counts at once,
+unless it is the last delivery as well (`max_deliveries` is 1). Until the last lease of a run
+is counted, `Run.uncounted` is True and `Run.deliveries` does not include it.
 """
 
 from __future__ import annotations
@@ -38,14 +44,14 @@ _SPOILED = (db_errors.RolledBack, db_errors.Final)
 class RunRequest(NamedTuple):
     """A member's request for runs of a queue with `messages` messages together.
 
-    `counts_begun`: the member reports when it begins a run, so a lease alone does not count
-    as a delivery.
+    `member_reports_begin`: the member reports when it begins a run. The module docstring
+    explains how its deliveries are counted.
     """
 
     group: GroupInfo
     owner: str
     messages: int
-    counts_begun: bool = False
+    member_reports_begin: bool = False
 
     @property
     def lease(self) -> Lease:
@@ -94,11 +100,11 @@ def lease_due(
 ) -> list[Run]:
     """Take over runs whose lease is over, until they have the requested number of messages.
 
-    A run is taken whole. From the third delivery on, only its first message is taken,
-    alone. Raises NodeUnavailable, `db_errors.*`.
+    A run is taken whole. From the third delivery on, or at the last one allowed, only its
+    first message is taken, alone. Raises NodeUnavailable, `db_errors.*`.
     """
     group_id, limit = request.group.id, limit_of(request.group, queue)
-    counted = not request.counts_begun
+    counted = not request.member_reports_begin
     with node.reading() as session:
         due_runs = run_sql.select_due(
             session,
@@ -108,7 +114,8 @@ def lease_due(
             most=MOST_DUE,
             limit=limit,
         )
-        # The lease that seemed to be over was renewed, or its run is finished.
+        # No run is due after all: the lease that seemed to be over was renewed, or its run is
+        # finished.
         if not due_runs:
             known_queues.read_next_due(session, group_id=group_id, entry=entry)
         taken_runs: list[Run] = []
@@ -120,9 +127,8 @@ def lease_due(
                 alone or sum(r.left.bit_count() for r in taken_runs) >= request.messages
             ):
                 break
-            with suppress(
-                db_errors.RolledBack
-            ):  # a deadlock with another member's take-over
+            # A rollback is a deadlock with another member that takes the same run.
+            with suppress(db_errors.RolledBack):
                 if alone and run.length > 1:
                     # The first message becomes a run of its own. The others stay in the
                     # run, free.
@@ -172,25 +178,28 @@ def lease_new(
         if sharing.must_lease_alone(1, max_deliveries=limit)
         else request.group.run_messages
     )
-    # The first lease counts at once, so that most messages need no further request before
-    # they begin. If it is also the last delivery (`max_deliveries` is 1), it must not: else a
-    # message that no member began would be a dead letter.
-    counted = not (request.counts_begun and sharing.is_exhausted(1, max_deliveries=limit))
+    # The first lease counts at once even if the member reports its begins: so most messages
+    # need no such report before they begin. It must not if it is the last delivery as well:
+    # else a message that no member began would become a dead letter.
+    counted = not (
+        request.member_reports_begin and sharing.is_exhausted(1, max_deliveries=limit)
+    )
     wishes = tuple(
         LeaseRequest(request.owner, length, request.group.lease_ms, counted)
         for length in sharing.run_lengths(count, run_messages=max_run_length)
     )
     call = _Call(target, wishes)
-    for repeat in range(REPEATS + 1):
+    repeats = 0
+    while True:
         try:
-            # A repeat has a transaction of its own, so that another call cannot
-            # spoil it again.
-            return _lease_together(call, alone=repeat > 0)
+            # A repeat has a transaction of its own, so that another call cannot spoil it
+            # again.
+            return _lease_together(call, alone=repeats > 0)
         except db_errors.RolledBack:
-            if repeat == REPEATS:
+            if repeats == REPEATS:
                 raise
-            time.sleep(random.uniform(0.002, 0.02) * (repeat + 1))
-    return []
+        repeats += 1
+        time.sleep(random.uniform(0.002, 0.02) * repeats)
 
 
 def _lease_together(call: _Call, *, alone: bool) -> list[Run]:
@@ -240,7 +249,7 @@ def _lease_calls(calls: Sequence[_Call]) -> list[list[Run]]:
             requests=wishes,
         )
     # The position after the lease goes into the cache of queues.
-    entry = known_queues._known.get((target.group_id, target.queue))
+    entry = known_queues.find(target.group_id, target.queue)
     if new_leases.next_offset is None:
         # The position has another epoch, or none: the offsets were reset since the read.
         known_queues.forget(target.group_id, target.queue)
@@ -261,7 +270,7 @@ def renew_held(
     group: GroupInfo,
     queues: Collection[int],
     owner: str,
-    counts_begun: bool = False,
+    member_reports_begin: bool = False,
 ) -> list[Run]:
     """Return the runs that a member holds, with renewed leases. Raises NodeUnavailable."""
     with node.reading() as session:
@@ -275,10 +284,12 @@ def renew_held(
             if grants
             else []
         )
-    # The member never received these runs, so it reported no delivery of them. Only a first
-    # lease was counted when it was given.
+    # The member never received these runs, so it cannot have reported that it began them.
+    # Their last lease is counted only if it was a first lease (grant 1) that counted at once.
     return [
-        run._replace(uncounted=counts_begun and (run.grant_no > 1 or not run.deliveries))
+        run._replace(
+            uncounted=member_reports_begin and (run.grant_no > 1 or not run.deliveries)
+        )
         for run, is_renewed in zip(runs, renewed, strict=True)
         if is_renewed
     ]
@@ -298,7 +309,8 @@ def put_back(
     with node.reading() as session:
         for _ in range(PUT_BACK_TRIES):
             bits = offset_bits & run.left
-            has_left = not bits
+            # Without bits, none of the offsets is in the run any more.
+            is_released = not bits
             if bits:
                 # A rollback is a deadlock with the other call.
                 with suppress(db_errors.RolledBack):
@@ -310,8 +322,8 @@ def put_back(
                         lease=Lease(),
                         deliveries=run.delivery - 1,
                     )
-                    has_left = free_runs is not None
-            if has_left:
+                    is_released = free_runs is not None
+            if is_released:
                 known_queues.note_freed(group_id, run.queue, runs=1)
                 return run._replace(done=run.done | bits)
             # Another call of the same member may have cut the run since it was read: a

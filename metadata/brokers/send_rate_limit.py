@@ -2,15 +2,19 @@
 process.
 
 A limit holds for all brokers together, so each process may use only its share of it. A
-small part of the limit is divided evenly. The rest is divided in proportion to the demand,
-which is what each process was asked to send (rules.rates.share). Every few seconds a
-process writes its demand to the metadata and reads the demand of the others
-(share_limits()).
+tenth of the limit is divided evenly. The rest is divided in proportion to the demand: what
+clients asked each process to send, refused sends included (rules.rates.share_of_limit).
+Every two seconds a process makes a pass (share_limits()): it writes its demand to the
+metadata, reads the demand of the others, and computes its shares.
+
+For example, two processes share a limit of 100 messages per second. Process A is asked for
+150 per second and B for 50. A may send 5 + 90 * 150 / 200 = 72.5 per second, and B
+5 + 90 * 50 / 200 = 27.5.
 
 The sum of the shares must not exceed the limit. So a process uses a larger share only a
-pass later, when the others have read of its demand, and a smaller share at once. Shares are
-equal while metadata is unavailable for longer than STALE_S, and for limits that no process
-is asked to send under.
+pass later, when the others have read its demand, and a smaller share at once. Shares are
+equal for limits under which no process has any demand, and while metadata has been
+unavailable for longer than STALE_S.
 
 A send never waits for metadata. It costs a lock, or two look-ups if nothing is limited.
 """
@@ -33,13 +37,13 @@ from metadata.rules.rates import Bucket, share_of_limit, wait_s
 
 MAX_BUCKETS = 10_000
 MAX_REPORTED = 500  # limits that a process reports; those with the highest demand
-STALE_S = 15.0  # age at which computed shares are no longer used
+STALE_S = 15.0  # computed shares that are older are replaced by equal shares
 EVERY_S = 2.0  # pause between two passes
-# Pause between two counts of the processes while nothing is limited.
+# While nothing is limited, passes are skipped, except one in this time to count the processes.
 UNLIMITED_S = 10.0
 
-_Key = tuple[str, int, str]  # kind (topic or key), id of the row, unit
-_Demand = dict[str, float]  # amount per second by key, the key as text
+_Key = tuple[str, int, str]  # a limit: kind ("topic" or "key"), id of the row, unit
+_Demand = dict[str, float]  # demand per second, by _Key as text
 
 
 class _Buckets:
@@ -47,20 +51,23 @@ class _Buckets:
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
-        self.processes = 1
-        self.divided_at = float("-inf")
+        self.processes = 1  # that share the limits
+        self.divided_at = float("-inf")  # monotonic() of the last pass that was not skipped
         self.demand: Counter[_Key] = Counter()  # amounts since `demand_since`
         self.demand_since = monotonic()
-        self.reported: _Demand = {}  # demand that the other processes may have read
-        self._shares: dict[str, float] = {}
+        # Demand of the pass before, which the other processes may have read.
+        self.reported: _Demand = {}
+        self._shares: dict[str, float] = {}  # by _Key as text
         self._shared_at = float("-inf")
         self._buckets: dict[_Key, Bucket] = {}
 
     def bucket(self, key: _Key, *, now: float) -> Bucket:
+        """Return the bucket of a limit, a full one if there is none yet."""
         # Forgetting all buckets allows another burst, which does less harm than unbounded
         # memory.
         if len(self._buckets) > MAX_BUCKETS:
             self._buckets = {}
+        # The bucket starts full: wait_s() cuts the infinite level to the capacity.
         return self._buckets.setdefault(key, Bucket(float("inf"), now))
 
     def add_demand(self, key: _Key, amount: int) -> None:
@@ -77,8 +84,8 @@ class _Buckets:
     def take_demand(self, now: float) -> _Demand:
         """Return the demand per second since the last call, highest first, and reset it.
 
-        Demand that fell is at least half of the demand reported before, so a short pause of
-        the senders does not give the whole share away.
+        Reported demand falls by at most half per pass, so a short pause of the senders does
+        not give the whole share away.
         """
         elapsed_s = max(0.1, now - self.demand_since)
         rates = {_text(key): amount / elapsed_s for key, amount in self.demand.items()}
@@ -89,9 +96,13 @@ class _Buckets:
         return {key: round(amount, 1) for key, amount in highest if amount >= 0.1}
 
     def divide(self, own: _Demand, others: Sequence[_Demand], now: float) -> None:
-        """Compute this process's shares from its own demand and that of the others."""
-        # Own demand counts only as far as the others have read of it. They compute their
-        # shares from the reported demand, so a higher own figure would exceed the limit.
+        """Compute this process's shares from its own demand and that of the others.
+
+        `own` becomes the reported demand.
+        """
+        # Own demand counts only up to the figure of the pass before. The others compute their
+        # shares from that, so with a higher figure the sum of the shares could exceed the
+        # limit.
         counted = {
             key: min(amount, self.reported.get(key, 0.0)) for key, amount in own.items()
         }
@@ -141,8 +152,8 @@ def admit(
                 limit_key = (kind, row, unit)
                 bucket = _buckets.bucket(limit_key, now=now)
                 amount = messages if unit == "messages" else size()
-                # Refused sends count as demand, too: else a process without a share would
-                # stay without.
+                # Refused sends count as demand, too. Otherwise the demand of a process with a
+                # small share could never exceed that share, and the share would not grow.
                 _buckets.add_demand(limit_key, amount)
                 rate = limit * _buckets.share(limit_key, now)
                 wait = wait_s(bucket, rate=rate, amount=amount, now=now)
@@ -155,18 +166,18 @@ def admit(
                 f"Quota exceeded on all brokers together: {exceeded}.",
                 retry_after_ms=int(longest_wait_s * 1000) + 1,
             )
-        # Only when every limit admits the messages: a refused send must not use up any of
-        # them.
+        # Taken only if every limit admits the messages: a refused send must not use up any
+        # limit.
         for bucket, amount in payments:
             bucket.level -= amount
 
 
 def share_limits(*, name: str) -> int:
-    """Report the demand of the worker `name`, read that of the others and compute the
-    shares. Called again and again by a loop.
+    """Make a pass for this process, whose worker is called `name`: report its demand, read that
+    of the others and compute the shares. Called every EVERY_S by a loop.
 
-    Returns the number of processes that share the limits. While metadata is unavailable,
-    the shares stay as they are until STALE_S.
+    Returns the number of processes that share the limits. While metadata is unavailable, the
+    computed shares stay in use for STALE_S.
     """
     with _buckets.lock:
         demand = _buckets.take_demand(monotonic())
@@ -178,11 +189,13 @@ def share_limits(*, name: str) -> int:
             *metadata.topics.values(),
             *metadata.keys.values(),
         )
-        # No statement while nothing is limited, except to count the processes now and then.
+        # No statement while nothing is limited, except one to count the processes every
+        # UNLIMITED_S.
         if all(row.rates.unlimited for row in limited):
             return _buckets.processes
     with suppress(MetadataUnavailable):
         if demand or had_reported:
+            # Without demand "" is written once, so that the others forget the former demand.
             snapshot_acks.report_demand(
                 name=name, text=json.dumps(demand) if demand else ""
             )
@@ -194,8 +207,10 @@ def share_limits(*, name: str) -> int:
 
 
 def _parse(text: str) -> _Demand:
-    """Return the demand that another worker reported. Workers of other versions may write
-    another format: what cannot be read is no demand.
+    """Return the demand that another worker reported.
+
+    A text that cannot be parsed counts as no demand: workers of other versions may write
+    another format.
     """
     try:
         demand = json.loads(text or "{}")

@@ -1,19 +1,23 @@
 """The immutable snapshot of the metadata in a broker process, and its look-ups.
 
 Sends and pulls use the snapshot alone, so they continue while the metadata database is
-unavailable. A loop of each worker reads the number of the last change every 200 ms. If the
-snapshot is older, confirm() wakes another loop, which calls refresh().
+unavailable. Two loops of each worker keep it current (catmq_site.background.metadata_loops):
 
-A refresh reads in a repeatable-read transaction of the connection `snapshot`. (At READ
-COMMITTED 74 of 500 snapshots were torn.) It reads the change counter first, then the rows
-that the change log names above the snapshot's number. It loads everything if the database
-has another incarnation or a lower number (it was restored), if the log does not reach back
-far enough, or if the last full load is five minutes old.
+* One reads the change counter, the number of the last change, every 200 ms and calls
+  confirm(), which wakes the other loop if the snapshot is older.
+* The other waits in await_news() and then calls refresh().
+
+A refresh reads in a repeatable-read transaction of the connection `snapshot`, so that counter
+and rows belong together. (READ COMMITTED gave mixed snapshots: 74 of 500 in a test.) It reads
+the change counter first, then the rows that the change log names above the snapshot's number.
+It loads everything if the database has another incarnation or a lower number (it was
+restored), if the log does not reach back far enough, or if the last full load is five minutes
+old.
 
 Threads that need a refresh at the same time share it: the first loads, the others wait for
-a load that began after their call. No thread waits longer than the metadata time limit, and
-after a failed load none tries again for a moment. So an unavailable database cannot hold up
-all threads.
+a load that began after their call. The wait is limited, and for a second after a failed load
+a look-up that misses does not try again. So an unavailable database cannot hold up all
+threads.
 """
 
 from __future__ import annotations
@@ -54,18 +58,22 @@ PAUSE_AFTER_FAILURE_S = 1.0
 
 
 class _Holder:
-    """The snapshot of this process. Only a single thread renews it at any time."""
+    """The snapshot of this process. Only a single thread renews it at any time.
+
+    Loads are numbered from 1 in the order in which they begin.
+    """
 
     def __init__(self) -> None:
         self.snapshot: Snapshot | None = None
-        self.turn = threading.Condition()
-        self.begun = 0  # number of loads that have begun
-        self.ended = 0  # number of the last load that ended
+        self.turn = threading.Condition()  # notified when a load ends
+        self.last_begun = 0  # number of the last load that began
+        self.last_ended = 0  # number of the last load that ended
         self.loading = False
-        self.began_at = float("-inf")
-        self.failed_at = float("-inf")
-        self.failed = False
-        self.confirmed_at = float("-inf")
+        # Times are of time.monotonic().
+        self.began_at = float("-inf")  # begin of the last load
+        self.failed_at = float("-inf")  # end of the last load that failed
+        self.failed = False  # the last load failed
+        self.confirmed_at = float("-inf")  # when confirm() last found the snapshot current
         self.news = threading.Event()  # set when there is a change to load
 
     def renew(self) -> bool:
@@ -74,23 +82,23 @@ class _Holder:
 
         Raises MetadataUnavailable. The old snapshot stays then.
         """
-        # The rest of the load that is under way, and the next load.
+        # Long enough for the rest of the load that is under way, and for the next load.
         limit_s = 2 * config.metadata_timeout_ms / 1000
         before = self.snapshot
         with self.turn:
             # A load that is under way may have read before the caller's change. The next
             # load has certainly read after it.
-            needed = self.begun + 1
-            while self.loading and self.ended < needed:
+            needed = self.last_begun + 1
+            while self.loading and self.last_ended < needed:
                 if not self.turn.wait(limit_s):
                     raise MetadataUnavailable(
                         "The metadata database is slow to answer.", retry_after_ms=1000
                     )
-            if self.ended >= needed:
+            if self.last_ended >= needed:
                 if self.failed:
                     raise MetadataUnavailable.no_answer()
                 return _changed(before, self.snapshot)
-            self.begun += 1
+            self.last_begun += 1
             self.loading, self.began_at = True, time.monotonic()
         return self._load()
 
@@ -104,7 +112,7 @@ class _Holder:
         finally:
             # In any case, or all other threads would wait for this load until their limit.
             with self.turn:
-                self.loading, self.ended = False, self.begun
+                self.loading, self.last_ended = False, self.last_begun
                 self.failed = failure is not None
                 self.failed_at = time.monotonic() if failure else self.failed_at
                 self.turn.notify_all()
@@ -125,13 +133,16 @@ class _Holder:
         is_silent = bulkhead.watched and contact.silent_s() > SILENT_S
         if is_silent or (self.failed and failed_lately):
             raise MetadataUnavailable.no_answer()
-        begun_before = self.begun
+        begun_before = self.last_begun
         pause_s = self.began_at + MISS_EVERY_S - time.monotonic()
         # Many look-ups that miss at the same time share the next load.
         if pause_s > 0:
             with self.turn:
-                self.turn.wait_for(lambda: self.begun > begun_before, pause_s)
-            if self.ended > begun_before:
+                self.turn.wait_for(lambda: self.last_begun > begun_before, pause_s)
+            if self.last_ended > begun_before:
+                # A load that failed has not shown that the name is unknown.
+                if self.failed:
+                    raise MetadataUnavailable.no_answer()
                 return
         self.renew()
 
@@ -159,8 +170,9 @@ def current() -> Snapshot:
 
 
 def refresh() -> bool:
-    """Bring the snapshot up to date. Return True if it changed. Keeps the old snapshot while
-    the database is unavailable.
+    """Bring the snapshot up to date. Return True if it changed.
+
+    Keeps the old snapshot and returns False while the database is unavailable.
     """
     # Only the first failure of an outage is logged: the loop tries again all the time.
     was_failed = _holder.failed
@@ -176,10 +188,10 @@ def refresh() -> bool:
 
 
 def confirm(version: tuple[str, int], *, at: float) -> None:
-    """Compare the snapshot with the database's version as read at `at` (time.monotonic()).
+    """Compare the snapshot with the version of the metadata in the database.
 
-    If they are the same, the snapshot was current then. Otherwise wake the loop that calls
-    refresh().
+    `at` is the time.monotonic() before `version` was read. If the versions are the same, the
+    snapshot was current at that time. Otherwise wake the loop that waits in await_news().
     """
     holder = _holder
     # After a failed load the loop tries again, even if nothing has changed.
@@ -202,7 +214,7 @@ def await_news(seconds: float) -> None:
 
 
 def wake() -> None:
-    """End the wait of the loop, so that it can stop."""
+    """End the wait of the loop in await_news(), so that it can stop."""
     _holder.news.set()
 
 
@@ -226,16 +238,16 @@ def age_s() -> float:
 
 
 def _load_newest(old: Snapshot | None) -> Snapshot:
-    """Return the newest snapshot, made from `old` and the change log if that is possible."""
+    """Return a current snapshot, made from `old` and the change log if that is possible."""
     now = time.monotonic()
     if (
         old is not None
         and now - old.full_at <= FULL_EVERY_S
         and loading.read_version(ALIAS) == old.version
     ):
-        # Nearly always so, and outside the transaction this costs a single statement.
+        # Nearly always nothing has changed. Without a transaction that takes one statement.
         return replace(old, loaded_at=now)
-    # Read again inside, because the rows must belong to the version.
+    # The version is read again in the transaction, so that counter and rows belong together.
     with transaction.atomic(using=ALIAS):
         version = loading.read_version(ALIAS)
         if (

@@ -1,4 +1,4 @@
-"""The database's clock. All times in metadata are written and compared by it, in UTC,
+"""The database's clock. All times in metadata are set and compared by this clock, in UTC,
 because the clocks of brokers differ.
 """
 
@@ -30,6 +30,7 @@ class UtcNow(Func):
 
     def as_sqlite(self, compiler: Any, connection: Any, **extra: Any) -> Any:
         """Milliseconds on SQLite."""
+        # Each % is escaped twice: by Func's template and by the parameters of execute().
         return self.as_sql(
             compiler,
             connection,
@@ -38,8 +39,8 @@ class UtcNow(Func):
         )
 
 
-# For statements in plain SQL. Loops run them all the time, and to build a query set or
-# model objects costs more than the query.
+# For statements in plain SQL. Loops run them all the time, and building a query set or
+# model objects costs more than the query. Here % is escaped once, for execute().
 _NOW = {"mysql": "UTC_TIMESTAMP(6)", "sqlite": "STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', 'NOW')"}
 _LATER = {
     "mysql": "UTC_TIMESTAMP(6) + INTERVAL %s SECOND",
@@ -48,16 +49,16 @@ _LATER = {
 _SERVER = {"mysql": "CONCAT_WS(':', @@hostname, @@port, @@server_id)", "sqlite": "'sqlite'"}
 
 
-# [] or [time] inside one_moment(), None outside.
+# Inside one_moment(): [], and [time] after the first database_now(). None outside.
 _moment: ContextVar[list[datetime] | None] = ContextVar("moment", default=None)
 
 
 class DatabaseState(NamedTuple):
     """Identity of the database server, its time, and the version of the metadata in it.
 
-    `server` is host, port and server id, so that it differs after a failover. It is the
-    same for all SQLite files. `version` is the incarnation of the metadata and the number
-    of its last change, as in a snapshot.
+    `server` is host, port and server id, so that it differs after a failover. With SQLite
+    it is always the same. `version` is the incarnation of the metadata and the number of
+    its last change, as in a snapshot.
     """
 
     server: str
@@ -78,7 +79,7 @@ def one_moment() -> Iterator[None]:
 
 
 def database_now() -> datetime:
-    """Return the database's present time."""
+    """Return the database's present time, inside one_moment() that of its first call."""
     moment = _moment.get()
     if moment is None:
         return database_state().now
@@ -102,8 +103,8 @@ def database_state() -> DatabaseState:
 
 
 def later_sql() -> str:
-    """Return the SQL expression for a later time. Its parameter is the number of seconds
-    from now.
+    """Return the SQL expression for a time in the future. Its parameter is the number of
+    seconds from now.
     """
     return _LATER[transaction.get_connection().vendor]
 

@@ -1,4 +1,4 @@
-"""Whether the metadata database can be migrated by this release."""
+"""Checks whether this release can migrate the metadata database."""
 
 from __future__ import annotations
 
@@ -17,31 +17,37 @@ Key = tuple[str, str]  # label of the app, name of the migration
 def check_can_migrate(*, alias: str = "default") -> None:
     """Raise Conflict if the database is at a state that only an earlier release can migrate.
 
-    Releases replace old migrations by a squashed one, and delete the old ones a release later.
-    A database that has some of them then needs the release in between.
+    A release replaces old migrations by a squashed one, and the next release deletes the old
+    ones. A database that has only some of the old ones must first be migrated by the release
+    in between, which has both.
     """
     loader = MigrationLoader(None, load=False)
     loader.load_disk()
     applied = MigrationRecorder(connections[alias]).applied_migrations()
-    if refusal := half_migrated(loader.disk_migrations, applied):
-        raise Conflict(refusal)
+    if reason := why_not_migratable(loader.disk_migrations, applied):
+        raise Conflict(reason)
 
 
-def half_migrated(
+def why_not_migratable(
     migrations: Mapping[Key, Migration], applied: Collection[Key]
 ) -> str | None:
-    """Return why the migrations cannot continue from those that are applied, or None."""
+    """Return the text for the operator if a database cannot be migrated, None if it can.
+
+    `migrations` are those of this release, `applied` those that the database has.
+    """
     for key, migration in migrations.items():
-        done = [replaced for replaced in migration.replaces if replaced in applied]
-        missing = [
-            replaced
-            for replaced in migration.replaces
-            if replaced not in applied and replaced not in migrations
+        applied_old = [old for old in migration.replaces if old in applied]
+        # Old migrations that the database still needs, and that this release has deleted.
+        deleted_old = [
+            old
+            for old in migration.replaces
+            if old not in applied and old not in migrations
         ]
-        if done and missing and key not in applied:
+        # With none of the old ones applied, the squashed migration itself can be applied.
+        if applied_old and deleted_old and key not in applied:
             return (
-                f"The metadata database is at migration {done[-1][1]} of {key[0]}, and this "
-                f"release no longer has {missing[0][1]}, which comes next. Install the release "
+                f"The metadata database is at migration {applied_old[-1][1]} of {key[0]}, and this "
+                f"release no longer has {deleted_old[0][1]}, which comes next. Install the release "
                 "before this one, run `manage.py prepare` there, and then upgrade to this one."
             )
     return None

@@ -3,7 +3,8 @@
 Every transaction that changes a group locks the group's row before anything else (several
 groups by rising id), and decides on rows that it read after that. `changes.record_change`
 comes last, because it locks the row that all changes share. With that order deadlocks are
-rare. A transaction in a deadlock was rolled back whole, so it can be run again.
+rare. The server rolls back the whole transaction that it chooses in a deadlock, so it can be
+run again.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ _outage = Outage(log, "the metadata database")
 
 TRIES = 3
 # deadlock, lock wait timeout, record has changed since last read (MariaDB)
-ROLLED_BACK = {1213, 1205, 1020}
+REPEATABLE_ERRORS = {1213, 1205, 1020}
 
 
 class _ThreadState(threading.local):
@@ -62,11 +63,12 @@ def release_connections() -> None:
 
 
 def transactional(work: Callable[P, T]) -> Callable[P, T]:
-    """Decorator: run `work` in a transaction on the metadata database, up to three times if
-    it was rolled back.
+    """Decorator: run `work` in a transaction on the metadata database, up to TRIES times if
+    it is rolled back because of a deadlock or a lock wait timeout.
 
-    Inside another transaction `work` becomes part of that. Raises MetadataUnavailable if
-    the database cannot be reached.
+    Inside another transaction `work` becomes part of that, without repeats of its own. Raises
+    MetadataUnavailable if the database cannot be reached, and also if the last try ends in a
+    deadlock or a lock wait timeout.
     """
 
     @functools.wraps(work)
@@ -79,7 +81,7 @@ def transactional(work: Callable[P, T]) -> Callable[P, T]:
                     with transaction.atomic():
                         return work(*args, **kwargs)
                 except OperationalError as error:
-                    if attempt == TRIES or not was_rolled_back(error):
+                    if attempt == TRIES or not may_be_repeated(error):
                         raise
                     log.info(
                         "metadata transaction rolled back, try %d follows: %s",
@@ -93,12 +95,12 @@ def transactional(work: Callable[P, T]) -> Callable[P, T]:
     return run
 
 
-def was_rolled_back(error: OperationalError) -> bool:
-    """Return True if the database rolled back the whole transaction, so that it can be
-    repeated.
-    """
+def may_be_repeated(error: OperationalError) -> bool:
+    """Return True if the error ended a transaction that can be run again from its begin."""
     code = error.args[0] if error.args else None
-    return code in ROLLED_BACK
+    # After 1205 (lock wait timeout) MySQL by default rolls back only the statement. The rest
+    # is rolled back by transaction.atomic(), which the error leaves before it comes here.
+    return code in REPEATABLE_ERRORS
 
 
 def lacks_schema(error: Exception) -> bool:
@@ -112,8 +114,9 @@ def lacks_schema(error: Exception) -> bool:
 
 
 class _AnswerMonitor:
-    """Notes whether a statement was answered. An execute_wrapper of Django's database
-    instrumentation.
+    """Notes whether the database answered a statement.
+
+    Used with connection.execute_wrapper() of Django, which calls it instead of each statement.
     """
 
     has_answer = False
@@ -126,8 +129,11 @@ class _AnswerMonitor:
 
 @contextmanager
 def reachable() -> Iterator[None]:
-    """Raise MetadataUnavailable from a block if the database cannot be reached, and close
-    the connection. A block that gets an answer counts as contact with the database.
+    """Turn OperationalError and InterfaceError of a block into MetadataUnavailable, and close
+    a broken connection.
+
+    A block that gets an answer counts as contact with the database. Raises the original error
+    if the database was not migrated.
     """
     connection, monitor = transaction.get_connection(), _AnswerMonitor()
     driver = connection.Database
@@ -140,7 +146,7 @@ def reachable() -> Iterator[None]:
     except (
         OperationalError,
         InterfaceError,
-        # The driver's own errors come from a cursor that is closed on a broken connection.
+        # Not wrapped by Django: raised when a cursor is closed on a broken connection.
         driver.OperationalError,
         driver.InterfaceError,
     ) as error:
@@ -157,8 +163,8 @@ def reachable() -> Iterator[None]:
 def read_in_pages(rows: QuerySet[M]) -> Iterator[list[M]]:
     """Yield all rows by rising id in lists of at most PAGE, each read when it is needed.
 
-    For sweeps: rows that cannot be handled now are passed over, so they do not keep later
-    rows from their turn.
+    For sweeps: a row that cannot be handled now is still followed by the rows after it, because
+    the next page begins after the last id.
     """
     after = 0
     while True:

@@ -1,9 +1,9 @@
 """Handling traces: which member handled a message, when, for how long, and with what
 outcome.
 
-Members report a sample of the messages that they handle (rules.groups.sampling), as set
-by trace_percent of the subscription. Reports wait in memory until a loop of each worker
-writes them. Reports that cannot be written, or exceed the limit, are dropped: a missing
+Members report a sample of the messages that they handle (rules.groups.sampling). Its size
+is `trace_percent` of the subscription. Reports wait in memory until a loop of each worker
+writes them. Reports that cannot be written, or exceed MAX_PENDING, are dropped: a missing
 trace does no harm.
 """
 
@@ -38,10 +38,11 @@ MAX_CHARS = 200
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """An attempt at a message that began `ago_ms` ago; `attempt` counts the failed
-    attempts before.
+    """An attempt of a member to handle a message, as the member reports it.
 
-    For a retry, queue and offset are those of the message that failed first.
+    `attempt` is the number of failed attempts before this one. `ago_ms` is the time since the
+    attempt began, `took_ms` its duration. For a retry, `queue` and `offset` are those of the
+    original message.
     """
 
     queue: int
@@ -67,7 +68,7 @@ class _PendingTrace:
     group_id: int
     member: str | int
     attempt: Attempt
-    heard_at: float  # monotonic
+    heard_at: float  # time.monotonic() of the report
 
 
 _lock = threading.Lock()
@@ -75,10 +76,9 @@ _pending: list[_PendingTrace] = []  # traces that wait to be written
 
 
 def report(*, consumer: ConsumerId, attempts: Iterable[Attempt]) -> None:
-    """Note attempts that a member reported. Those of a member that left are dropped.
+    """Note attempts that a member reported. Reports of a member that left are dropped.
 
-    If metadata is unavailable, the name of the member is read when the report is
-    written.
+    If metadata is unavailable, flush() looks up the name of the member.
     """
     member: str | int | None = consumer.member_id
     # A report must not fail because of metadata: then the id of the member is kept
@@ -91,8 +91,8 @@ def report(*, consumer: ConsumerId, attempts: Iterable[Attempt]) -> None:
 
 
 def note(*, group_id: int, member: str | int, attempts: Iterable[Attempt]) -> None:
-    """Note attempts of a member, given by name or by the id of its row, if they are in the
-    sample.
+    """Note those attempts of a member that are in the sample. `member` is its name, or the id
+    of its row.
     """
     now = monotonic()
     traces = [
@@ -112,8 +112,8 @@ def note(*, group_id: int, member: str | int, attempts: Iterable[Attempt]) -> No
 def sample_percent(*, group_id: int, queue: int) -> int:
     """Return the percentage of messages that are traced for a group in a queue.
 
-    A queue of a retry topic has that of the original topic. 0 if the group reads
-    neither.
+    For a queue of a retry topic, the percentage of the original topic counts. Returns 0 if
+    the group reads neither.
     """
     current = snapshot.current()
     queue_info = current.queues.get(queue)
@@ -124,7 +124,10 @@ def sample_percent(*, group_id: int, queue: int) -> int:
 
 
 def flush() -> int:
-    """Write the waiting traces. Return how many. Raises MetadataUnavailable."""
+    """Write the waiting traces. Return their number.
+
+    Raises MetadataUnavailable. The traces are lost then.
+    """
     with _lock:
         pending = list(_pending)
         _pending.clear()

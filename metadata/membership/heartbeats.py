@@ -1,19 +1,21 @@
 """Heartbeats: recorded in batches, then answered with the queues to own and to give up.
 
 A single UPDATE records all heartbeats that wait in this process. In a broker a loop does
-that. The same thread then reads the answers: first the generations of the groups, then
-the queues of groups whose generation is new (assignment_cache.py). In that order an
-answer may hold queues newer than its generation, which costs the member one more
-heartbeat. Older queues would be an error: the member's next heartbeat could count as a
-release that was never ordered.
+that. The same thread then reads the states of the members: first the generations of the
+groups, then the queues of groups whose generation is new (assignment_cache.py). In that
+order an answer may hold queues newer than its generation, which costs the member one more
+heartbeat. In the other order it could hold older queues under a new generation. A queue that
+was granted in between would be missing, and the member's next heartbeat, which does not
+report it, could count as a release that was never ordered.
 
-Releases are guarded updates under the group's lock. Neither they nor the recording take
-a place at the bulkhead, so no other kind of call can delay a hand-over.
+Releases are guarded updates under the group's lock. Releases and the recording use the
+bulkhead's unlimited pool, so no other kind of call can delay a hand-over by taking all
+places.
 
-A heartbeat that cannot be recorded is refused within moments, with a promise that its
-member may continue (metadata.db.contact). A member of a broadcasting group owns every
-queue that the group reads (broadcast_instances.py), unless the limits of the group make
-it stand by.
+A heartbeat that cannot be recorded is refused within moments. If the database is down for
+all brokers, the refusal comes with a promise that the member may continue
+(metadata.db.contact). A member of a broadcasting group owns every queue that the group reads
+(broadcast_instances.py), unless the limits of the group make it stand by.
 """
 
 from __future__ import annotations
@@ -53,7 +55,8 @@ EVERY_S = 0.2
 MAX_BATCH = 500  # ids in an UPDATE
 SERVE_S = 0.25  # longest pass of the loop that records them
 
-_ReadOwned = Callable[[Sequence[Owner]], dict[str, tuple[OwnedQueue, ...]]]
+# Reads the queues of owners, by consumer id: from the cache or from the database.
+_ReadQueues = Callable[[Sequence[Owner]], dict[str, tuple[OwnedQueue, ...]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +75,10 @@ class HeartbeatAnswer:
 
 @dataclass(frozen=True, slots=True)
 class _Beat:
-    """A heartbeat that waits to be recorded; `generation` is the generation that the member has
-    applied.
+    """A heartbeat that waits to be recorded.
+
+    `generation` is the generation that the member has applied, `report` its packed process
+    report, "" if it sends none.
     """
 
     consumer: ConsumerId
@@ -83,10 +88,13 @@ class _Beat:
 
 @dataclass(frozen=True, slots=True)
 class _MemberState:
-    """State of the member of a recorded heartbeat. `gone`: the error if it is no member.
+    """State of the member of a recorded heartbeat.
 
-    `instance_epoch` is the epoch of the instance that a member of a broadcasting group
-    holds. A member that `stands_by` must not own the queues in `held`.
+    `generation` is that of its group, and `held` are the queues that it owns, including those
+    that it must release. `gone` is the error to raise if the sender is no member any more.
+
+    In broadcasting groups only: `instance_epoch` is the epoch of the member's instance, and a
+    member that `stands_by` must not own the queues in `held`.
     """
 
     generation: int = 0
@@ -105,26 +113,35 @@ def heartbeat(
 ) -> HeartbeatAnswer:
     """Record that the member is alive, and return the queues it shall own and give up.
 
-    `generation` is the generation that the member has applied, `owned` the (queue, epoch) pairs it
-    reports. A queue that was revoked at or before that generation and is not in `owned`
-    counts as released. The session of the member runs from the moment it sent the
-    heartbeat. A `report` replaces the former report. Raises Gone(expired | replaced),
-    Unrecorded, and MetadataUnavailable if a release may or may not have been done.
+    `generation` is the generation that the member has applied, `owned` the (queue, epoch)
+    pairs it reports. A queue that was revoked at or before that generation and is not in
+    `owned` counts as released. The session of the member runs from the moment it sent the
+    heartbeat. A `report` replaces the former report.
+
+    Raises:
+        Gone(expired | replaced): the sender is no member any more.
+        MetadataUnavailable(busy): only this broker has trouble. Try another one.
+        Unrecorded: the database is down for all, and the member may continue.
+        MetadataUnavailable with another code: the heartbeat was recorded, but a release (or
+            for a member that stands by, a new epoch) may or may not have been done.
     """
     beat = _Beat(consumer, generation, pack(report) if report else "")
     try:
-        # Checked before the batch, too: waiting for a batch that is refused would occupy
-        # a thread.
+        # The batch would be refused for the same reasons, but waiting for it would occupy a
+        # thread.
         _check_recordable()
         state = _coalescer.submit(beat)
     except MetadataUnavailable as error:
-        # If only this process is in trouble or overloaded, other brokers would still expire
-        # the member. With `busy` it tries another process or broker.
-        if error.code == Code.BUSY or contact.unrecorded_s() <= SILENT_S:
+        # Case 1: only this process has trouble. It is overloaded, or the database recorded
+        # heartbeats of this broker a moment ago. Other brokers can reach the database and
+        # would expire the member, so `busy` makes it try another process or broker.
+        only_this_process = error.code == Code.BUSY or contact.unrecorded_s() <= SILENT_S
+        if only_this_process:
             raise MetadataUnavailable(
                 error.detail, code=Code.BUSY, retry_after_ms=error.retry_after_ms
             ) from error
-        # The database is unavailable to all: a promise that the member is not expired.
+        # Case 2: the database is down for all. This broker promises to expire no member, so
+        # that the member may continue with its queues.
         refusal = Unrecorded(error.detail, retry_after_ms=error.retry_after_ms)
         refusal.silent_ms = int(contact.silent_s() * 1000)
         contact.promise()
@@ -132,8 +149,8 @@ def heartbeat(
     state = _require_member(state)
     reported_queues = {queue for queue, _ in owned}
     if state.stands_by:
-        # A member never acquires the same (queue, epoch) twice. If it becomes active again it
-        # needs new epochs, so the epochs that were granted before become void.
+        # A member never acquires the same (queue, epoch) twice. It still reports queues under
+        # the present epochs, so it needs new ones before it may become active again.
         if {(held.queue, held.epoch) for held in state.held} & set(owned):
             broadcast_instances.raise_epoch(
                 instance_id=consumer.instance_id, epoch=state.instance_epoch
@@ -156,16 +173,16 @@ def heartbeat(
 
 @bulkhead.permit()
 def assignment(*, consumer: ConsumerId) -> HeartbeatAnswer:
-    """Return the answer to a heartbeat of a member that owns nothing, without recording
-    one.
+    """Return the answer to a heartbeat of a member that reports no queue, without recording
+    a heartbeat.
 
     Raises Gone(expired | replaced), MetadataUnavailable.
     """
     with reachable():
         (state,) = _read_states(
-            [_Beat(consumer, 0)],
+            [_Beat(consumer, generation=0)],
             _find_members([consumer.member_id]),
-            _assignments.owned_queues,
+            read_queues=_assignments.owned_queues,
         )
     state = _require_member(state)
     return (
@@ -177,6 +194,7 @@ def assignment(*, consumer: ConsumerId) -> HeartbeatAnswer:
 
 def _answer(state: _MemberState, reported_queues: set[int]) -> HeartbeatAnswer:
     leaving = {queue.queue for queue in state.held if queue.leaving}
+    # Queues that the member reports but does not own.
     foreign = reported_queues - {queue.queue for queue in state.held}
     return HeartbeatAnswer(
         generation=state.generation,
@@ -207,7 +225,7 @@ def _require_member(state: _MemberState) -> _MemberState:
 
 @bulkhead.permit(None)
 def _record(beats: Sequence[_Beat]) -> list[_MemberState]:
-    """Record a batch of heartbeats and read the states of the members, in the order of
+    """Record a batch of heartbeats. Return the states of the members, in the order of
     `beats`.
     """
     ids = sorted({beat.consumer.member_id for beat in beats})
@@ -237,24 +255,28 @@ def _record(beats: Sequence[_Beat]) -> list[_MemberState]:
         if Heartbeat.objects.filter(pk__in=alive).update(**values) < len(alive):
             members = _find_members(ids)  # a member expired meanwhile
         contact.recorded()
-        return _read_states(beats, members, _assignments.owned_queues)
+        states = _read_states(beats, members, read_queues=_assignments.owned_queues)
+        _save_generations(beats, members)
+        return states
 
 
 def _find_members(ids: list[int]) -> dict[int, ConsumerGroupConsumer]:
-    """Return memberships by member id. An expired member has no heartbeat row and is left
-    out.
+    """Return the member rows, with their groups, by member id. Members that expired or left
+    have no heartbeat row and are left out.
     """
     rows = ConsumerGroupConsumer.objects.filter(pk__in=ids, heartbeat__isnull=False)
     return {row.pk: row for row in rows.select_related("group")}
 
 
 def _read_states(
-    beats: Sequence[_Beat], members: Mapping[int, ConsumerGroupConsumer], owned: _ReadOwned
+    beats: Sequence[_Beat],
+    members: Mapping[int, ConsumerGroupConsumer],
+    *,
+    read_queues: _ReadQueues,
 ) -> list[_MemberState]:
-    """Return the state of the member of each heartbeat, and store the generations they
-    report.
+    """Return the state of the member of each heartbeat, in the order of `beats`.
 
-    `owned` reads the queues of owners, from the cache or from the database.
+    The queues are read after `members`, so they are as new as the generations or newer.
     """
     owners = [
         Owner(row.pk, row.consumer_id, row.group_id, row.group.generation)
@@ -262,9 +284,21 @@ def _read_states(
         if row.group.mode == ConsumerGroup.Mode.CLUSTERING
     ]
     states = {
-        consumer_id: _MemberState(held=held) for consumer_id, held in owned(owners).items()
+        consumer_id: _MemberState(held=queues)
+        for consumer_id, queues in read_queues(owners).items()
     } | _read_broadcast_states(members.values())
-    members_at: dict[int, list[int]] = {}
+    return [
+        _state_of_beat(beat, members.get(beat.consumer.member_id), states) for beat in beats
+    ]
+
+
+def _save_generations(
+    beats: Sequence[_Beat], members: Mapping[int, ConsumerGroupConsumer]
+) -> None:
+    """Save the generations that members have applied, each at most the generation of its
+    group. Locked rows are skipped.
+    """
+    members_at: dict[int, list[int]] = {}  # applied generation → member ids
     for beat in beats:
         row = members.get(beat.consumer.member_id)
         if (
@@ -272,32 +306,32 @@ def _read_states(
             and row.consumer_id == beat.consumer.text
             and row.generation < beat.generation
         ):
+            # A client may report any number. A member cannot have applied a generation that
+            # its group has not reached.
             applied = min(beat.generation, row.group.generation)
             members_at.setdefault(applied, []).append(row.pk)
-    # A single UPDATE for all of them: right after many groups were rebalanced, one for each
+    if not members_at:
+        return
+    # A single UPDATE for all members: right after many groups were rebalanced, one for each
     # generation would delay every answer of the batch.
-    if members_at:
-        applied_generation = Case(
-            *(
-                When(pk__in=ids, then=generation)
-                for generation, ids in sorted(members_at.items())
-            )
+    applied_generation = Case(
+        *(
+            When(pk__in=ids, then=generation)
+            for generation, ids in sorted(members_at.items())
         )
-        rows = ConsumerGroupConsumer.objects.filter(
-            pk__in=sorted(pk for ids in members_at.values() for pk in ids)
+    )
+    rows = ConsumerGroupConsumer.objects.filter(
+        pk__in=sorted(pk for ids in members_at.values() for pk in ids)
+    )
+    with transaction.atomic():
+        # Waiting for a locked row would delay the batch, too. The next heartbeat of its
+        # member saves the generation.
+        unlocked_ids = list(
+            rows.select_for_update(skip_locked=True).values_list("pk", flat=True)
         )
-        with transaction.atomic():
-            # A locked row would delay the batch, too; it is left to the next heartbeat of
-            # its member.
-            unlocked_ids = list(
-                rows.select_for_update(skip_locked=True).values_list("pk", flat=True)
-            )
-            rows.filter(pk__in=unlocked_ids, generation__lt=applied_generation).update(
-                generation=applied_generation
-            )
-    return [
-        _state_of_beat(beat, members.get(beat.consumer.member_id), states) for beat in beats
-    ]
+        rows.filter(pk__in=unlocked_ids, generation__lt=applied_generation).update(
+            generation=applied_generation
+        )
 
 
 def _read_broadcast_states(
@@ -383,8 +417,8 @@ def _release(
 ) -> _MemberState:
     """Hand over the queues that the member released, and return its state afterwards.
 
-    Whether a queue was released is judged again by rows that are read under the group's
-    lock.
+    The states that heartbeat() saw may be old. So this decides again which queues were
+    released, by rows that it reads under the group's lock.
     """
     group = lock_group_by_id(consumer.group_id)
     rows = QueueOffset.objects.filter(
@@ -402,13 +436,14 @@ def _release(
         rebalance.raise_generation(group.pk)
         granted_queues.note(group.pk, [row.queue_id for row in leaving])
         record_change("group", group.pk)
+    beats = [_Beat(consumer, generation)]
+    members = _find_members([consumer.member_id])
     # Read without the cache: other threads must not see this state before it is
     # committed.
-    return _read_states(
-        [_Beat(consumer, generation)],
-        _find_members([consumer.member_id]),
-        read_owned_queues,
-    )[0]
+    (state,) = _read_states(beats, members, read_queues=read_owned_queues)
+    # _record() may have skipped the row because it was locked.
+    _save_generations(beats, members)
+    return state
 
 
 def _new_coalescer() -> PacedCoalescer[_Beat, _MemberState]:

@@ -12,11 +12,15 @@ group's lock:
     free      owner NULL                   A rebalance grants it: owner = target = m,
                                            epoch + 1.
     stable    owner = target = m           Heartbeats of m list it under `assigned`.
-    leaving   owner = m, target = other    Heartbeats of m list it under `revoked`, from
-                                           generation g on. A heartbeat of m that has
-                                           applied g and no longer reports the queue
-                                           releases it to the target, epoch + 1. If m
-                                           expires, the queue becomes free.
+    leaving   owner = m,                   Heartbeats of m list it under `revoked`, from
+              target = other or NULL,      generation g on. A heartbeat of m that has
+              target_generation = g        applied g and no longer reports the queue
+                                           releases it: `other` becomes the owner, epoch
+                                           + 1, or with target NULL it becomes free. If m
+                                           leaves or expires, the queue becomes free.
+
+A queue that becomes free because m leaves or expires keeps `other` as its target. That means
+nothing until a rebalance grants the queue, to `other` if it is still a good choice.
 
 An owner never gets the same (queue, epoch) twice. If a rebalance gives a leaving queue back
 to its owner, that is a new grant with epoch + 1, because the owner may have released it
@@ -308,9 +312,9 @@ def _assign_queues(
         queues={row.queue_id: row.queue.topic_id for row in rows},
         current={row.queue_id: row.target_id or row.owner_id for row in rows},
     )
-    # Each entry becomes an UPDATE.
-    grants: dict[tuple[int | None, int], list[int]] = {}  # (owner now, member) → queues
-    retargets: dict[tuple[int | None, int | None], list[int]] = {}  # (owner now, target)
+    # Each entry becomes an UPDATE of its list of queues.
+    grants: dict[tuple[int | None, int], list[int]] = {}  # by (owner now, new owner)
+    retargets: dict[tuple[int | None, int | None], list[int]] = {}  # by (owner now, target)
     for row in rows:
         new_target = targets.get(row.queue_id)
         if new_target is not None and (
@@ -332,14 +336,16 @@ def _assign_queues(
         group_rows.filter(queue__in=queues, owner=owner).update(
             owner=target, target=target, epoch=F("epoch") + 1, **order_columns
         )
-    # The owner of a retargeted queue must release it first.
+    # The owner of a retargeted queue must release it first. It has no owner if its owner left
+    # while it was leaving, and no member may take it now: then the old target is cleared.
     for (owner, next_owner), queues in retargets.items():
         group_rows.filter(queue__in=queues, owner=owner).update(
             target=next_owner, **order_columns
         )
     granted = {queue for queues in grants.values() for queue in queues}
     changed = granted | {queue for queues in retargets.values() for queue in queues}
-    # Queues that are not read any more keep no target.
+    # Queues that the group no longer reads, or that were closed, get no target. Their owners,
+    # if they have any, must release them.
     abandoned_rows = group_rows.filter(target__isnull=False).exclude(
         pk__in=[row.pk for row in rows]
     )
@@ -351,6 +357,8 @@ def _assign_queues(
         Move(
             queue=row.queue_id,
             topic=row.queue.topic.name,
+            # The owner of a free queue has left: `held_by` still has the name of the last
+            # member that acquired it.
             source=names.get(row.owner_id or 0) or row.held_by or None,
             target=names.get(targets.get(row.queue_id, 0)),
             at_once=row.queue_id in granted,

@@ -8,15 +8,16 @@ from metadata.models.fields import NamedModel, value_constraint
 
 
 class Broker(NamedModel):
-    """A broker in the registry. Its workers keep the row fresh.
+    """A broker in the registry. Its workers update `last_seen` every few seconds.
 
-    `incarnation` identifies the life of the broker that has the name, from start to end.
-    `stopped_at` is the time at which this life ended in an orderly way.
+    `incarnation` identifies one run of the broker, from its start to its stop. A restart under
+    the same name has another. `stopped_at` is the time of an orderly stop of this run, null
+    while it runs and after a crash.
     """
 
     class State(models.TextChoices):
-        IN = "in"
-        OUT = "out"
+        IN = "in"  # in service
+        OUT = "out"  # drained: clients use the other brokers
 
     url = models.CharField(max_length=500)
     state = models.CharField(max_length=3, choices=State.choices, default=State.IN)
@@ -33,9 +34,10 @@ class Broker(NamedModel):
 class BrokerProcess(NamedModel):
     """A worker process of a broker, and the last metadata change that it has acknowledged.
 
-    A failover of a node waits for these acknowledgements, until no live worker can write to
-    the old address any more. `demand` is the worker's demand for the send rate limit
-    (send_rate_limit.py), as JSON.
+    `acknowledged` is the number of the last change that the worker has loaded and follows. A
+    failover of a node waits until every live worker has acknowledged the new address, so that
+    none can write to the old one any more. `demand` is the messages and bytes per second that
+    clients asked the worker to send, by limit, as JSON (send_rate_limit.py).
     """
 
     broker = models.ForeignKey(Broker, on_delete=models.CASCADE, related_name="processes")

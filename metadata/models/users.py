@@ -1,5 +1,5 @@
-"""UserRights and SavedFilter of portal users, ApiKey of clients, KeyFingerprint of the keys of
-brokers.
+"""UserRights and SavedFilter: of a portal user. ApiKey: of a client. KeyFingerprint: of a
+signing or encryption key of the brokers.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from metadata.models.fields import NamedModel, NameField
 
 
 class UserRights(NamedModel):
-    """Rights of a portal user who is no administrator, in the form of those of an API key:
-    {"manage": ["orders*"], …}.
+    """Rights of a portal user who is no administrator. `rights` is {"manage": ["orders*"], …},
+    name patterns of topics and groups by right, as in an API key.
 
     The owners of a topic or group may manage it without a row here.
     """
 
-    name = NameField(max_length=150, unique=True)  # the account's user name
+    name = NameField(max_length=150, unique=True)  # user name of the portal account
     rights = models.JSONField(default=dict)
 
     class Meta(NamedModel.Meta):
@@ -28,8 +28,8 @@ class SavedFilter(models.Model):
     string of the URL.
     """
 
-    user = NameField(max_length=150)  # the account's user name
-    page = models.CharField(max_length=30)  # name of its route
+    user = NameField(max_length=150)  # user name of the portal account
+    page = models.CharField(max_length=30)  # name of the page's route
     name = NameField(max_length=60)
     query = models.CharField(max_length=2000)
 
@@ -45,11 +45,11 @@ class SavedFilter(models.Model):
 
 
 class ApiKey(NamedModel):
-    """An API key, of which only the SHA-256 is stored. `rights` is {"produce": ["orders*"],
-    …}.
+    """An API key, of which only the SHA-256 is stored (`digest`). `rights` is {"produce":
+    ["orders*"], …}, name patterns of topics and groups by right.
 
-    `max_…_per_s` is its send rate limit, for all topics and brokers together; null = no
-    limit.
+    `max_messages_per_s` and `max_bytes_per_s` are its send rate limits, for all topics and
+    brokers together; null = no limit.
     """
 
     digest = models.CharField(max_length=64, unique=True)
@@ -60,7 +60,9 @@ class ApiKey(NamedModel):
 
 
 class KeyFingerprint(models.Model):
-    """A fingerprint of a signing or encryption key. The key itself is in no database."""
+    """The fingerprint of a signing or encryption key, which shows whether a broker has the key
+    that was used before. The key itself is in no database.
+    """
 
     class Purpose(models.TextChoices):
         SIGNING = "signing"

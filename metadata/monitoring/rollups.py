@@ -22,25 +22,36 @@ MAX_STEPS = 200  # per step size in a pass
 def roll_up() -> int:
     """Sum up finer steps into coarser steps. Return how many were written.
 
-    A call does a limited number of steps. Repeating it changes nothing.
+    A call writes a limited number of steps, those that have finer rows. Repeating it changes
+    nothing while the finer rows are kept.
     """
-    written_steps = 0
-    # The finer step first, because the coarser step sums it up.
-    for step_s in (900, 86_400):
-        finer = Sample.objects.filter(step_s=FINER[step_s])
+    # Quarters before days, because days sum up quarters.
+    return sum(_roll_up(step_s) for step_s in (900, 86_400))
+
+
+def _roll_up(step_s: int) -> int:
+    written = 0
+    with reachable():
+        now = database_now()
+        last = Sample.objects.filter(step_s=step_s).aggregate(at=Max("at"))["at"]
+    start = last
+    if last is not None and last < now - timedelta(days=KEPT_DAYS[FINER[step_s]]):
+        # Some finer rows of the last step may be deleted by now: its sums must stay as they are.
+        start = last + timedelta(seconds=step_s)
+    # The last step is written again, because it was not over when it was written.
+    while written < MAX_STEPS:
+        finer = Sample.objects.filter(step_s=FINER[step_s], at__lte=now)
+        if start is not None:
+            finer = finer.filter(at__gte=start)
         with reachable():
-            start = Sample.objects.filter(step_s=step_s).aggregate(at=Max("at"))["at"]
-            start = start or finer.aggregate(at=Min("at"))["at"]
-            now = database_now()
-        if start is None:
-            continue
-        # The last step is written again, because it was not over when it was written.
-        at, steps = start_of_step(start, step_s=step_s), 0
-        while at <= now and steps < MAX_STEPS:
-            _write_step(at, step_s)
-            at, steps = at + timedelta(seconds=step_s), steps + 1
-        written_steps += steps
-    return written_steps
+            oldest = finer.aggregate(at=Min("at"))["at"]
+        if oldest is None:
+            break
+        # Steps without finer rows are passed over, however long nothing was recorded.
+        at = start_of_step(oldest, step_s=step_s)
+        _write_step(at, step_s)
+        start, written = at + timedelta(seconds=step_s), written + 1
+    return written
 
 
 @transactional

@@ -1,7 +1,7 @@
 """Rights that accounts of MySQL and MariaDB need.
 
-The checks of a node test an account for them, `manage.py grants` prints them, and
-docs/reference/grants.md is generated from them.
+The checks of a node test whether an account has them, `manage.py grants` prints the GRANT
+statements, and docs/reference/grants.md is generated from them.
 """
 
 from __future__ import annotations
@@ -14,11 +14,12 @@ from metadata.grouping import grouped
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """A right by its name in MariaDB ("" if not needed there), and in MySQL if that
-    differs.
+    """A right that an account needs.
 
-    `why`: the use of the right. `everywhere`: granted on *.*, not on one database.
-    `optional`: without the right, some results are less exact.
+    `right` is its name in MariaDB, "" if it is not needed there. `mysql` is its name in MySQL,
+    "" if that is the same. `why` says what the right is used for. It is granted on one
+    database, or on *.* if `everywhere`. Without an `optional` right, some results are less
+    exact.
     """
 
     right: str
@@ -28,6 +29,7 @@ class Grant:
     optional: bool = False
 
     def named(self, flavour: str) -> str:
+        """Return the name of the right in "mariadb" or "mysql", "" if it is not needed there."""
         return self.mysql if flavour == "mysql" and self.mysql else self.right
 
     @property
@@ -115,8 +117,10 @@ def grant_statements(
     """
     account = f"'{username}'@'{host}'"
     statements = []
-    # A right without a name is not needed by this flavour.
+    # Rights without a name are not needed on this flavour of server.
     needed = [grant for grant in grants if grant.named(flavour)]
+    # One statement per scope. Optional rights have a statement of their own, so that an
+    # operator can leave it out.
     for (everywhere, _), rights in grouped(
         ((grant.everywhere, grant.optional), grant) for grant in needed
     ).items():

@@ -2,7 +2,7 @@
 
 DIRECTORY/settings.json holds its settings; running.py describes the other files. Needs
 CATMQ_URL and CATMQ_API_KEY in the environment. Exit codes: 0 done, 1 failed with the cause
-in one line on stderr, 130 cancelled.
+in a single line on stderr, 130 cancelled.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def exit_with_parent(parent: int) -> None:
 
 
 def describe_error(error: Exception) -> str:
-    """Return the cause of an error in one line.
+    """Return the cause of an error in a single line.
 
     If a Spark task raised a JobError, Java's stack trace contains Python's. The text of the
     last JobError in it is returned.

@@ -52,6 +52,7 @@ def run(job: Job) -> None:
     reports = []
     with archives.lock_archive(archive, topic):
         plan = plans.fetch(topic)
+        # Under the lock: a draft of another running job must not be removed.
         clear_drafts(archive, topic)
         due_days, notes = find_due_days(job, plan, archive)
         for number, (day, spans) in enumerate(sorted(due_days.items())):
@@ -196,6 +197,7 @@ def archive_day(job: Job, plan: Plan, day: str, spans: Mapping[int, Span]) -> Pa
         part = Part(name, tuple(ranges), files)
         archives.publish(archive, topic, day, part, draft=draft)
     finally:
+        # Only after a failure: publish() renames the draft.
         shutil.rmtree(draft, ignore_errors=True)
     return part
 

@@ -72,8 +72,8 @@ def read_verified_day(job: Job, archive: str, topic: str, day: str) -> DataFrame
 
 
 def send(job: Job, frame: DataFrame, day: str) -> None:
-    """Send the messages of a day. One task sends each archived queue, which keeps its
-    order.
+    """Send the messages of a day. Each archived queue is sent by a single task, which keeps
+    its order.
     """
     # Sorted, a repeated task sends the same requests, and brokers recognise their batch
     # ids.

@@ -2,8 +2,8 @@
 offsets alone.
 
 If a node was unavailable when the report was started, the setting `away` names its queues.
-They are left out, and the rows that lack them say so in `problem`. If a node fails while it
-is read, the job fails and names the node: a partial scan would look like a complete one.
+They are left out, and the rows that lack them have a note in `problem`. If a node fails
+while it is read, the job fails and names the node: a partial scan would look complete.
 """
 
 from __future__ import annotations
@@ -175,8 +175,8 @@ def topics(job: Job) -> None:
 def capacity(job: Job) -> None:
     """Report the bytes that nodes store per day, and in how many days they are full.
 
-    Replaces the server's estimates by what was stored in the last days. Nodes with
-    unavailable queues keep their estimates.
+    Replaces the server's estimates by the bytes that were stored in the last days. Nodes
+    with unavailable queues keep their estimates.
     """
     rows, days = job.inputs(), job.number("days", 7)
     node_of = {int(queue): node for queue, node in job.setting("nodes", {}).items()}

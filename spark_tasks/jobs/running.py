@@ -3,9 +3,9 @@ a manifest.
 
 DIRECTORY/settings.json   the job's settings, written by the process that starts it
 DIRECTORY/inputs.json     rows of the server that the job completes, if it uses any
-DIRECTORY/progress.json   {"stage", "done", "total"}; replaced in one rename
+DIRECTORY/progress.json   {"stage", "done", "total"}; replaced by a rename
 DIRECTORY/cancel          created by the process that wants the job to stop
-DIRECTORY/<name>.jsonl    a result, one object a line
+DIRECTORY/<name>.jsonl    a result, a JSON object in each line
 DIRECTORY/manifest.json   written last: the results with their rows and SHA-256; without it
                           no result counts
 """

@@ -49,13 +49,13 @@ COLUMNS = {
     )
 }
 _NAIVE_TIME = pa.timestamp("us")  # a time without a zone, as MySQL prints it
-# the values of one column: texts from MySQL, Python objects from SQLite
+# the values of a column: texts from MySQL, Python objects from SQLite
 Values: TypeAlias = pa.Array | Sequence[object]
 
 
 def find_columns(names: Sequence[str]) -> list[Column]:
-    """Return the columns with these names. Raises OptionError if one is unknown or none is
-    named.
+    """Return the columns with these names. Raises OptionError if a name is unknown or none
+    is given.
     """
     unknown = [name for name in names if name not in COLUMNS]
     if unknown or not names:
@@ -69,7 +69,7 @@ def find_columns(names: Sequence[str]) -> list[Column]:
 
 
 def select_expressions(columns: Sequence[Column]) -> list[str]:
-    """Return the SQL expressions to select. At least one, because a SELECT needs a column."""
+    """Return the SQL expressions to select. Never empty: a SELECT needs a column."""
     return [column.expression for column in columns if column.expression] or ["msg_offset"]
 
 

@@ -2,9 +2,9 @@
 
 No transaction stays open between two chunks, so that a job never delays dropping a
 partition. A result is fetched in pieces, and each piece is converted before the next is
-fetched, which measured faster than one large fetch. If a result exceeds the size limit of a
-chunk, the connection is closed and the caller asks for fewer rows. Results of MySQL are
-parsed from the protocol's packets. mysqlclient parses them where the connection is
+fetched, which measured faster than a single large fetch. If a result exceeds the size limit
+of a chunk, the connection is closed and the caller asks for fewer rows. Results of MySQL
+are parsed from the protocol's packets. mysqlclient parses them where the connection is
 encrypted, and where a row may have any size.
 """
 
@@ -28,8 +28,8 @@ CONNECT_TIMEOUT_S = 5
 READ_TIMEOUT_S = 60
 FETCH_ROWS = 1_000
 FIRST_FETCH_ROWS = 20  # of rows with bodies, before their size is known
-PIECE_BYTES = 4 << 20  # of bodies in one fetch, about
-MAX_CHUNK_BYTES = 32 << 20  # of bodies (by packets: of all values) in one chunk
+PIECE_BYTES = 4 << 20  # of bodies in a fetch, about
+MAX_CHUNK_BYTES = 32 << 20  # of bodies (by packets: of all values) in a chunk
 
 Rows = Sequence[tuple[Any, ...]]
 T = TypeVar("T")
@@ -38,7 +38,7 @@ Converter = Callable[[Sequence[Values], int], T]
 
 
 class ConnectionLost(Exception):
-    """The connection broke. The caller may repeat the statement on a new one."""
+    """The connection broke. The caller may repeat the statement on a new connection."""
 
 
 class Node(ABC):

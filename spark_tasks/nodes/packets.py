@@ -5,10 +5,10 @@ mysqlclient connects, logs in and sends the statement; only the result is read f
 socket here. Creating a tuple and nine bytes objects for each message and converting them to
 Arrow takes Python two to three times as long.
 
-A result consists of packets. Each has a length of three bytes, a sequence number of one
-byte, and its content. In order: the number of columns; one packet for each column's name;
-the end of the names, which some servers leave out; the rows, with a length before the text
-of each column; and the end. An error packet may come at any point. See "Text Resultset" and
+A result consists of packets. Each has a length of three bytes, a sequence number of 1 byte,
+and its content. In order: the number of columns; a packet for each column's name; the end
+of the names, which some servers leave out; the rows, with a length before the text of each
+column; and the end. An error packet may come at any point. See "Text Resultset" and
 "Length-Encoded Integer" in the documentation of the protocol.
 """
 
@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-# size of the buffer for one read and one conversion; it grows for a larger row
+# size of the buffer for a read and a conversion; it grows for a larger row
 READ_BYTES = 1 << 20
 HEADER_BYTES = 4  # length and sequence number before the content of a packet
 MAX_PACKET_BYTES = 0xFFFFFF  # longer content is split over several packets
@@ -48,11 +48,11 @@ class BrokenResult(Exception):
 
 
 class PacketTooLarge(Exception):
-    """A row does not fit into one packet."""
+    """A row does not fit into a single packet."""
 
 
 class ResultSet:
-    """The result of one statement.
+    """The result of a statement.
 
     The connection that owns the socket has sent the statement and has read nothing of the
     result.
@@ -70,7 +70,7 @@ class ResultSet:
         self.received = 0  # bytes in total
 
     def pieces(self) -> Iterator[list[pa.Array]]:
-        """Yield the rows piece by piece, each as one array of texts for each column.
+        """Yield the rows piece by piece, each as an array of texts for each column.
 
         Raises ServerError, BrokenResult, PacketTooLarge.
         """
@@ -136,7 +136,7 @@ class ResultSet:
         if position == self._parsed:
             return False
         self._parsed = position
-        # Nothing follows an end or an error, so only the last packet can be one.
+        # Nothing follows an end or an error, so only the last packet can be either.
         first, size = buffer[last + HEADER_BYTES], position - last - HEADER_BYTES
         if first == _ERROR:
             raise self._parse_error(last + HEADER_BYTES, size)
@@ -185,7 +185,7 @@ def parse_columns(
 ) -> list[pa.Array]:
     """Return the columns of rows in a buffer. Raises BrokenResult.
 
-    `offsets` are where the packets of the rows start, and where the last one ends.
+    `offsets` are where the packets of the rows start, and where the last packet ends.
 
     >>> rows = bytearray(b"head" b"\\x02ab\\xfb" b"head" b"\\x00\\x01c")
     >>> [column.to_pylist() for column in parse_columns(rows, [0, 8, 15], columns=2)]
@@ -209,7 +209,7 @@ def parse_columns(
 def measure_texts(
     data: npt.NDArray[np.uint8], positions: Positions
 ) -> tuple[Positions, Positions, Flags | None]:
-    """Return where the texts of one column begin, their lengths, and which are NULL.
+    """Return where the texts of a column begin, their lengths, and which are NULL.
 
     The flags are None if no text is NULL.
     """
@@ -235,7 +235,7 @@ def copy_texts(
     buffer: bytearray, starts: Positions, ends: Positions, is_null: Flags | None
 ) -> pa.BinaryArray:
     """Copy the texts between starts and ends out of the buffer."""
-    # Arrow sees the whole buffer as one column that alternates between texts and the
+    # Arrow sees the whole buffer as a single column that alternates between texts and the
     # bytes between two texts. Taking every second value copies all texts at once.
     boundaries = np.empty(2 * len(starts), np.int32)
     boundaries[0::2], boundaries[1::2] = starts, ends

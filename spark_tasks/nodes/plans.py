@@ -130,8 +130,8 @@ def fetch(
 def _address(node: Mapping[str, Any], environ: Mapping[str, str]) -> Address:
     """Return the address of a node, from the plan or from the environment.
 
-    If the plan contains no account, the environment must name one. Raises NodeError without
-    an account, and if this release cannot read the node's tables.
+    If the plan contains no account, the environment must name an account. Raises NodeError
+    without an account, and if this release cannot read the node's tables.
     """
     min_release = node.get("min_release", "")  # brokers of 0.1 do not send it
     if is_older(VERSION, min_release):

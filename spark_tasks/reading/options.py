@@ -139,9 +139,9 @@ KNOWN: dict[str, tuple[str, Callable[[str, str], Any]]] = {
     "startingTimestamp": ("start_ms", _parse_number),
     # ms since 1970 UTC: up to the last message stored before this time
     "endingTimestamp": ("end_ms", _parse_number),
-    # approximate number of rows of one task
+    # approximate number of rows of a task
     "rowsPerPartition": ("rows_per_partition", _parse_number),
-    # maximum number of rows of one statement
+    # maximum number of rows of a statement
     "chunkRows": ("chunk_rows", _parse_number),
     # maximum of each task; default no limit
     "maxRowsPerSecond": ("max_rows_per_second", _parse_number),
@@ -151,7 +151,7 @@ KNOWN: dict[str, tuple[str, Callable[[str, str], Any]]] = {
     "archive": ("archive", _keep_text),
     # writing: repeating a run with the same id stores no message twice
     "runId": ("run_id", _keep_text),
-    # writing: maximum of one request
+    # writing: maximum of a request
     "chunkMessages": ("chunk_messages", partial(_parse_number, maximum=1000)),
     # writing: maximum of each task; default no limit
     "messagesPerSecond": ("messages_per_second", _parse_number),

@@ -86,7 +86,7 @@ def _to_us(at_ms: int | None) -> int | None:
 def cleaned_error(queue: PlannedQueue, span: Span, options: Options) -> RangeError:
     """Return the error for a span below the log start offset.
 
-    If an archive is configured, the text says which of the offsets it contains.
+    If an archive is configured, the text states which of the offsets it contains.
     """
     text = (
         f"queue {queue.queue} of topic {options.topic}: offsets {span.first:,} … "

@@ -1,4 +1,4 @@
-"""Read a range of offsets of one queue in chunks, and prove that no message is skipped.
+"""Read a range of offsets of a queue in chunks, and prove that no message is skipped.
 
 As for a pull, every chunk must be dense: each offset of it has a row or lies in a declared
 gap. Where the node filters the rows, an additional count without the filter proves it.
@@ -21,14 +21,14 @@ from spark_tasks.nodes.connection import ConnectionLost, Node, connect, read_gap
 from spark_tasks.nodes.plans import Address, PlannedQueue, Span
 from spark_tasks.reading.options import Options
 
-TRIES = 4  # for one chunk
-RETRY_PAUSE_S = 0.5  # before the second try, doubled for each later one
+TRIES = 4  # for a chunk
+RETRY_PAUSE_S = 0.5  # before the second try, doubled for each later try
 MIN_CHUNK_ROWS = 16  # so few rows are read without a limit of their size
 
 
 @dataclass(frozen=True)
 class Match:
-    """A filter: the key, or the tag, is one of the values."""
+    """A filter: the key, or the tag, is among the values."""
 
     column: str
     values: tuple[str, ...]
@@ -40,7 +40,7 @@ class Match:
 
 @dataclass(frozen=True)
 class Slice(InputPartition):
-    """A range of a queue that one task reads.
+    """A range of a queue that a single task reads.
 
     It is pickled to the executors. Nothing else of a read carries the account of a node.
     """
@@ -122,7 +122,7 @@ class SliceReader:
 
         After an error, batches yielded before must be discarded.
         """
-        # Rows with bodies may be large, so the first chunk has few; later ones double.
+        # Rows with bodies may be large, so the first chunk has few; later chunks double.
         chunk_rows = (
             self._max_rows if self._body_column is None else min(self._max_rows, 1_000)
         )
@@ -133,9 +133,9 @@ class SliceReader:
                 end = min(position + chunk_rows, self._slice.end)
                 batches, complete = self._read_with_retries(position, end)
                 if not complete:
+                    # The result was too large, and the rest of it is still on the
+                    # connection. Ask for fewer rows on another connection.
                     self._close()
-                    # The result was too large, which closes the connection. Ask for fewer
-                    # rows.
                     chunk_rows = max(MIN_CHUNK_ROWS, (end - position) // 4)
                     continue
                 yield from batches
@@ -160,6 +160,8 @@ class SliceReader:
                     raise NodeError(
                         f"node {self._slice.address.name} was lost: {fault}"
                     ) from None
+            # Random, so that tasks that lost the same node do not connect at the same
+            # moment.
             time.sleep(RETRY_PAUSE_S * 2**attempt * random.uniform(0.5, 1.0))
         raise AssertionError("the last try returns or raises")
 
@@ -185,6 +187,7 @@ class SliceReader:
             return batches, False
         # Offsets are the primary key: as many rows as offsets means that none is missing.
         count = sum(batch.num_rows for batch in batches)
+        # The filtered rows prove nothing about the others, so all rows are counted.
         if self._matches:
             count = int(node.read_row(f"SELECT COUNT(*) FROM {table} WHERE {where}")[0])  # noqa: S608
         if count != end - first:

@@ -48,7 +48,7 @@ from spark_tasks.reading.writing import CatmqStreamWriter, CatmqWriter
 PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 _MAX_OFFSET = 2**63 - 1
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-MAX_VALUES = 1_000  # in one SQL IN
+MAX_VALUES = 1_000  # in an SQL IN
 
 
 def register(spark: SparkSession) -> None:

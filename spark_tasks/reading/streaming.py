@@ -30,8 +30,8 @@ Offsets = dict[str, int]  # queue → next offset; names in JSON are strings
 
 
 class CatmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reads new messages of a topic's queues. The driver holds one; executors get pickled
-    copies.
+    """Reads new messages of a topic's queues. The driver holds a reader; executors get
+    pickled copies.
     """
 
     def __init__(self, options: Options, columns: Sequence[Column]) -> None:
@@ -146,7 +146,7 @@ def share_limit(
         queue: start[queue] + count * max_offsets // total
         for queue, count in backlogs.items()
     }
-    # Rounding down left a few offsets: the queues with the largest backlogs get one each.
+    # Rounding down left a few offsets: the queues with the largest backlogs get 1 each.
     # They have room for it, because the limit is below the total.
     rest = max_offsets - sum(ends[queue] - start[queue] for queue in ends)
     for queue in sorted(ends, key=lambda queue_id: -backlogs[queue_id])[:rest]:

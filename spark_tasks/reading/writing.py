@@ -2,12 +2,12 @@
 run is repeated.
 
 The driver fetches the layout, and tasks choose the queue of every message from it. Each
-request has messages of one queue and a batch id, made of the run, the task, the queue and
-the number of the request. Spark repeats a task with the same rows in the same order if its
-input has an order (`sortWithinPartitions`). Then its requests have the same ids, and the
-broker answers those that it has stored already, for a day (table `sent_batch`). The run of
-a stream is its query, so the same holds after a restart, unless the topic was expanded in
-between.
+request has messages of a single queue and a batch id, made of the run, the task, the queue
+and the number of the request. Spark repeats a task with the same rows in the same order if
+its input has an order (`sortWithinPartitions`). Then its requests have the same ids, and
+the broker answers those that it has stored already, for a day (table `sent_batch`). The run
+of a stream is its query, so the same holds after a restart, unless the topic was expanded
+in between.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ from spark_tasks.reading.options import Options
 
 SENDABLE_COLUMNS = ("key", "tag", "headers", "body", "trace_id", "queue")
 DELIVERY_TIMEOUT_S = 120.0  # of a request with all its repeats
-REQUEST_TIMEOUT_S = 10.0  # of one attempt
-MAX_REQUEST_BYTES = 1 << 20  # of bodies in one request
+REQUEST_TIMEOUT_S = 10.0  # of an attempt
+MAX_REQUEST_BYTES = 1 << 20  # of bodies in a request
 _STREAM_PROPERTIES = ("sql.streaming.queryId", "streaming.sql.batchId")
 
 
@@ -66,6 +66,7 @@ def batch_id(run: str, epoch: int, request: tuple[int, int, int]) -> str:
     value = ((time_part + epoch) & ((1 << 48) - 1)) << 80 | int.from_bytes(
         random_part[:10], "big"
     )
+    # The bits of a UUID's version and variant.
     value = value & ~(0xF << 76) | 0x7 << 76
     value = value & ~(0x3 << 62) | 0x2 << 62
     return str(uuid.UUID(int=value))
@@ -192,6 +193,8 @@ class _Writer:
             task.getLocalProperty(key) if task is not None else None
             for key in _STREAM_PROPERTIES
         )
+        # After a restart a stream repeats a micro-batch: the same query and epoch give the
+        # same ids.
         run = (query, int(epoch or 0)) if query else (self.run, 0)
         sender = _Sender(self, run, task_id)
         for batch in iterator:

@@ -15,7 +15,7 @@ from django.db.migrations.loader import MigrationLoader
 from django.db.migrations.recorder import MigrationRecorder
 from django.db.utils import load_backend
 
-from metadata.db.migration_state import check_can_migrate, half_migrated
+from metadata.db.migration_state import check_can_migrate, why_not_migratable
 from metadata.errors import Conflict
 
 pytestmark = pytest.mark.one_engine
@@ -133,5 +133,5 @@ def test_a_half_migrated_database_is_refused_in_words_once_the_old_migrations_ar
         caught.value.detail
     )
     replaced = later["metadata", SQUASHED].replaces
-    assert half_migrated(later, []) is None
-    assert half_migrated(later, replaced) is None
+    assert why_not_migratable(later, []) is None
+    assert why_not_migratable(later, replaced) is None

@@ -222,6 +222,34 @@ def test_minutes_are_summed_up_into_quarters_and_days_as_often_as_wanted() -> No
         assert Sample.objects.get(step_s=86_400, group_ref=2).handled == 90
 
 
+@pytest.mark.parametrize("idle_days", [1, 3, 40])
+def test_after_a_time_without_samples_the_old_sums_stay_and_new_ones_are_written(
+    monkeypatch: pytest.MonkeyPatch, idle_days: int
+) -> None:
+    """Nothing was recorded for longer than a pass reaches, and minutes are deleted meanwhile."""
+    monkeypatch.setattr(rollups, "MAX_STEPS", 5)
+    today = metrics_history.start_of_step(database_now(), step_s=86_400) - timedelta(days=1)
+    earlier = today - timedelta(days=idle_days)
+    for minute in (0, 5, 14):
+        Sample.objects.create(
+            at=earlier + timedelta(minutes=minute), topic_ref=1, messages=10
+        )
+    rollups.roll_up()
+    # As the retention of minutes does it: the first ones of the quarter are gone.
+    Sample.objects.filter(step_s=60, at__lt=earlier + timedelta(minutes=10)).filter(
+        at__lt=database_now() - timedelta(days=rollups.KEPT_DAYS[60])
+    ).delete()
+    Sample.objects.create(at=today + timedelta(minutes=20), topic_ref=1, messages=7)
+    for _ in range(3):
+        rollups.roll_up()
+    quarters = (
+        Sample.objects.filter(step_s=900).order_by("at").values_list("at", "messages")
+    )
+    assert [*quarters] == [(earlier, 30), (today + timedelta(minutes=15), 7)]
+    days = Sample.objects.filter(step_s=86_400).order_by("at").values_list("at", "messages")
+    assert [*days] == [(earlier, 30), (today, 7)]
+
+
 def test_each_step_is_kept_for_its_time() -> None:
     now = metrics_history.start_of_step(database_now(), step_s=60)
     for step_s, days in rollups.KEPT_DAYS.items():

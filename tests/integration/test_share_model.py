@@ -230,7 +230,7 @@ class ShareModel(RuleBasedStateMachine):
         recovers = call.recovers or asker.in_doubt
         held = frozenset(asker.held) if recovers else None
         size = {"max_messages": 100, "max_bytes": call.rows * ROW_BYTES}
-        leased = lease(asker.id, **size, held=held, counts_begun=self.tells)
+        leased = lease(asker.id, **size, held=held, member_reports_begin=self.tells)
         if call.is_lost:
             asker.in_doubt = True
             return

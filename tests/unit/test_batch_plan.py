@@ -132,7 +132,7 @@ def test_a_refused_part_is_cut_again_once_and_only_by_another_routing() -> None:
     )
     (part,) = cut(batch, former)
     (piece,) = cut_again(batch, part, routing=former)
-    assert piece.of == part.number and piece.indexes == part.indexes
-    assert part_id(batch, piece) != part_id(batch, piece._replace(of=None))
+    assert piece.piece_of == part.number and piece.indexes == part.indexes
+    assert part_id(batch, piece) != part_id(batch, piece._replace(piece_of=None))
     assert cut_again(batch, piece, routing=former) == []
     assert cut_again(batch, part, routing=current_routing(batch)) == []

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import mmap
+import threading
+import time
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 
@@ -134,6 +136,29 @@ def test_what_nobody_knows_is_not_asked_of_a_silent_database(
     with pytest.raises(MetadataUnavailable):
         holder.renew_after_miss()
     assert loads == [True]
+
+
+def test_a_look_up_that_shares_a_failed_load_does_not_take_the_name_for_unknown(
+    contact: Contact, bulkhead: Bulkhead, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    holder = snapshot._Holder()
+    monkeypatch.setattr(snapshot, "contact", contact)
+    monkeypatch.setattr(snapshot, "bulkhead", bulkhead)
+    monkeypatch.setattr(snapshot, "MISS_EVERY_S", 30.0)
+    monkeypatch.setattr(holder, "renew", lambda: pytest.fail("another load was under way"))
+    holder.began_at = time.monotonic()
+
+    def fail_a_load() -> None:
+        """Another thread's load begins and fails while the look-up waits for it."""
+        with holder.turn:
+            holder.last_begun, holder.last_ended, holder.failed = 1, 1, True
+            holder.turn.notify_all()
+
+    other = threading.Timer(0.05, fail_a_load)
+    other.start()
+    with pytest.raises(MetadataUnavailable):
+        holder.renew_after_miss()
+    other.join()
 
 
 def test_what_one_process_of_a_broker_hears_or_promises_all_of_them_know(

@@ -201,8 +201,10 @@ def format_client_settings() -> str:
 
 
 def _setting_as_json(setting: Setting) -> dict[str, Any]:
+    # The client reads these fields by other names (catmq_client.cli.declared).
+    client_names = {"minimum": "least", "maximum": "most", "meanings": "words"}
     kind = {
-        name: value
+        client_names.get(name, name): value
         for name, value in asdict(setting.kind).items()
         if value is not False and value != ""
     }

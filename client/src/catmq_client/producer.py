@@ -1,8 +1,9 @@
 """The producer: sends messages to topics, in batches, with retries.
 
 An application thread appends a message to a buffer (sending/accumulator.py). Threads of the
-producer take batches from the buffers and send them (sending/delivery.py). send() and
-send_batch() also deliver in the caller's own thread, which saves a change of threads.
+producer, the *senders*, take batches from the buffers and send them (sending/delivery.py).
+send() and send_batch() also deliver in the caller's own thread, which saves a change of
+threads.
 """
 
 from __future__ import annotations
@@ -34,12 +35,15 @@ from catmq_client.sending.routing import Layouts, Routes
 
 log = logging.getLogger("catmq.producer")
 
-# A sender thread without work ends after this time. The next send starts a new one.
+# A sender thread without work ends after this time. The next send starts another thread.
 SENDER_IDLE_S = 30.0
 
 
 class _ProcessState:
-    """The buffers, layouts and sender threads of a producer in one process.
+    """The buffers, layouts and sender threads of a producer in a single process.
+
+    The *layout* of a topic is what brokers say about its queues. Its *routes* choose the
+    queue of each message by it (sending/routing.py).
 
     It is created at the first send. A forked child creates its own: the threads of its
     parent do not exist there.
@@ -66,15 +70,19 @@ class _ProcessState:
         self._lock = threading.Lock()
 
     def routes(self, topic: str, *, within_s: float) -> Routes:
-        """Return the routes of a topic, with its layout looked up again if it is old."""
+        """Return the routes of a topic, after its layout was fetched again if it was old.
+
+        The first call for a topic asks a broker, for at most `within_s` seconds.
+        """
         routes = self.layouts.routes(topic, within_s=within_s)
         layout = self.layouts.refresh(topic, after_refusal=False)
         if layout is not None:
+            # Not Routes.replace(): messages that wait in buffers must be moved, too.
             self.accumulator.apply_layout(routes, layout)
         return routes
 
     def start_sender_if_needed(self) -> None:
-        """Start a sender if a batch waits, none is idle and max_in_flight allows one more."""
+        """Start a sender if a batch waits, none is idle, and max_in_flight allows it."""
         # Read without the lock: this runs for every send. The lock is taken only to start a
         # thread.
         if (
@@ -91,8 +99,8 @@ class _ProcessState:
         try:
             sender.start()
         except BaseException:
-            # The system has no more threads, or an exception was raised into the caller. A
-            # thread that did start counts itself out.
+            # The system has no more threads, or an exception was raised into the caller. If
+            # the thread did start (it has an ident), it subtracts itself when it ends.
             if sender.ident is None:
                 with self._lock:
                     self._senders -= 1
@@ -115,7 +123,9 @@ class _ProcessState:
                 if taken_batch is None:
                     self.accumulator.wake_sender(buffer)
                     break
-                ended_batch = self.delivery.attempt(*taken_batch)
+                # Unlike attempt_in_sender(), this lets every exception pass to the handler
+                # below: it may be meant for the application.
+                ended_batch = self.delivery.attempt_in_caller(*taken_batch)
                 if ended_batch is not None:
                     self._run_callbacks_in_thread(ended_batch)
         except BaseException:
@@ -124,7 +134,7 @@ class _ProcessState:
                 self._run_callbacks_in_thread(taken_batch[1])
             raise
         finally:
-            # Other threads may have appended while this one held the buffer, or a failed
+            # Other threads may have appended while this thread held the buffer, or a failed
             # try waits for its next time.
             self.start_sender_if_needed()
 
@@ -133,12 +143,12 @@ class _ProcessState:
         try:
             while (taken_batch := self.accumulator.take(wait_s=SENDER_IDLE_S)) is not None:
                 self.start_sender_if_needed()
-                ended_batch = self.delivery.step(*taken_batch)
+                ended_batch = self.delivery.attempt_in_sender(*taken_batch)
                 if ended_batch is not None and self.accumulator.callbacks.has_callbacks_due(
                     ended_batch
                 ):
                     # A callback may wait for another send. So this thread does not count as
-                    # a sender meanwhile, and a new one can start in its place.
+                    # a sender meanwhile, and another can start in its place.
                     with self._lock:
                         self._senders -= 1
                     try:
@@ -206,7 +216,7 @@ class Producer(AbstractContextManager["Producer"]):
             )
         self._transport = transport
         self._state: _ProcessState | None = None
-        # One lock for each process: a child may be forked while a thread of its parent holds
+        # A lock for each process: a child may be forked while a thread of its parent holds
         # the lock, which is then never released in the child.
         self._locks: dict[int, threading.Lock] = {}
         self._closed = False
@@ -233,10 +243,10 @@ class Producer(AbstractContextManager["Producer"]):
         """Send a message and return its receipt once it is stored durably.
 
         Pass `body`, which is bytes or text, or any JSON value as `json`. `key`, `tag`,
-        `headers` and `trace_id` are optional. Messages of one key keep their order. `queue`
-        chooses the queue; with queue_strict=False another queue is used if it is closed.
-        `delay_ms` or `deliver_at` (a datetime with a time zone) delays delivery by up to a
-        year; until then the message can be recalled. Raises OptionError, NotFound,
+        `headers` and `trace_id` are optional. Messages with the same key keep their order.
+        `queue` chooses the queue; with queue_strict=False another queue is used if it is
+        closed. `delay_ms` or `deliver_at` (a datetime with a time zone) delays delivery by
+        up to a year; until then the message can be recalled. Raises OptionError, NotFound,
         InvalidRequest and other errors of the broker, DeliveryTimeout (not stored) or
         SendOutcomeUnknown.
         """
@@ -430,7 +440,7 @@ _open_producers: weakref.WeakSet[Producer] = weakref.WeakSet()
 
 @atexit.register
 def _close_open_producers() -> None:
-    """Send at the end of the program what the application did not flush."""
+    """Send, at the end of the program, the messages that the application did not flush."""
     for producer in list(_open_producers):
         try:
             producer.close()

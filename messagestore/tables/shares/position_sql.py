@@ -1,5 +1,12 @@
 """Statements for positions of share groups, and the view of a queue that a lease begins
 with.
+
+A *reader row* says that a group is subscribed to a queue. It has the epoch, and the
+*committed offset*: all messages below it are finished. The *position* of a share group is the
+offset at which its next lease of new messages begins (`next_offset`). A *run* is a range of
+consecutive offsets below the position that was leased to a member and is not finished. So the
+lowest unfinished offset, the *floor*, is the lowest one in the runs, or the position if there
+are no runs. The committed offset follows the floor.
 """
 
 from __future__ import annotations
@@ -13,14 +20,15 @@ from messagestore.engine.mysql_session import Session
 from messagestore.tables.sql_steps import fetch_rows, id_list, step
 from metadata.rules.groups import sharing
 
-MOST_FOR_FLOOR = 100  # the lowest runs that are read to find it
+MOST_FOR_FLOOR = 100  # runs that are read to find the floor: those with the lowest offsets
 
 
 class ShareView(NamedTuple):
     """A queue as a share group sees it: bounds, reader row, position, and number of runs.
 
-    `position_epoch` and `next_offset` are None before the first lease. `due_in_ms` is the
-    time until the first lease ends, negative if it has ended, None without runs.
+    `epoch` and `committed` are those of the reader row. `position_epoch` and `next_offset`
+    are None until start_position() has created the position. `due_in_ms` is the time until
+    the earliest-ending lease of a run ends, negative if it has ended, None without runs.
     """
 
     queue: int
@@ -35,7 +43,10 @@ class ShareView(NamedTuple):
 
     @property
     def has_started(self) -> bool:
-        """Return True if the position belongs to the epoch of the reader row."""
+        """Return True if the position belongs to the epoch of the reader row.
+
+        After a reset of offsets it does not, and start_position() must set it again.
+        """
         return self.position_epoch == self.epoch
 
 
@@ -80,7 +91,7 @@ def start_position(session: Session, *, group_id: int, queue: int) -> None:
 def read_floor(session: Session, *, group_id: int, queue: int) -> Floor | None:
     """Return the lowest unfinished offset, None without a position.
 
-    If there are more than MOST_FOR_FLOOR runs, it may be lower than the true one.
+    With MOST_FOR_FLOOR or more runs, the result may be lower than the true floor.
     """
     values = {"group_id": group_id, "queue": queue, "most": MOST_FOR_FLOOR}
     rows = fetch_rows(session, "select_floor", **values)

@@ -1,6 +1,6 @@
 """The command `catmq`.
 
-There is one module for each noun, which declares its commands and their arguments (see
+There is a module for each noun, which declares its commands and their arguments (see
 verbs.py). Results are written to standard output by `output`; progress, notes and errors to
 standard error.
 """

@@ -1,4 +1,4 @@
-"""Types of arguments: functions that convert text, or say which text is accepted."""
+"""Types of arguments: functions that convert text, or state which text is accepted."""
 
 from __future__ import annotations
 
@@ -181,7 +181,7 @@ def parse_header_filter(text: str) -> tuple[str, list[str]]:
 
 
 class HeaderFilterAction(argparse.Action):
-    """Collects repeated options of `parse_header_filter` in one dict of names and values.
+    """Collects repeated options of `parse_header_filter` in a dict of names and values.
 
     An empty option alone gives an empty dict, which removes the filter.
     """
@@ -231,7 +231,7 @@ def time_span(
 
 @dataclass(frozen=True)
 class Target:
-    """Target of a reset of offsets. `to` says which of the other fields is set."""
+    """Target of a reset of offsets. `to` determines which of the other fields is set."""
 
     to: Literal["earliest", "latest", "offset", "time", "group"]
     offset: int | None = None
@@ -309,7 +309,7 @@ def options_with_value(parser: argparse.ArgumentParser) -> set[str]:
             options = options.union(
                 *(options_with_value(subparser) for subparser in action.choices.values())
             )
-        # nargs is None for options with exactly one value; flags have 0.
+        # nargs is None for options with exactly 1 value; flags have 0.
         elif action.nargs is None:
             options.update(action.option_strings)
     return options

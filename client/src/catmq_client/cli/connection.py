@@ -90,6 +90,7 @@ def resolve_brokers(args: argparse.Namespace, transport: Transport | None) -> Br
     if not text:
         raise OptionError(NO_URL)
     try:
+        # argparse has checked --url, so an error here concerns the variable.
         broker_urls(text)
     except argparse.ArgumentTypeError as error:
         raise OptionError(f"CATMQ_URL: {error}") from None

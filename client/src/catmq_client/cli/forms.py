@@ -143,8 +143,8 @@ def encode_text(text: str) -> bytes:
 def json_bytes(value: Any) -> bytes:
     r"""Return a value as compact JSON in UTF-8.
 
-    Half of a surrogate pair cannot be encoded. A value that has one is written with
-    escapes.
+    Half of a surrogate pair cannot be encoded. A value that contains such a half is written
+    with escapes.
 
     >>> json_bytes({"a": "\ud83d"})
     b'{"a":"\\ud83d"}'

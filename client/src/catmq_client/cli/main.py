@@ -147,7 +147,8 @@ CONNECTION_OPTIONS = (
 def build_parser() -> argparse.ArgumentParser:
     """Return the parser of all commands, built once in a process."""
     # These options are accepted before and after the command. Those after it have no
-    # default, so an absent one does not overwrite a value that was set before the command.
+    # default, so an absent option does not overwrite a value that was set before the
+    # command.
     common = argparse.ArgumentParser(add_help=False)
     parser = Parser(
         prog="catmq",
@@ -186,8 +187,8 @@ def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
     args, unparsed = parser.parse_known_args(
         join_dashed_values(argv, options_with_value(parser))
     )
-    # argparse fills an optional positional only directly after the first one. In `send TOPIC
-    # --key K -` it leaves the `-` unparsed.
+    # argparse fills an optional positional only directly after the first positional. In
+    # `send TOPIC --key K -` it leaves the `-` unparsed.
     if (
         len(unparsed) == 1
         and getattr(args, "message", "") is None

@@ -214,7 +214,7 @@ def format_rows(
 
 
 def print_rows(rows: Iterable[Mapping[str, Any]], columns: Columns, form: Form) -> None:
-    """Print rows of the API as a table, or one per line as JSON or in a FORMAT."""
+    """Print rows of the API as a table, or each in a line as JSON or in a FORMAT."""
     if is_table(form):
         show(format_rows(rows, columns, paint(form, sys.stdout)))
         return

@@ -64,6 +64,7 @@ class Stop:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        # Before the handlers are restored: by default SIGALRM ends the process.
         self.disarm()
         for number, handler in self._previous_handlers.items():
             signal.signal(number, handler)
@@ -78,6 +79,7 @@ class Stop:
         """Mark a wait for input, in which a signal may raise Stopped at once."""
         self._waiting = True
         try:
+            # A signal just before the wait would otherwise be noticed only after it.
             if self.requested:
                 raise Stopped
             yield

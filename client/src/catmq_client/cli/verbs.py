@@ -57,7 +57,7 @@ class Argument:
             parser.add_argument(self.flag, **self.keywords)
             if self.old:
                 # Without a default of its own the former option does not overwrite the
-                # value of the present one.
+                # value of the present option.
                 old_keywords = {
                     "help": argparse.SUPPRESS,
                     "dest": self.dest,
@@ -76,7 +76,7 @@ class Argument:
 
 
 class OneOf(Argument):
-    """Arguments of which exactly one is required."""
+    """Alternative arguments: exactly 1 of them is required."""
 
     def __init__(self, *choices: Argument) -> None:
         super().__init__("NONE")
@@ -141,7 +141,7 @@ def add_parser(
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser whose errors list the visible choices and suggest the nearest one."""
+    """A parser whose errors list the visible choices and suggest the nearest choice."""
 
     # The arguments that are parsed, for error().
     arguments: Collection[str] = ()
@@ -171,7 +171,9 @@ class Parser(argparse.ArgumentParser):
         )
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
-        """Check a choice as argparse does, but list only visible commands, and suggest one."""
+        """Check a choice as argparse does, but list only visible commands, and suggest the
+        nearest.
+        """
         if action.choices is None or isinstance(value, Format) or value in action.choices:
             return
         # A FORMAT is valid for --output, but is none of its choices.
@@ -269,8 +271,8 @@ def search(plural: str) -> Argument:
 
 
 TABLE = Output("table")
-# Commands that change something print nothing by default. A note on standard error says what
-# was done.
+# Commands that change something print nothing by default. A note on standard error reports
+# the change.
 CHANGED = Output("none", example="{name}", terminal="none")
 MESSAGES = Output("json", "body", fields=MESSAGE_FIELDS, example="{key} {body}")
 
@@ -318,8 +320,9 @@ def action(
 ) -> Verb:
     """Return a verb that changes something and notes `done`.
 
-    `done` is a template of the arguments and the `answer`. `asks` is a template of what is
-    deleted, for a verb that must be confirmed with the value of its last argument.
+    `done` is a template of the arguments and the `answer`. `asks` is a template that names
+    the deleted object, for a verb that must be confirmed with the value of its last
+    argument.
     """
 
     def run(args: argparse.Namespace, brokers: Brokers) -> int:

@@ -33,10 +33,13 @@ def wait_until_done(remaining_work: DescribeWork, *, continues: str) -> bool:
                 try:
                     text = remaining_work()
                 except UNREACHABLE as error:
+                    # The brokers do the work, so it continues while they cannot be reached
+                    # from here.
                     text = error.detail.partition("\n")[0]
                 if not text:
                     break
                 progress.show(text)
+                # A signal loses nothing here, so it ends the pause at once.
                 with stop.waiting():
                     time.sleep(EVERY_S)
         except Stopped:
@@ -63,6 +66,7 @@ def repeat_until_stopped(
         try:
             more = act()
         except UNREACHABLE as error:
+            # A first failure may be a wrong URL, for which waiting does not help.
             if not begun:
                 raise
             if not is_away:

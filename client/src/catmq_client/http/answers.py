@@ -31,7 +31,7 @@ MAX_BODY_BYTES = 256 << 20
 MIN_BYTES_PER_S = 128 << 10
 # Digits of a length that are read. More would exceed the memory of any machine.
 MAX_DIGITS = 20
-# Statuses whose answers have no body, whatever their headers say.
+# Statuses whose answers have no body, whatever their headers claim.
 _BODILESS = (204, 304)
 
 
@@ -100,7 +100,9 @@ def read_answer(
 
 
 class _Stream:
-    """Reads from a socket up to a separator or a length, within the time of one answer."""
+    """Reads from a socket up to a separator or a length, within the time limit of an
+    answer.
+    """
 
     def __init__(self, sock: socket, timeout_s: float | None) -> None:
         self._sock = sock
@@ -252,7 +254,7 @@ def _parse_length(text: str, base: int) -> int:
 
 
 def _decompress(data: bytes | bytearray) -> bytes:
-    """Decompress gzip data of one or several members, up to MAX_BODY_BYTES."""
+    """Decompress gzip data, which may have several members, up to MAX_BODY_BYTES."""
     pieces, remaining, room = [], bytes(data), MAX_BODY_BYTES
     try:
         while remaining:

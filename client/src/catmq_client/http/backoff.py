@@ -33,8 +33,8 @@ class Backoff:
     def next_s(self, error: CatmqError | None = None) -> float:
         """Return the next delay, at least the broker's `retry_after_ms`.
 
-        At a rate limit the broker says when there is room again. The delay then follows its
-        answer and does not grow.
+        At a rate limit the broker states when there is room again. The delay then follows
+        its answer and does not grow.
         """
         if (
             error is not None

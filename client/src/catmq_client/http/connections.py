@@ -1,4 +1,4 @@
-"""Connections that send a request in one piece and read its answer with little work.
+"""Connections that send a request in a single piece and read its answer with little work.
 
 http.client writes head and body separately: the broker wakes up for the head, reads it, and
 waits for the rest. That costs both sides more than the content of most requests. urllib3
@@ -144,15 +144,15 @@ class _TlsConnection(_WholeRequests, HTTPSConnection):
 
 
 def send_whole(pool: HTTPConnectionPool) -> None:
-    """Make the connections that a pool will open send each request in one piece."""
+    """Make the connections that a pool will open send each request in a single piece."""
     kind: Any = (
         _TlsConnection if isinstance(pool, HTTPSConnectionPool) else _PlainConnection
     )
     pool.ConnectionCls = kind
 
 
-# Reasons of OpenSSL for refusing a certificate that only strict clients give. Python is one
-# from 3.13 on.
+# Reasons of OpenSSL for refusing a certificate that only strict clients give. Python is
+# strict from 3.13 on.
 _STRICT_REASONS = (
     "Missing Authority Key Identifier",
     "Missing Subject Key Identifier",
@@ -192,7 +192,7 @@ _URLLIB3_PREFIX = re.compile(r"^\w+\(host=[^)]*\): ")
 
 
 def system_message(error: BaseException) -> str:
-    """Return the operating system's text of an error if it has one, else its own text.
+    """Return the operating system's text of an error, else the error's own text.
 
     >>> system_message(ValueError("HTTPConnectionPool(host='db', port=80): Read timed out."))
     'Read timed out.'

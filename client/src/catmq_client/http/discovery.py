@@ -3,8 +3,8 @@
 `Brokers` holds the seeds, which are the URLs that the application configured and which
 always stay, and after them the URLs that `GET /api/v1/brokers` returned. A request starts
 at `current` and stays there while that broker answers. Otherwise brokers in service are
-preferred to drained or silent ones, and these to brokers that could not be reached a moment
-ago.
+preferred to drained or silent brokers, and these to brokers that could not be reached a
+moment ago.
 
 `Discovery` keeps the list up to date. It asks in a thread that ends with the answer. In the
 thread of a send the question would delay that send, and a permanent thread would have to be
@@ -37,7 +37,7 @@ log = logging.getLogger("catmq.discovery")
 REFRESH_S = 30.0
 # Least time between two questions, even while several brokers fail in turn.
 GAP_S = 2.0
-# Brokers that are asked in turn until one answers.
+# Brokers that are asked in turn until an answer comes.
 MAX_ASKED = 3
 # Brokers used of a list.
 MAX_LISTED = 64
@@ -80,8 +80,8 @@ class Brokers:
         A paused broker is returned only if all brokers are paused: waiting for its timeout
         is not worth it.
         """
-        # All brokers as a circle, starting after the one that was tried last, so that equal
-        # brokers take turns.
+        # All brokers as a circle, starting after the broker that was tried last, so that
+        # equal brokers take turns.
         urls = self._all_urls()
         start = urls.index(tried[-1]) + 1 if tried[-1] in urls else 0
         ranks = {url: self._rank(url) for url in urls[start:] + urls[:start]}
@@ -122,8 +122,8 @@ class Brokers:
             url = url.rstrip("/")
             identity, parts = _identity(url), urlsplit(url)
             # The API key is sent to no other URL: https is never replaced by http, and a
-            # loopback address means the machine of the broker that named it, not this one,
-            # unless a seed is a loopback address, too.
+            # loopback address means the machine of the broker that named it, not this
+            # machine, unless a seed is a loopback address, too.
             is_acceptable = parts.scheme in [seed.scheme for seed in seeds] and (
                 not _is_local(parts.hostname)
                 or any(_is_local(seed.hostname) for seed in seeds)
@@ -137,7 +137,7 @@ class Brokers:
                 and row.get("stopped_at_ms") is None
             )
             # A broker that was restarted under another name is listed twice; it is in
-            # service if one of the rows says so.
+            # service if either row lists it so.
             in_service[identity] = in_service.get(identity, False) or serves
         listed = [
             url
@@ -176,7 +176,7 @@ class Discovery:
     """Fetches the list of brokers when it is old, or when a broker failed.
 
     `ask(url)` returns the decoded answer of `GET /api/v1/brokers` there, or raises
-    CatmqError. If no broker returns a list, the previous one stays.
+    CatmqError. If no broker returns a list, the previous list stays.
     """
 
     def __init__(self, brokers: Brokers, ask: Callable[[str], dict[str, Any]]) -> None:
@@ -195,7 +195,8 @@ class Discovery:
         if time.monotonic() < self._due_at:
             return
         pid, question = os.getpid(), object()
-        # setdefault() is atomic: of threads that come here together one starts a question.
+        # setdefault() is atomic: of threads that come here together a single thread starts
+        # a question.
         if self._asking.setdefault(pid, question) is not question:
             return
         self._broker_failed = False

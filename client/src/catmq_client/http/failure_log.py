@@ -33,9 +33,9 @@ def with_hint(error: CatmqError, transport: object) -> str:
 
 
 class FailureLog:
-    """The log lines of one repeated action.
+    """The log lines of a repeated action.
 
-    Not locked: two threads that share one may log a line twice.
+    Not locked: two threads that share a FailureLog may log a line twice.
     """
 
     def __init__(self, log: logging.Logger, action: str) -> None:

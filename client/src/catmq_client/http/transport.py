@@ -1,8 +1,8 @@
-"""The interface to the network: `Transport` has one method, and tests replace it.
+"""The interface to the network: `Transport` has a single method, and tests replace it.
 
 `HttpTransport` sends HTTP requests to a list of brokers, which it completes by itself
 (discovery.py). If a broker cannot be reached or is draining, nothing was done, and the next
-broker is tried within the request. Any other failure is raised; its class says whether the
+broker is tried within the request. Any other failure is raised; its class shows whether the
 request may have been carried out (errors.py). A broker that answered 503 is left, too, but
 only the next request goes elsewhere. Waiting and repeating are left to the caller:
 `request_until` does both for requests that are harmless when carried out twice.
@@ -51,7 +51,7 @@ GZIP_FROM_BYTES = 1024
 
 
 class Transport(Protocol):
-    """Sends one request to the brokers, whichever answers."""
+    """Sends a request to whichever broker answers."""
 
     def request(
         self,
@@ -153,7 +153,9 @@ class _ConnectionPools(HTTPAdapter):
     """
 
     def __init__(self, *, brokers: int, connections: int) -> None:
-        """Keep connections to `brokers` brokers, and up to `connections` idle ones to each."""
+        """Keep connections to `brokers` brokers, with up to `connections` idle connections
+        each.
+        """
         super().__init__(pool_connections=brokers, pool_maxsize=connections)
         self._pools: dict[str, tuple[HTTPConnectionPool, str]] = {}
 
@@ -229,7 +231,7 @@ class HttpTransport:
         else the CAs of the package certifi). proxies: {"https": url}. HTTP_PROXY,
         HTTPS_PROXY, .netrc and REQUESTS_CA_BUNDLE of the environment are ignored.
         compression: "gzip" or None, for requests and answers. discover: also use brokers
-        that the configured ones name, and avoid those that were drained.
+        that the configured brokers name, and avoid those that were drained.
         """
         self._seeds = _checked_urls(
             urls if urls is not None else os.environ.get("CATMQ_URL", "")
@@ -255,9 +257,9 @@ class HttpTransport:
         self._verify = checked_verify(verify)
         self._proxies = dict(proxies or {})
         self._max_connections = max_connections
-        # Process id and session in one value, so that they are replaced together. There is
-        # a lock for each process: a child may be forked while its parent holds the lock,
-        # which is then never released in the child.
+        # Process id and session in a single value, so that they are replaced together.
+        # There is a lock for each process: a child may be forked while its parent holds the
+        # lock, which is then never released in the child.
         self._process_session: tuple[int, requests.Session] | None = None
         self._locks: dict[int, threading.Lock] = {}
         # Name of the setting that has the URLs, for the log. The command line sets its own.
@@ -314,8 +316,8 @@ class HttpTransport:
                     self._brokers.move_away(url, unreachable=is_unreachable)
                     if self._discovery is not None:
                         self._discovery.refresh_soon()
-                # A second broker is always tried; further ones only within the time limit,
-                # because each unreachable broker may take a connect timeout.
+                # A second broker is always tried; further brokers only within the time
+                # limit, because each unreachable broker may take a connect timeout.
                 time_is_over = len(tried) > 1 and time.monotonic() > deadline
                 next_url = self._brokers.next_broker(tried)
                 if next_url is None or time_is_over or not is_undone:
@@ -329,7 +331,7 @@ class HttpTransport:
                 return answer
 
     def close(self) -> None:
-        """Close the idle connections of this process. A later request opens new ones."""
+        """Close the idle connections of this process. A later request opens others."""
         pid = os.getpid()
         with self._lock_of(pid):
             session, self._process_session = self._process_session, None
@@ -362,7 +364,7 @@ class HttpTransport:
                 session[1].close()
 
     def _send_once(self, url: str, call: _Request) -> BaseHTTPResponse:
-        """Send a request to one broker. Raises CatmqError for network errors."""
+        """Send a request to a broker. Raises CatmqError for network errors."""
         pools = call.session.get_adapter(url)
         assert isinstance(pools, _ConnectionPools)  # noqa: S101 - _new_session mounts nothing else
         try:
@@ -428,7 +430,7 @@ _JSON = wire.JsonCodec()
 
 
 def _checked_urls(urls: str | Sequence[str]) -> tuple[str, ...]:
-    """Return the URLs without final slashes. Raises OptionError if one is wrong."""
+    """Return the URLs without final slashes. Raises OptionError if a URL is wrong."""
     candidates = urls.split(",") if isinstance(urls, str) else list(urls)
     stripped = tuple(url.strip().rstrip("/") for url in candidates if url.strip())
     if not stripped:

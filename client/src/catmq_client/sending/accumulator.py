@@ -1,11 +1,11 @@
 """Messages waiting to be sent, in a buffer for each queue and kind of route.
 
 The class is modelled on Kafka's RecordAccumulator: applications append, senders take. At
-most one batch of a buffer is in flight, so messages of a key are stored in the order of
-their sends, retries included. Different buffers are sent in parallel. A batch is ready when
-it is full, when its linger time is over, when a caller waits for it, or when its buffer was
-busy in between. This module does not use the network: senders `take` a batch and report its
-end with `finish_batch` or `put_back`.
+most 1 batch of a buffer is in flight, so messages of a key are stored in the order of their
+sends, retries included. Different buffers are sent in parallel. A batch is ready when it is
+full, when its linger time is over, when a caller waits for it, or when its buffer was busy
+in between. This module does not use the network: senders `take` a batch and report its end
+with `finish_batch` or `put_back`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from catmq_client.sending.routing import Kind, Layout, Routes, slot_of
 
 @dataclass(eq=False, slots=True)
 class QueueBuffer:
-    """The batches of one queue and kind, oldest first. Not locked."""
+    """The batches of a queue and kind, oldest first. Not locked."""
 
     routes: Routes
     queue: int | None
@@ -101,13 +101,13 @@ class QueueBuffer:
 
 
 class Accumulator:
-    """The buffers of a producer, under one lock."""
+    """The buffers of a producer, under a common lock."""
 
     def __init__(self, options: ProducerOptions) -> None:
         self._options = options
         self._buffers: dict[tuple[str, int | None, Kind], QueueBuffer] = {}
-        # One lock for all buffers. Its two conditions keep a sender that ends a batch from
-        # waking other senders.
+        # A single lock for all buffers. Its two conditions keep a sender that ends a batch
+        # from waking other senders.
         self.lock = threading.RLock()
         self._batch_ready = threading.Condition(self.lock)
         self._room_released = threading.Condition(self.lock)
@@ -164,9 +164,9 @@ class Accumulator:
         """Add messages that are ready at once. Return (futures or errors, buffers, last).
 
         A message that is refused has its error at its index; the others are still sent.
-        After one for which there was no room, none is added, since it would overtake that
-        message. `last` is the last future with its buffer. The caller tries to deliver that
-        buffer itself, so senders are woken only for other buffers.
+        After a message for which there was no room, none is added, since it would overtake
+        that message. `last` is the last future with its buffer. The caller tries to deliver
+        that buffer itself, so senders are woken only for other buffers.
         """
         sent: list[SendFuture | CatmqError] = []
         buffers: set[QueueBuffer] = set()
@@ -195,8 +195,8 @@ class Accumulator:
     def _append_as_one_batch(
         self, routes: Routes, messages: Sequence[dict[str, Any]]
     ) -> tuple[list[SendFuture], QueueBuffer] | None:
-        """Add messages as one batch. Return None unless they name the same queue and fit."""
-        # Adding messages together costs a third of adding them one by one.
+        """Add messages as a batch. Return None unless they name the same queue and fit."""
+        # Adding messages together costs a third of adding each alone.
         options, size = self._options, sum(map(size_of, messages))
         # `queue_strict` is a field of a message only if it is False.
         queues = {
@@ -233,8 +233,8 @@ class Accumulator:
         size = size_of(message)
         if self._closed or self._is_full(size):
             self._make_room(size, block_s)
-        # Reuse the buffer of the previous message if this one names the same queue: that
-        # saves choosing a route.
+        # Reuse the buffer of the previous message if the present message names the same
+        # queue: that saves choosing a route.
         buffer = previous[1] if previous is not None else None
         is_named = (
             buffer is not None
@@ -284,7 +284,7 @@ class Accumulator:
         if not self._is_full(size):
             return
         self._recount()
-        # Room is released only by senders, so wake them, or start one, before waiting.
+        # Room is released only by senders, so wake them, or start a sender, before waiting.
         self._batch_ready.notify_all()
         self.on_full()
         if not self._room_released.wait_for(
@@ -315,7 +315,7 @@ class Accumulator:
     ) -> tuple[QueueBuffer, Batch] | None:
         """Return the oldest ready batch with its buffer, or None after `wait_s` seconds.
 
-        `only` restricts the choice to one buffer.
+        `only` restricts the choice to a single buffer.
         """
         deadline = time.monotonic() + wait_s
         with self.lock:
@@ -403,12 +403,12 @@ class Accumulator:
                 self.put_back(
                     buffer, [batch.split_off(foreign_indexes)], delay_s=0.0, ended=own_part
                 )
-            # Wake the threads that wait for the old batch: its futures belong to new ones.
+            # Wake the threads that wait for the old batch: new batches have its futures.
             for event in events:
                 event.set()
 
     def finish_batch(self, buffer: QueueBuffer, batch: Batch) -> None:
-        """Release the room of an ended batch, and its buffer for the next one."""
+        """Release the room of an ended batch, and its buffer for the next batch."""
         with self.lock:
             buffer.current = None
             buffer.backoff.reset()
@@ -458,9 +458,9 @@ class Accumulator:
         """Use a newer layout: move keyed messages to their slots' new queues, in order.
 
         `refused` is a batch in flight whose queue refused it definitely; it stays the
-        first. A buffer with another batch in flight, or one that may be stored, keeps its
-        messages until that has ended. Later messages of its keys join it: otherwise they
-        could be stored first.
+        first. A buffer with another batch in flight, or with a batch that may be stored,
+        keeps its messages until that batch has ended. Later messages of its keys join it:
+        otherwise they could be stored first.
         """
         with self.lock:
             if layout is not routes.layout:

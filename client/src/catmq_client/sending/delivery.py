@@ -1,9 +1,9 @@
-"""One try to store a batch, and the next step after it; see `after_failure`.
+"""A try to store a batch, and the next step after it; see `after_failure`.
 
 A batch that may be stored is repeated in its queue until delivery_timeout_ms, and ends with
 SendOutcomeUnknown. When a queue refuses, the layout is looked up again. Then a free batch
-moves to another queue; a keyed one moves with its slots, or waits for its queue. A message
-that is refused fails alone; the others of its batch are sent again.
+moves to another queue; a keyed batch moves with its slots, or waits for its queue. A
+message that is refused fails alone; the others of its batch are sent again.
 """
 
 from __future__ import annotations
@@ -60,29 +60,30 @@ class Delivery:
         # Time of the last warning by queue. Not locked: two threads may both warn.
         self._warned_at: dict[int | None, float] = {}
 
-    def step(self, buffer: QueueBuffer, batch: Batch) -> Batch | None:
-        """Try a batch once in a sender thread. Return it if it ended, so that its callbacks
+    def attempt_in_sender(self, buffer: QueueBuffer, batch: Batch) -> Batch | None:
+        """Try a batch once, in a sender thread. Return it if it ended, so that its callbacks
         run.
 
         Otherwise the batch is back in its buffer. An internal error ends the batch and is
-        raised by its futures.
+        raised by its futures; the sender thread goes on.
         """
         try:
-            return self.attempt(buffer, batch)
+            return self.attempt_in_caller(buffer, batch)
         except Exception as error:
             log.exception("internal error while sending to %s", batch.topic)
             return self._end_interrupted(buffer, batch, error)
         except BaseException as error:
             ended = self._end_interrupted(buffer, batch, error)
+            # The caller gets no result from here, so it could not run the callbacks.
             if ended is not None:
                 self._accumulator.callbacks.run(ended)
             raise
 
-    def attempt(self, buffer: QueueBuffer, batch: Batch) -> Batch | None:
-        """Try a batch once, as `step`, in a thread of the application.
+    def attempt_in_caller(self, buffer: QueueBuffer, batch: Batch) -> Batch | None:
+        """Try a batch once, in a thread of the application; see attempt_in_sender().
 
-        Every exception passes: it may have been raised into the thread, as Celery does for
-        its soft time limit. The caller then has to `abandon` the batch.
+        Unlike there, every exception passes: it may have been raised into the thread, as
+        Celery does for its soft time limit. The caller then has to `abandon` the batch.
         """
         self._leave_refusing_queue(buffer, batch)
         remaining_s = batch.expires_at - time.monotonic()
@@ -230,9 +231,9 @@ class Delivery:
     def _move(self, buffer: QueueBuffer, batch: Batch, error: CatmqError) -> bool:
         """Move a refused batch to another queue. Return False if there is none.
 
-        A free batch may go to any queue, a keyed one only where its slots now are. A queue
-        that was not found is treated alike: the topic may have been deleted and created
-        again.
+        A free batch may go to any queue, a keyed batch only where its slots now are. A
+        queue that was not found is treated alike: the topic may have been deleted and
+        created again.
         """
         routes = self._layouts.cached(batch.topic)
         layout = self._layouts.refresh(batch.topic, after_refusal=True)
@@ -256,6 +257,8 @@ class Delivery:
                 return True
             target = routes.another_queue(batch.moved_from | {batch.queue})
             if target is None:
+                # Every other queue has refused, so the next tries may choose any of them
+                # again.
                 batch.moved_from.clear()
                 return False
             batch.move_to(target)

@@ -96,10 +96,10 @@ def checked_text(name: str, value: Any, max_length: int | None = None) -> str:
 
 
 def checked_headers(headers: Mapping[str, str]) -> dict[str, str]:
-    """Return the headers without reserved ones. Raises OptionError for one that is no text.
+    """Return the headers that are not reserved. Raises OptionError if a header is no text.
 
     Handlers forward messages with `headers=message.headers`. A reserved header identifies
-    the message that was received, so it must not be copied to another one.
+    the message that was received, so it must not be copied to another message.
     """
     return {
         checked_text("a header's name", name): checked_text(f"header {name}", text)

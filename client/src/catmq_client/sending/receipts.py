@@ -45,9 +45,9 @@ Outcome = Receipt | CatmqError
 
 @dataclass(eq=False, kw_only=True, slots=True)
 class Batch:
-    """Messages of one topic for one queue, sent in one request.
+    """Messages of a topic for a single queue, sent in a single request.
 
-    Its futures share one event. An event for each message would make send_async several
+    Its futures share an event. An event for each message would make send_async several
     times slower.
     """
 
@@ -247,8 +247,8 @@ class SendFuture:
     def run_callbacks(self) -> None:
         """Run each callback once."""
         while self.callbacks:
-            # Two threads may get here: the sender, and one that adds a callback late. pop()
-            # gives each callback to one of them.
+            # Two threads may get here: the sender, and a thread that adds a callback late.
+            # pop() gives each callback to a single thread.
             try:
                 callback = self.callbacks.pop(0)
             except IndexError:
@@ -262,7 +262,7 @@ class SendFuture:
 class Callbacks:
     """Runs callbacks of ended sends, and lets flush() wait until they have returned.
 
-    Belongs to one accumulator and uses its lock; `changed` is a condition on that lock.
+    Belongs to an accumulator and uses its lock; `changed` is a condition on that lock.
     """
 
     def __init__(self, changed: threading.Condition) -> None:
@@ -275,7 +275,7 @@ class Callbacks:
     def note_ended(self, batch: Batch) -> None:
         """Note the futures of an ended batch that have callbacks.
 
-        Called under the lock, in one step with the batch's end.
+        Called under the lock, in the same step as the batch's end.
         """
         self._unreturned.update([future for future in batch.futures if future.callbacks])
 
@@ -309,8 +309,8 @@ class Callbacks:
         """Wait until these sends and their callbacks have ended. Return True if they have.
 
         `under_way` returns the sends that have not ended. Inside a callback this returns
-        True at once, because the callback would wait for itself or for another one that
-        waits for it.
+        True at once, because the callback would wait for itself or for another callback
+        that waits for it.
         """
 
         def are_over() -> bool:

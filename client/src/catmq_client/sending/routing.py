@@ -3,7 +3,7 @@
 A topic has 1,024 slots. The slot of a key is crc32(UTF-8 key) mod 1,024, and the layout
 names the queue of each slot, so a key stays in its queue while queues are added and
 removed. Read-only or unreachable queues never change the layout: a keyed message waits for
-its queue (`keyed: strict`) or goes to another one (`available`).
+its queue (`keyed: strict`) or goes to another queue (`available`).
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from catmq_client.http.transport import Transport, api_path, request_until
 log = logging.getLogger("catmq.producer")
 
 SLOTS = 1024
-# After a refusal, messages that may go to another queue avoid this one for so many seconds.
+# After a refusal, messages that may go to another queue avoid the refusing queue for this
+# time, in s.
 AVOID_S = 5.0
 # A layout is fetched at most once in this time, however many sends were refused.
 REFRESH_EVERY_S = 0.5
@@ -71,7 +72,7 @@ def slot_of(key: str) -> int:
 
 
 class Routes:
-    """Chooses queues for messages of one topic.
+    """Chooses queues for the messages of a topic.
 
     Not locked: callers hold the lock of the accumulator. Messages without a key share a
     sticky queue until its batch is full or sent, so that batches become large.
@@ -171,9 +172,9 @@ class Routes:
         return self._sticky
 
     def _pick_usable(self, turn: int, excluded: set[int]) -> int:
-        """Return a usable queue, the same one for the same `turn`.
+        """Return a usable queue, the same queue for the same `turn`.
 
-        If no queue is usable, return one that is not.
+        If no queue is usable, return an unusable queue.
         """
         layout = self.layout
         candidates = [q for q in layout.writable if q not in excluded and self.is_usable(q)]
@@ -210,6 +211,7 @@ class Layouts:
             return routes
         layout = self._load(topic, within_s, on_failure=self._on_failure)
         with self._lock:
+            # Threads that looked the topic up at once must share its routes.
             return self._routes.setdefault(topic, Routes(layout))
 
     def cached(self, topic: str) -> Routes:
@@ -228,13 +230,13 @@ class Layouts:
         with self._lock:
             if time.monotonic() - routes.loaded_at < limit_s:
                 return None
-            # Set before the look-up, so that only one thread of many asks a broker.
+            # Set before the look-up, so that only a single thread of many asks a broker.
             routes.loaded_at = time.monotonic()
         try:
             return self._load(topic, 0.0)
         except CatmqError:
-            # The previous layout still names the queue of each key. What is wrong is
-            # reported by the sends themselves.
+            # The previous layout still names the queue of each key. The sends themselves
+            # report the cause.
             return None
 
     def _load(self, topic: str, within_s: float, **arguments: Any) -> Layout:

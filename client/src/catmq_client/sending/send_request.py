@@ -1,5 +1,4 @@
-"""One request that sends messages, the outcome of each message, and the rule after a
-failure.
+"""A request that sends messages, the outcome of each message, and the rule after a failure.
 
 All senders follow `after_failure`: the producer (delivery.py), the relay of the outbox, and
 the writer of Spark. A request is repeated under the same batch_id to the same queue, so
@@ -26,8 +25,8 @@ from catmq_client.http.transport import Transport, api_path
 from catmq_client.sending.receipts import Outcome, Receipt
 from catmq_client.sending.routing import Kind
 
-# A broker refuses with these codes before it stores anything. QUEUE_CLOSED concerns one
-# queue, NODE_AWAY all queues of its node.
+# A broker refuses with these codes before it stores anything. QUEUE_CLOSED concerns a
+# single queue, NODE_AWAY all queues of its node.
 QUEUE_CLOSED = ("queue_not_writable", "queue_not_found")
 NODE_AWAY = ("node_unavailable", "node_full")
 # An internal error of the broker may recur at every try, so tries after it are limited.
@@ -55,8 +54,8 @@ def after_failure(
 ) -> NextStep:
     """Choose the next step for a batch of `messages` messages after a failed try. Pure.
 
-    `tries` counts the tries so far, with the failed one. `unknown` is True if one of them
-    may have stored the batch. Then it stays in its queue, unless the topic prefers
+    `tries` counts the tries so far, including the failed try. `unknown` is True if any of
+    them may have stored the batch. Then it stays in its queue, unless the topic prefers
     duplicates to lost messages (`resend_unknown`).
     """
     # Parts have new batch_ids, so a part of a batch that may be stored would be a duplicate.
@@ -88,7 +87,7 @@ def send(
     batch_id: str,
     timeout_s: float,
 ) -> list[Outcome]:
-    """Send messages in one request. Return the outcome of each message, in order.
+    """Send messages in a single request. Return the outcome of each message, in order.
 
     Raises what Transport.request raises, and AnswerLost if the answer cannot be read or
     does not cover all messages.
@@ -110,7 +109,7 @@ def send(
             runs = [{"count": 1, "result": result} for result in answer["results"]]
         outcomes: list[Outcome] = []
         # A run covers `count` messages: at successive offsets from `offset` of its queue,
-        # or with one `result` that all of them share.
+        # or with a `result` that all of them share.
         for run in runs:
             if "result" in run:
                 outcomes += [_outcome(topic, run["result"]) for _ in range(run["count"])]

@@ -113,6 +113,7 @@ def quota_verb(kind: str, text: str) -> Verb:
             "topic": (admin.change_topic, admin.topic),
             "key": (admin.change_key, admin.key),
         }[kind]
+        # Without options the verb shows the quotas and changes nothing.
         row: Any = change(args.name, **changes) if changes else read(args.name)
         # Brokers of an earlier release ignore the fields they do not know.
         if QUOTAS["messages"] not in row:

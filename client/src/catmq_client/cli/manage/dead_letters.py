@@ -128,7 +128,7 @@ def show_one(args: argparse.Namespace, brokers: Brokers) -> int:
 def selection(args: argparse.Namespace) -> dict[str, Any]:
     """Return the selection of messages that the arguments make.
 
-    Raises OptionError unless there is exactly one kind of selection.
+    Raises OptionError unless there is exactly 1 kind of selection.
     """
     if args.id and (args.topic or args.error or args.all):
         raise OptionError("give only one: ids, or --topic and --error, or --all")
@@ -155,6 +155,7 @@ def redrive_letters(args: argparse.Namespace, brokers: Brokers) -> int:
             continues=continues,
         ):
             return 1
+        # Read again, so that the printed counts are the final counts.
         redrive = letters.redrive_state(args.group, redrive["id"])
     print_rows([redrive], REDRIVES, args.output)
     if redrive["state"] == "running":
@@ -172,6 +173,7 @@ def describe_progress(redrive: Redrive) -> str:
 
 def drop_letters(args: argparse.Namespace, brokers: Brokers) -> int:
     """Delete dead letters, after a confirmation."""
+    # Before the question: a wrong selection must not be confirmed first.
     selected = selection(args)
     if not confirm_deletion("these dead letters of group", args.group, yes=args.yes):
         return 1
@@ -182,7 +184,7 @@ def drop_letters(args: argparse.Namespace, brokers: Brokers) -> int:
 
 
 def list_waiting(args: argparse.Namespace, brokers: Brokers) -> int:
-    """Print the messages that wait for a retry, as tables or one object per line."""
+    """Print the messages that wait for a retry, as tables or as JSON lines."""
     answer = brokers.admin().dead_letters.failed(
         args.group, topic=args.topic, limit=args.limit
     )

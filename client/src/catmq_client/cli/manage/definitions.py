@@ -61,7 +61,7 @@ def export_definitions(args: argparse.Namespace, brokers: Brokers) -> int:
 
 
 def import_file(args: argparse.Namespace, brokers: Brokers) -> int:
-    """Print the steps of an import. With `--apply`, make them unless one is blocked."""
+    """Print the steps of an import. With `--apply`, make them unless a step is blocked."""
     document, admin = read_document(args.file), brokers.admin()
     # A dry run comes first, so that a blocked entry leaves everything unchanged.
     planned = admin.import_definitions(document, existing=args.existing, dry_run=True)[

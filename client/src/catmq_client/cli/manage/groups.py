@@ -58,6 +58,7 @@ def start_position(text: str) -> Target:
     """Return a position where a subscription may start: any but an offset."""
     with suppress(argparse.ArgumentTypeError):
         target = parse_target(text)
+        # An offset would mean an unrelated message in each queue of the topic.
         if target.to != "offset":
             return target
     raise argument_error(f"{text!r}: give {STARTS}")
@@ -104,6 +105,7 @@ SHARE_FACTS: Columns = {
 }
 SUBSCRIPTIONS: Columns = {
     **field_columns("topic state"),
+    # A lambda, because the function is defined below.
     "FROM": lambda row: describe_start(row),
     "STOPPED": "stopped",
     "STOPPED QUEUES": lambda row: join_ids(row.get("stopped_queues", ())),
@@ -238,6 +240,7 @@ def queues_by_topic(args: argparse.Namespace, admin: Admin) -> dict[str, set[int
     """
     if args.topic:
         return {args.topic: set(args.queue)}
+    # Queue ids are unique in an installation, so --queue alone determines the topic.
     topics = {row["queue"]: row["topic"] for row in admin.lag(args.name)["queues"]}
     queues: dict[str, set[int]] = {}
     for queue in args.queue:
@@ -293,6 +296,7 @@ def rebalance_group(args: argparse.Namespace, brokers: Brokers) -> int:
     if is_table(args.output):
         summary = f"{len(plan['moves'])} queues moved; generation {plan['generation']}"
         note("nothing moved (--dry-run)" if args.dry_run else summary)
+    # Without moves there is no new owner to wait for.
     if args.wait and not args.dry_run and plan["moves"]:
         continues = "the queues move all the same"
         return (
@@ -312,7 +316,7 @@ def describe_moving(admin: Admin, group: str, generation: int) -> str:
     A later rebalance ends the wait.
     """
     newest = next(iter(admin.rebalances(group, page=1)), None)
-    # A later rebalance has its own moves, so nothing of this one is waited for.
+    # A later rebalance has its own moves, so the wait for this rebalance is over.
     if newest is None or newest["generation"] != generation:
         return ""
     paused = sum(

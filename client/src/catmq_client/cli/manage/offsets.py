@@ -97,7 +97,7 @@ def show_lag(args: argparse.Namespace, brokers: Brokers) -> int:
 
 
 def show_positions(lag: GroupLag, args: argparse.Namespace) -> int:
-    """Print positions, as a table or one object per line for each queue."""
+    """Print positions, as a table or as an object in a line for each queue."""
     rows: list[Any] = [{"group": lag["group"], **queue} for queue in lag["queues"]]
     instances = (
         field_columns("instance") if any(row.get("instance") for row in rows) else {}
@@ -179,7 +179,7 @@ def undo_reset(args: argparse.Namespace, brokers: Brokers) -> int:
 
 
 def show_moves(args: argparse.Namespace, answer: Moves) -> int:
-    """Print moves, as a table or one object per line, and note what was done."""
+    """Print moves, as a table or as a JSON line for each move, and note the result."""
     common_fields = drop_none(
         {name: getattr(args, name, None) for name in ("group", "topic", "instance")}
     )

@@ -48,11 +48,12 @@ def format_lease_left(lease_left_ms: int) -> str | None:
 
 
 def show_runs(args: argparse.Namespace, brokers: Brokers) -> int:
-    """Print the leases of a group, as a table or one object per line."""
+    """Print the leases of a group, as a table or as an object in a line for each lease."""
     leases: Leases = brokers.admin().share_runs(
         args.group, queue=args.queue, limit=args.limit
     )
     print_rows(({"group": args.group, **run} for run in leases["runs"]), RUNS, args.output)
+    # The output lacks the leases on these nodes.
     if leases["away"]:
         note(f"nodes that did not answer: {', '.join(leases['away'])}")
     return 0

@@ -55,6 +55,7 @@ def change_settings(
             raise OptionError("--dry-run works only with --tags and --header")
         note(describe_matches(admin.tag_matches(args.topic, **filters)))
         return False
+    # An empty value removes the filter, so there is nothing to count.
     if any(filters.values()):
         note_matches(admin, args.topic, filters)
     return admin.change_subscription(args.group, args.topic, **changes)

@@ -1,4 +1,5 @@
-"""catmq topic sql: SELECT statements for a topic's messages, one for each of its nodes.
+"""catmq topic sql: SELECT statements for a topic's messages, a statement for each of its
+nodes.
 
 They run on MariaDB, MySQL and SQLite. Each queue is read from its newest message backwards,
 so without a key a statement reads as many rows as it shows.

@@ -151,10 +151,11 @@ def shrink_topic(args: argparse.Namespace, brokers: Brokers) -> int:
 
 
 def describe_draining(admin: Admin, topic: str, closed: Collection[int]) -> str:
-    """Return what is unread in closed queues, '' when all of them are retired."""
+    """Return the backlog of closed queues as text, '' when all of them are retired."""
     rows = [
         row for row in admin.queues(topic) if row["queue"] in closed and row["draining"]
     ]
+    # An unknown backlog counts as 0: its queue is still in the number of draining queues.
     unread = sum(group["messages"] or 0 for row in rows for group in row["unread"])
     return f"{len(rows)} queues drain, {unread} messages unread" if rows else ""
 
@@ -187,7 +188,7 @@ def show_change(change: LayoutChange, form: Form, verb: str) -> None:
 
 
 def show_queues(args: argparse.Namespace, brokers: Brokers) -> int:
-    """Print the queues of a topic or one of them. `--state` closes or opens it first."""
+    """Print a topic's queues, or the given queue. `--state` closes or opens it first."""
     admin = brokers.admin()
     if args.state is not None and args.queue is None:
         note("catmq: --state requires a QUEUE")

@@ -1,4 +1,4 @@
-"""catmq consume: the messages of a topic for a group, one per line.
+"""catmq consume: the messages of a topic for a group, each in a line.
 
 A message is done when its line is flushed, and only done messages are committed. However
 the command ends, the next member continues with the first message whose line was not
@@ -27,9 +27,9 @@ from catmq_client.reading.owned import AssignedQueue
 IDLE = 3
 # time between two checks of signals and clock while the command waits
 LOOK_S = 0.25
-# with --idle-timeout: brokers and nodes may fail to answer for so many seconds
+# with --idle-timeout: brokers and nodes may fail to answer for this time, in s
 AWAY_S = 120.0
-# the last commit is tried for so many seconds if no broker answers
+# the last commit is tried for this time, in s, if no broker answers
 CLOSE_S = 10.0
 SESSION_MS = (2_000, 300_000)
 # longest wait of a pull at the broker
@@ -199,9 +199,10 @@ class Printer:
     def run(self, consumer: Consumer | ShareConsumer, stop: Stop) -> None:
         """Print until --limit, --idle-timeout or a signal, then commit.
 
-        Messages are polled one at a time: asking for the next one tells the consumer that
-        the line of this one is flushed. If a line is not written, closing the consumer
-        commits the messages before it. Raises BrokenPipeError if the reader is gone.
+        Messages are polled singly: when the next message is requested, the consumer counts
+        the previous message as handled, and its line is flushed by then. If a line is not
+        written, closing the consumer commits the messages before it. Raises BrokenPipeError
+        if the reader is gone.
         """
         try:
             limit = self._args.limit

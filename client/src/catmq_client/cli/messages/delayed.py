@@ -47,9 +47,10 @@ def delayed(args: argparse.Namespace, brokers: Brokers) -> int:
 
 
 def recall(args: argparse.Namespace, brokers: Brokers) -> int:
-    """Recall messages in order. The first one that cannot be recalled ends the command."""
+    """Recall messages in order. The command ends at a message that cannot be recalled."""
     for message_id in args.message_ids:
         brokers.admin().recall(message_id)
+        # Noted at once: after an error the user must see which messages are recalled.
         note(f"recalled {message_id}")
         show_row({"message_id": message_id}, args.output)
     return 0

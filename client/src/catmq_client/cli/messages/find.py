@@ -1,4 +1,6 @@
-"""catmq find, catmq traces: messages of a topic by their content, and how one was handled."""
+"""catmq find, catmq traces: messages of a topic by their content, and how a message was
+handled.
+"""
 
 from __future__ import annotations
 
@@ -60,7 +62,7 @@ def find_messages(args: argparse.Namespace, brokers: Brokers) -> int:
         )
     found = scanned = 0
     after, lines, progress = args.after, MessagePrinter(args.output), Progress()
-    # A search ends after 2 s at the broker; the next one continues where it ended.
+    # A search ends after 2 s at the broker; the next request continues where it ended.
     while True:
         page_size = min(PAGE, args.limit - found)
         answer = admin.find(

@@ -1,4 +1,4 @@
-"""Input of `catmq send`: one message per line, from a file or standard input.
+"""Input of `catmq send`: a message in each line, from a file or standard input.
 
 Memory is bounded by the longest line.
 """

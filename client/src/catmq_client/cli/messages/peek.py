@@ -48,7 +48,7 @@ def peek(args: argparse.Namespace, brokers: Brokers) -> int:
 
 
 def tail(args: argparse.Namespace, brokers: Brokers) -> int:
-    """Print the newest messages and then new ones, until Ctrl-C or SIGTERM."""
+    """Print the newest messages and then each new message, until Ctrl-C or SIGTERM."""
     admin = brokers.admin()
     args.start, args.limit = Target("latest"), args.last
     queues = queues_to_read(args, admin)

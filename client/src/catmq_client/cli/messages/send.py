@@ -1,4 +1,4 @@
-"""catmq send: one message from the command line, or one for each line of the input."""
+"""catmq send: a message from the command line, or a message for each line of the input."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def message_fields(args: argparse.Namespace) -> dict[str, Any]:
 def receipt_row(line: int, receipt: Receipt) -> dict[str, Any]:
     """Return a receipt as JSON, with the number of its input line.
 
-    A stored message has queue and offset, a delayed one the time when it is due.
+    A stored message has queue and offset, a delayed message the time when it is due.
     """
     fields = receipt._asdict()
     left_out = ("due_at_ms",) if receipt.due_at_ms is None else ("queue", "offset")
@@ -103,7 +103,7 @@ def receipt_row(line: int, receipt: Receipt) -> dict[str, Any]:
 
 
 def send_lines(args: argparse.Namespace, brokers: Brokers) -> int:
-    """Send the lines of the input. Lines before a bad one are sent and counted."""
+    """Send the lines of the input. Lines before a bad line are sent and counted."""
     name = args.file or "-"
     if name == "-" and sys.stdin.isatty():
         note("One message a line; Ctrl-D ends.")
@@ -262,12 +262,12 @@ class Receipts:
                 self.failed += 1
                 self._progress.clear()
                 if self.failed <= MAX_SHOWN_FAILURES:
-                    # The thread must go on if standard error is closed.
+                    # The thread must continue if standard error is closed.
                     with suppress(OSError):
                         note(f"catmq: line {expected.line}: {error}")
                 continue
             self.sent += 1
-            # After a write error receipts are still awaited, to count what was sent.
+            # After a write error receipts are still awaited, to count the stored messages.
             if self._prints and not self.reader_gone and self.write_error is None:
                 try:
                     self._lines.write(receipt_row(expected.line, receipt))
