@@ -22,7 +22,7 @@ class Server:
     """Answers with `answer(request)`. If that is None, it cuts the connection."""
 
     def __init__(self, port: int = 0) -> None:
-        """Listen on a port; 0 chooses a free one."""
+        """Listen on a port; 0 chooses a free port."""
         self.requests: list[dict[str, Any]] = []
         self.peers: set[tuple[str, int]] = set()
         self._connections: list[socket.socket] = []

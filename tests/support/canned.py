@@ -17,7 +17,7 @@ class Request(NamedTuple):
 
 
 class Canned:
-    """Answers by "METHOD path". A list is answered one element after the other; an error is
+    """Answers by "METHOD path". A list is answered element by element; an error is
     raised.
     """
 

@@ -41,7 +41,7 @@ def is_compared(host: str) -> bool:
 
 
 # The address at which tests verify a database server's certificate. MariaDB 10.6 listens at
-# one address only.
+# a single address.
 VERIFIED_HOST = "127.0.0.1" if is_compared("127.0.0.1") else "127.0.0.2"
 HERE = tuple(
     x509.IPAddress(ip_address(host)) for host in sorted({"127.0.0.1", VERIFIED_HOST})

@@ -1,7 +1,7 @@
-"""Input of the main job: file changes of a real repository, or generated ones of the same
-shape.
+"""Input of the main job: file changes of a real repository, or generated changes of the
+same shape.
 
-The real file lies beside the checkout. Without it a stream is generated, with about as many
+The real file is in ../shared/data. Without it a stream is generated, with about as many
 paths, some far busier than others; no path ever has fewer than 0 lines.
 """
 
@@ -22,7 +22,7 @@ EVENTS, PATHS = 19_988, 1_362  # of the real file
 
 
 def generate(seed: int = 1) -> Iterator[dict[str, Any]]:
-    """Yield a stream like the real one."""
+    """Yield a stream like the real stream."""
     rng = random.Random(seed)
     lines = dict.fromkeys((f"server/file_{number}.go" for number in range(PATHS)), 0)
     paths = list(lines)
@@ -44,7 +44,7 @@ def generate(seed: int = 1) -> Iterator[dict[str, Any]]:
 
 
 def source(directory: Path) -> Path:
-    """Return the whole stream as a .jsonl.gz file. A generated one is stored in
+    """Return the whole stream as a .jsonl.gz file. A generated stream is stored in
     `directory`.
     """
     if REAL.exists():

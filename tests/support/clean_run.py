@@ -1,7 +1,7 @@
 """A small run of the product without any fault, with journals as real processes write them.
 
-Two queues on two nodes; a sender; two members of a group, one after the other; a dead
-message, a delayed message that was delivered and one that still waits; a send without a
+Two queues on two nodes; a sender; two successive members of a group; a dead
+message, a delayed message that was delivered and another that still waits; a send without a
 receipt. It has everything that the judge of trials examines, so that a defect of each kind
 can be planted in it.
 """
@@ -42,7 +42,7 @@ MEMBERS, SENDER, WATCHER = ("first", "second"), "sender", "watcher"
 
 @dataclass
 class CleanRun:
-    """A run on existing nodes, one of them a failure node. `a` and `b` are its queues."""
+    """A run on existing nodes, including a failure node. `a` and `b` are its queues."""
 
     directory: Path
     numbers: int = 0
@@ -134,7 +134,7 @@ class CleanRun:
         assert node_pools.node_of(self.a).info.id != node_pools.node_of(self.b).info.id
 
     def _delay(self) -> None:
-        """Deliver one delayed message into queue a, and leave another one waiting."""
+        """Deliver a delayed message into queue a, and leave another waiting."""
         for delivers in (True, False):
             number, self.numbers = self.numbers, self.numbers + 1
             message = NewMessage(body=b"%d" % number, queue=self.a, delay_ms=moving.HOUR_MS)
@@ -157,7 +157,7 @@ class CleanRun:
         for queue in first_offsets:
             tell("gained", queue=queue, epoch=member.owned[queue])
         for queue, start in first_offsets.items():
-            # The delayed message is the last one of queue a.
+            # The delayed message is the last message of queue a.
             end = until + (queue == self.a and name == MEMBERS[1])
             for offset in range(start, end):
                 self._handle(name, member, queue, offset)

@@ -27,7 +27,7 @@ BEGIN = (
     r"[\w./]*python (?=-m |examples/))"
 )
 COMMAND = re.compile(rf"^{BEGIN}")
-# In a sentence a command ends with it, or where the next one begins.
+# In a sentence a command ends with it, or where the next command begins.
 COMMAND_IN_SENTENCE = re.compile(
     rf"(?<![\w/.-]){BEGIN}[ -~]*?(?=[.,;:)?\"]+(?:\s|$)|[`<>|&()]| then | or |$)",
     re.MULTILINE,
@@ -74,7 +74,7 @@ def in_page(path: Path) -> Iterator[ShownCommand]:
 
 def statements(block: str) -> Iterator[str]:
     """Yield the lines of a shell block. Lines joined by a backslash or an open quotation
-    count as one.
+    count as a single line.
 
     Raises ValueError if a quotation is not closed.
     """
@@ -165,14 +165,14 @@ def in_sentences(name: str, text: str) -> Iterator[ShownCommand]:
 
 
 def trouble(shown: ShownCommand) -> str:
-    """Return what the real parser reports about a command; '' if it accepts the command."""
+    """Return the real parser's complaint about a command; '' if it accepts the command."""
     split = (
         shlex.split(shown.text) if shown.whole else re.sub("[\"']", "", shown.text).split()
     )
     words = [PLACEHOLDERS.get(word, word) for word in split if word != "…"]
     if shown.whole:
         return complaint(words)
-    # a sentence may tell an option without the rest
+    # A sentence may name an option without the rest.
     if any(word.startswith("--") for word in words):
         return "" if MISSING_ARGUMENTS in (message := complaint(words)) else message
     complaints = [complaint(words[:end]) for end in range(len(words), 0, -1)]
@@ -180,7 +180,7 @@ def trouble(shown: ShownCommand) -> str:
 
 
 def complaint(words: Sequence[str]) -> str:
-    """Return what is wrong with a call; '' if it is right."""
+    """Return the parser's complaint about a call; '' if it is right."""
     if "manage.py" in words[:2]:
         return of_manage(words[words.index("manage.py") + 1 :])
     if words[0] == "catmq":
@@ -246,7 +246,7 @@ def of_script(words: Sequence[str]) -> str:
         return f"there is no {words[0]}"
     text = path.read_text()
     for module, example in re.findall(r"-m \"?([\w.]+)|examples/(\w+)\.py", text):
-        if module == "benchmarks.":  # the first word, or without one: bench
+        if module == "benchmarks.":  # the first word, or bench without it
             module_names = [word.replace("-", "_") for word in words[1:2]]
             module += next(
                 (
@@ -273,7 +273,7 @@ def of_script(words: Sequence[str]) -> str:
 
 
 def of_python(words: Sequence[str]) -> str:
-    """Check a call of one of our programs: its file or module exists."""
+    """Check a call of a program of ours: its file or module exists."""
     if words[:1] == ["-m"] and len(words) > 1:
         return (
             "" if importlib.util.find_spec(words[1]) else f"there is no module {words[1]}"

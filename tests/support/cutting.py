@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import BinaryIO
 
-HEAD = 4  # bytes before each packet: a length of three, a number of one
+HEAD = 4  # bytes before each packet: 3 bytes of length, 1 of sequence number
 
 
 class AnswerCutter:
@@ -90,7 +90,7 @@ class _Connection(socketserver.BaseRequestHandler):
 
 
 def _packet(source: BinaryIO) -> bytes:
-    """Return one whole packet; b'' if the peer closed."""
+    """Return a whole packet; b'' if the peer closed."""
     head = source.read(HEAD)
     return (
         head + source.read(int.from_bytes(head[:3], "little")) if len(head) == HEAD else b""

@@ -50,7 +50,7 @@ def empty_metadata() -> None:
 
 
 def _with_rows(cursor: Any, tables: Iterable[str]) -> list[str]:
-    """Return the tables that have rows, with one query. Most tests write to few tables."""
+    """Return the tables that have rows, with a single query: most tests write to few."""
     queries = [
         f"SELECT '{table}' WHERE EXISTS (SELECT 1 FROM {connection.ops.quote_name(table)})"
         for table in sorted(tables)

@@ -1,7 +1,7 @@
 """Defects to plant in a clean run, each with the kind and place that must be reported for
 it.
 
-`judge` is the kind that the judge of trials must report, `verify` the one that `manage.py
+`judge` is the kind that the judge of trials must report, `verify` the kind that `manage.py
 verify` must report; None if only the journals show the defect. Every finding must be of
 these kinds, or of the kinds in `also`, which follow from the defect.
 """

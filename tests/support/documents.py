@@ -65,7 +65,7 @@ def starts_a_server(block: Block) -> bool:
 
 
 def script(page: str, *, port: int) -> str:
-    """Return all blocks, except those that start the server, as one shell script.
+    """Return all blocks, except those that start the server, as a single shell script.
 
     Port 8000 becomes `port`, endless commands get a limit, and each block prints its line
     first.

@@ -55,8 +55,8 @@ def run(
 
 
 def dump(server: MariaDB, schema: str, account: tuple[str, str]) -> bytes:
-    """Return a logical backup of a schema in use, with its binary log position if there is
-    one.
+    """Return a logical backup of a schema in use, with its binary log position if the
+    server has a binary log.
 
     MariaDB's program cannot ask MySQL for the position.
     """

@@ -1,4 +1,4 @@
-"""A group whose handlers fail: topic `orders` with one queue, group `billing`, and a
+"""A group whose handlers fail: topic `orders` with a single queue, group `billing`, and a
 member.
 """
 

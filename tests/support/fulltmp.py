@@ -1,4 +1,4 @@
-"""A temporary directory of a server that is full when a test says so."""
+"""A temporary directory of a server that a test can make full."""
 
 from __future__ import annotations
 

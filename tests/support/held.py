@@ -31,7 +31,7 @@ class Gate:
         self._opened.set()
 
     def spare_others(self) -> None:
-        """Keep holding requests that arrived already, and let later ones through."""
+        """Keep holding requests that arrived already, and let later requests through."""
         self._matches_body = lambda body: False
 
     def wait(self) -> None:

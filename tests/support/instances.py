@@ -68,7 +68,7 @@ class Instance:
         return self
 
     def beat(self) -> HeartbeatAnswer:
-        """Send one heartbeat and apply its assignment."""
+        """Send a heartbeat and apply its assignment."""
         answer = consumers.heartbeat(
             consumer=self.id, generation=self.generation, owned=[*self.owned.items()]
         )

@@ -1,7 +1,7 @@
 """A client that behaves like PMQ's Java client: its calls, their order, its pauses, its use
 of answers.
 
-One thread polls, one commits, one sends heartbeats, and one reads each queue.
+Separate threads poll, commit and send heartbeats, and a thread per queue reads it.
 docs/reference/java-clients.md describes how it uses versions.
 """
 
@@ -46,7 +46,7 @@ class Timing:
 
 
 class Wire:
-    """Calls of one thread over a kept connection."""
+    """Calls of a thread over a kept connection."""
 
     def __init__(self, url: str) -> None:
         parts = urlsplit(url)
@@ -303,7 +303,7 @@ class JavaClient:
 
 
 class _Executor:
-    """Reads one queue and handles its messages."""
+    """Reads a queue and handles its messages."""
 
     def __init__(self, client: JavaClient, queue: Mapping[str, Any]) -> None:
         self._client, self._queue = client, dict(queue)
@@ -314,7 +314,8 @@ class _Executor:
         threading.Thread(target=self._run, daemon=True).start()
 
     def stop(self) -> None:
-        """Stop, and wait up to 10 s for the message being handled, as the real client does."""
+        """Stop, and wait up to 10 s for the message being handled, as the real client
+        does."""
         self._stopped.set()
         if self._busy.acquire(timeout=10):
             self._busy.release()

@@ -1,16 +1,14 @@
 """The journals of members and senders of a scenario, which are the only evidence of judge.py.
 
-Each process writes one file with a line of JSON for each event: `at` is CLOCK_MONOTONIC in
+Each process writes a file with a line of JSON for each event: `at` is CLOCK_MONOTONIC in
 seconds, which is the same for all processes of a machine; `n` counts the lines of the file
 from 1; `what` is the kind of the event:
 
-    up          the program is ready to be told to stop
+    up          the program is ready for a stop signal
     joined      consumer (its id)                     a member has a new consumer id
     gained      queue, epoch                          a member owns a queue and has acquired it
     begin, end  queue, offset, epoch, wall, number    a handler starts, returns; wall is the
-                                                      wall clock,
-                                                      number what the sender wrote into the
-                                                      body
+                                                      wall clock, number is in the body
     commit      queue, offset, error                  a commit by hand; error is null if it was
                                                       stored
     sent        queue, offset, number, asked, due, took_s

@@ -26,7 +26,7 @@ STEPS = 6
 
 @dataclass(frozen=True, slots=True)
 class Handling:
-    """One call of a handler. `ended` is None if it never returned."""
+    """A call of a handler. `ended` is None if it never returned."""
 
     member: str
     queue: int
@@ -72,7 +72,7 @@ class Sent(NamedTuple):
 
 @dataclass
 class Story:
-    """The events of one group. `deaths`: when members were killed or frozen from outside."""
+    """The events of a group. `deaths`: when members were killed or frozen from outside."""
 
     handlings: list[Handling] = field(default_factory=list)  # by begun
     sent: dict[Place, Sent] = field(default_factory=dict)
@@ -105,7 +105,9 @@ def story(
     senders: Iterable[Line],
     deaths: Mapping[str, float],
 ) -> Story:
-    """Build a story from journals: those of members by name, and the lines of all senders."""
+    """Build a story from journals: those of members by name, and the lines of all
+    senders.
+    """
     events = Story(deaths=dict(deaths))
     for name, lines in members.items():
         _read_member(events, name, list(lines))
@@ -148,11 +150,11 @@ def _read_member(events: Story, name: str, lines: Sequence[Line]) -> None:
 
 
 def one_owner(events: Story) -> int:
-    """Check that no handler started under an older epoch after one under a newer epoch had
-    started.
+    """Check that no handler started under an older epoch after a handler under a newer
+    epoch had started.
 
-    Also check that each (queue, epoch) had one member. A handler in flight when its queue
-    moves may end late. Return the number of handlings.
+    Also check that each (queue, epoch) had a single member. A handler in flight when its
+    queue moves may end late. Return the number of handlings.
     """
     wrong = []
     for queue, handlings in events.by_queue().items():
@@ -264,8 +266,8 @@ def longest_waits(
     """Return the longest time that each queue stood still while a message waited, in
     seconds.
 
-    Only messages sent in the given time count, whoever owned the queue. Fails if nothing
-    was sent to a queue.
+    Only messages sent in the given time count, of every owner of the queue. Fails if
+    nothing was sent to a queue.
     """
     longest: dict[int, float] = {}
     for queue, handlings in events.by_queue().items():
@@ -307,7 +309,7 @@ def no_standstill(
 
 
 class Move(NamedTuple):
-    """A queue moved from one member to another. `deaths`: owners in between that died or
+    """A queue moved from a member to another. `deaths`: owners in between that died or
     never appeared.
     """
 
@@ -323,7 +325,7 @@ def moves(events: Story, *, patience_s: float) -> list[Move]:
 
     The pause runs from when the last owner had finished, or the next message was sent, to
     the first handling under the new owner. An epoch without handlings counts as a death if
-    no member acquired it, or the one that did had died, and if a member had died within
+    no member acquired it, or the member that did had died, and if a member had died within
     `patience_s` seconds before the queue moved on.
     """
     gains = {(gain.queue, gain.epoch): gain.member for gain in events.gains}
@@ -423,7 +425,7 @@ def nobody_moved(
 
 
 def kept_ids(events: Story, members: Iterable[str]) -> None:
-    """Check that each member kept one consumer id, so that none was expired or replaced."""
+    """Check that each member kept its consumer id, so that none was expired or replaced."""
     wrong = [
         f"{name}: {events.joins.get(name, [])}"
         for name in members

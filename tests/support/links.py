@@ -6,8 +6,8 @@ whose answers it can drop.
         link.cut(), link.half_close()                   # happens at once, to all connections
         lost = link.lose_answers(match=b"INSERT")       # waits for a request; sets lost.hit
 
-Faults are not random here: schedules choose them by a seed. One thread with an event loop
-serves all connections of a link.
+Faults are not random here: schedules choose them by a seed. A single thread with an event
+loop serves all connections of a link.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class Link:
 
     @property
     def url(self) -> str:
-        """The URL of the broker behind the link."""
+        """The URL of the broker that the link leads to."""
         return f"http://127.0.0.1:{self.port}"
 
     @contextmanager
@@ -105,7 +105,7 @@ class Link:
         self._call(self.open.clear)
 
     def refuse(self) -> None:
-        """Cut all connections and answer new ones with RST."""
+        """Cut all connections and answer new connections with RST."""
         self.refuses = True
         self.cut()
 
@@ -130,7 +130,9 @@ class Link:
         )
 
     def half_close(self) -> int:
-        """End the direction of answers, as a server does at shutdown. Requests still pass."""
+        """End the direction of answers, as a server does at shutdown. Requests still
+        pass.
+        """
         return self._call(
             lambda: sum(connection.end_answers() for connection in list(self.connections))
         )
@@ -146,7 +148,7 @@ class Link:
     def cut_between_results(
         self, after: int = 1, *, more: int = 0, count: int = 1, match: bytes = b""
     ) -> Fault:
-        """End the next answers with more than `after` results behind that result, or `more`
+        """End the next answers with more than `after` results after that result, or `more`
         bytes later.
 
         The driver takes an end inside the columns of a later result as the end of the whole
@@ -223,7 +225,7 @@ class Link:
 
 
 class _End:
-    """One of the two sockets of a connection."""
+    """A socket of a connection, to the client or to the broker."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader, self.writer = reader, writer

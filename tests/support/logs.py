@@ -45,7 +45,7 @@ class Tail:
 
 
 class Log(Tail):
-    """A file whose lines are each about one message."""
+    """A file whose lines are each about a message."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
@@ -64,7 +64,7 @@ class Log(Tail):
         return {place.queue: place.offset for place in reversed(self.places())}
 
     def next_offsets(self) -> dict[int, int]:
-        """Return the offset after the last printed one of each queue."""
+        """Return the offset after the last printed offset of each queue."""
         return {place.queue: place.offset + 1 for place in self.places()}
 
     def wait_for(self, count: int, *, stall_s: float = 60.0) -> None:

@@ -88,7 +88,7 @@ class MariaDB:
 
     @contextmanager
     def reader(self, schema: str) -> Iterator[tuple[str, str]]:
-        """Create an account that can only read one schema, and yield (name, password)."""
+        """Create an account that can only read `schema`, and yield (name, password)."""
         name, password = f"reader_{uuid.uuid4().hex[:12]}", uuid.uuid4().hex
         self.execute(f"CREATE USER {name}@'127.0.0.1' IDENTIFIED BY '{password}'")
         self.execute(f"GRANT SELECT ON {schema}.* TO {name}@'127.0.0.1'")
@@ -150,7 +150,7 @@ def is_alive(server: MariaDB) -> bool:
 def is_connected(server: MariaDB) -> bool:
     """Return True if a connection is open on the server's side.
 
-    The threads of a killed server end one by one.
+    The threads of a killed server end in succession.
     """
     end = f":{server.port:04X}"
     rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]

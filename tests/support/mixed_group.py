@@ -1,4 +1,4 @@
-"""Members of both kinds in one group, each a process, and the messages they handled or
+"""Members of both kinds in the same group, each a process, and the messages they handled or
 reported as failed.
 """
 
@@ -88,9 +88,9 @@ class MixedGroup:
 
 
 def assert_one_member_of_an_epoch(handled: Iterable[Handled]) -> None:
-    """Fail if two members handled messages of a queue under one epoch.
+    """Fail if two members handled messages of a queue under the same epoch.
 
-    A reader row names one owner.
+    A reader row names a single owner.
     """
     members: Owners = {}
     for name, queue, epoch, _ in handled:
@@ -99,5 +99,5 @@ def assert_one_member_of_an_epoch(handled: Iterable[Handled]) -> None:
 
 
 def assert_one_owner_of_an_epoch(owners_by_epoch: Owners) -> None:
-    """Fail if reader rows named two owners of a queue under one epoch."""
+    """Fail if reader rows named two owners of a queue under the same epoch."""
     assert [key for key, owners in owners_by_epoch.items() if len(owners) > 1] == []

@@ -28,7 +28,7 @@ class End(NamedTuple):
 
 
 class MySqlAnswers:
-    """Parses the bytes that a server sends on one connection, from its greeting on, in
+    """Parses the bytes that a server sends on a connection, from its greeting on, in
     pieces of any length.
     """
 

@@ -36,7 +36,7 @@ def database(info: NodeInfo) -> NodeDatabase:
 
 
 def make_older(name: str = "main") -> NodeInfo:
-    """Turn a node into one of schema version 1, whose identity table has no other columns."""
+    """Give a node schema version 1, whose identity table has no other columns."""
     info = snapshot.find_node(name)
     with database(info).cursor() as cursor:
         for column in ("schema_version", "min_release"):

@@ -27,7 +27,7 @@ def forget_all() -> None:
 
 
 def commit(*bodies: str, topic: str = "t", **more: Any) -> None:
-    """Send messages in one transaction."""
+    """Send messages in a single transaction."""
     with transaction.atomic():
         for body in bodies:
             outbox.send(topic, body, **more)
@@ -44,7 +44,7 @@ class Clock:
 
 
 class Relays:
-    """Relays that work on one outbox, one after the other."""
+    """Relays that work on the same outbox in succession."""
 
     def __init__(self, broker: SimulatedBroker) -> None:
         self.broker = broker

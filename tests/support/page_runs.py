@@ -1,14 +1,14 @@
 """Where the blocks of each page run: in a test here, in another test, or nowhere with a
 reason.
 
-Every page with a shell, Python or SQL block is in exactly one of the tables
+Every page with a shell, Python or SQL block is in exactly 1 of the tables
 (tests/architecture/test_page_code.py). All commands of all pages are checked by the real
 parsers (tests/architecture/test_commands.py), and the names in Python blocks exist.
 """
 
 from __future__ import annotations
 
-# In tests/contract/test_pages.py, in this order, on one broker.
+# In tests/contract/test_pages.py, in this order, on the same broker.
 COMMANDS = (
     "how-to/limit-sending.md",
     "how-to/find-a-message.md",

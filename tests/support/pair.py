@@ -1,5 +1,5 @@
-"""Two whole servers on one metadata database, which has its own MariaDB. The nodes are on
-another server.
+"""Two whole servers on the same metadata database, which has its own MariaDB. The nodes are
+on another server.
 """
 
 from __future__ import annotations
@@ -48,7 +48,9 @@ class Pair:
         return f"{self.first.url},{self.second.url}"
 
     def committed(self, queues: list[int]) -> int:
-        """Return the sum of all groups' committed offsets of these queues, from the nodes."""
+        """Return the sum of all groups' committed offsets of these queues, from the
+        nodes.
+        """
         queue_list = ",".join(map(str, queues))
         total = 0
         for schema in self.schemas:

@@ -212,7 +212,7 @@ def not_reached(run: CleanRun) -> None:
 
 def seen(name: str) -> Callable[[CleanRun, Lines], Lines]:
     """Return an edit that lowers a value of queue a's last recorded position (of the head:
-    the one before).
+    the position before).
     """
 
     def edit(run: CleanRun, lines: Lines) -> Lines:
@@ -276,8 +276,8 @@ def dead_again(run: CleanRun) -> None:
 
 
 def waits_again(run: CleanRun) -> None:
-    """Add the delivered delayed message to the waiting ones, as a copy of the one that
-    waits.
+    """Add the delivered delayed message to the waiting messages, as a copy of the
+    message that waits.
     """
     delivered = number_at(run, run.a, 12)
     columns = "queue_id, due_at, by_key, position, producer, stored_at, attempt"

@@ -84,7 +84,7 @@ class Posing:
 
 
 def result(text: bytes) -> bytes:
-    """Return a result of one row with one text."""
+    """Return a result of a single row with a single text."""
     kind = bytes([12, 45, 0, 255, 0, 0, 0, VAR_STRING, 0, 0, 0, 0, 0])
     column = b"".join(map(lenenc, (b"def", b"", b"", b"", b"x", b""))) + kind
     eof = b"\xfe\0\0\2\0"
@@ -110,7 +110,7 @@ class _Connection(socketserver.BaseRequestHandler):
     server: _Listener
 
     def handle(self) -> None:
-        """Pass the client's packets on one by one, and everything that comes back."""
+        """Answer packets of the client or pass them on; pass back the server's bytes."""
         posing: Posing = self.server.posing
         with socket.create_connection(("127.0.0.1", posing.target), timeout=30) as server:
             first = _packet(server)

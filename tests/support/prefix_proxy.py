@@ -36,7 +36,7 @@ class PrefixProxy(ThreadingHTTPServer):
 
     @property
     def url(self) -> str:
-        """The URL of the server behind the proxy."""
+        """The URL of the server through the proxy."""
         return f"{self.host_url}{self.prefix}"
 
 

@@ -1,5 +1,5 @@
-"""The previous release from git, whose brokers run beside ours on the same metadata and
-nodes.
+"""The previous release from git, whose brokers run together with ours on the same metadata
+and nodes.
 
 COMMIT is the only place that names it. With each release it moves to the tag of the release
 before; see docs/reference/versions.md.

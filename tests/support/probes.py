@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from tests.support.server import Server
 
-LIMIT_S = 30.0  # of one request
+LIMIT_S = 30.0  # per request
 
 
 class Answer(NamedTuple):

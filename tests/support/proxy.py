@@ -84,7 +84,7 @@ class _Connection(socketserver.BaseRequestHandler):
 
 
 def _message(source: socket.socket) -> bytes:
-    """Return one whole HTTP message with a Content-Length; b'' if the peer closed."""
+    """Return a whole HTTP message with a Content-Length; b'' if the peer closed."""
     data = b""
     while b"\r\n\r\n" not in data:
         piece = source.recv(65536)

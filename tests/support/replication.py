@@ -25,7 +25,7 @@ def options(server_id: int) -> list[str]:
 
 
 def follow(replica: MariaDB, primary: MariaDB) -> None:
-    """Make a server replicate another one from now on, and be read-only."""
+    """Make a server replicate another server from now on, and be read-only."""
     statements = as_mysql(primary) if IS_MYSQL else as_mariadb(primary)
     for statement in (
         "STOP REPLICA",
@@ -38,7 +38,7 @@ def follow(replica: MariaDB, primary: MariaDB) -> None:
 
 
 def as_mysql(primary: MariaDB) -> tuple[str, ...]:
-    """Return MySQL statements that make a server replicate another one from its current
+    """Return MySQL statements that make a server replicate another server from its current
     position.
     """
     account = f"SOURCE_USER='catmq', SOURCE_PASSWORD='{primary.password}', GET_SOURCE_PUBLIC_KEY=1"

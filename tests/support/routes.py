@@ -406,7 +406,7 @@ T, G, C, N = (
     "api/v1/consumers/<str:consumer>",
     "nodes/<str:node>",
 )
-# Data of the requests. A permitted request must not change what the next actor's request meets.
+# Data of the requests. A permitted request must not affect the next actor's request.
 REQUESTS: dict[str, Any] = {
     f"POST {T}/messages": {"messages": [{"body": "a"}]},
     f"GET {T}/messages": lambda world, prefix: {"queue": world.words[prefix]["queue"]},

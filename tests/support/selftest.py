@@ -1,4 +1,4 @@
-"""Plant defects in a clean run, one after the other, and check that each is reported by
+"""Plant defects in a clean run in turn, and check that each is reported by
 kind and place.
 """
 
@@ -23,8 +23,8 @@ QUICK_S = 0.01
 
 @dataclass(frozen=True)
 class NamedDefect:
-    """A reported defect. `judge`: the expected finding; `verify`: the one of manage.py
-    verify.
+    """A reported defect. `judge`: the expected finding; `verify`: the finding of
+    manage.py verify.
     """
 
     defect: Defect

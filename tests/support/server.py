@@ -141,7 +141,7 @@ class Server:
         return code
 
     def restart_broker(self, number: int = signal.SIGTERM) -> None:
-        """Stop only the broker, and wait until the next one answers."""
+        """Stop only the broker, and wait until the next broker answers."""
         former_pid = self.broker_pid
         os.kill(former_pid, number)
         until(lambda: self.serves() and self.broker_pid != former_pid, limit_s=READY_S)
@@ -206,7 +206,7 @@ class Server:
             return False
 
     def manage(self, *arguments: str) -> str:
-        """Run a management command beside the server and return its output."""
+        """Run a management command while the server runs, and return its output."""
         command = [sys.executable, str(self.root / "manage.py"), *arguments]
         process = subprocess.run(
             command,
@@ -319,7 +319,7 @@ def parent_of(pid: int) -> int | None:
 
 
 def first_line(process: subprocess.Popen[str]) -> str:
-    """Return the first line of a process's stdout; '' if it ends without one."""
+    """Return the first line of a process's stdout; '' if it ends without a line."""
     lines: queue.SimpleQueue[str] = queue.SimpleQueue()
     assert process.stdout is not None
     output = process.stdout

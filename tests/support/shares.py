@@ -18,7 +18,7 @@ Make = Callable[..., ShareConsumer]
 
 
 def shared_topic() -> FakeBroker:
-    """Return a broker with topic `t` of one queue, which share group `g` reads."""
+    """Return a broker with topic `t` of a single queue, which share group `g` reads."""
     broker = FakeBroker()
     broker.create_topic("t", queues=1)
     broker.subscribe("g", "t", mode="share")

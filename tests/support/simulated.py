@@ -28,7 +28,7 @@ from catmq_client.testing.failures import FakeFailures
 from catmq_client.testing.groups import FakeGroup, Position, pulled
 from catmq_client.testing.topics import FakeClock, FakeQueue, FakeTopic, FakeTopics
 
-MAX_QUEUES = 1_000  # in one request
+MAX_QUEUES = 1_000  # per request
 _ids = itertools.count(1)
 
 
@@ -173,7 +173,7 @@ class SimulatedGroup(FakeGroup):
     def set_stopped(
         self, stopped: bool, *, topic: str | None = None, queue: int | None = None
     ) -> None:
-        """Stop or start the group, its subscription to a topic, or one of its queues."""
+        """Stop or start the group, its subscription to a topic, or a queue of it."""
         if topic is not None:
             (self.stopped_topics.add if stopped else self.stopped_topics.discard)(topic)
         elif queue is not None:

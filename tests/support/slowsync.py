@@ -35,7 +35,7 @@ class SlowSync:
         return {"LD_PRELOAD": str(self.library), "SLOWSYNC_FILE": str(self.file)}
 
     def set(self, milliseconds: int, *, thread: int = 0) -> None:
-        """Delay every sync, or those of one thread. A smaller delay ends longer ones that
+        """Delay every sync, or those of a thread. A smaller delay ends longer delays that
         are running.
         """
         with self.file.open("r+b") as file:

@@ -1,8 +1,8 @@
-"""Node databases that tests use one after the other: emptied after each test instead of
+"""Node databases that tests use in turn: emptied after each test instead of
 created again.
 
 Registering a node checks rights by creating and dropping tables, which takes longer than
-most tests. So a registered database is emptied after its test and given to a later one. A
+most tests. So a registered database is emptied after its test and given to a later test. A
 database whose tables a test altered, dropped or left locked is dropped.
 """
 
@@ -83,7 +83,7 @@ class NodeDatabase:
             self._reset_counters(cursor)
         if self.given["engine"] == "sqlite":
             with closing(sqlite3.connect(self.given["database"], timeout=LOCK_S)) as file:
-                # A test that keeps the file from growing needs one without free pages.
+                # A test that keeps the file from growing needs a file without free pages.
                 file.execute("VACUUM")
         return True
 
@@ -124,7 +124,7 @@ class NodeDatabase:
 
 
 class SpareNodes:
-    """The session's node databases on one engine. Spare ones are empty.
+    """The session's node databases on an engine. Spare databases are empty.
 
     A database on another engine is dropped after its test, because its server may stop
     before the session ends.
@@ -137,7 +137,7 @@ class SpareNodes:
         self._stacks: dict[int, ExitStack] = {}
 
     def take(self, engine: str, server: MariaDB | None) -> NodeDatabase:
-        """Return an empty database, a new one if there is no spare one."""
+        """Return an empty database, a new database if there is no spare."""
         if engine == self._engine and self._spare:
             return self._spare.pop()
         stack = ExitStack()

@@ -9,14 +9,14 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-Ask = Callable[[str], Sequence[tuple[Any, ...]]]  # runs a SELECT on one node
+Ask = Callable[[str], Sequence[tuple[Any, ...]]]  # runs a SELECT on a node
 # errors of tables that are created when they are first needed
 MISSING = ("doesn't exist", "no such table")
 
 
 class Row(NamedTuple):
     """A message. `number` is the number that its sender put into the body, None if it is
-    not one.
+    not a number.
     """
 
     offset: int

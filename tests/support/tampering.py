@@ -78,7 +78,7 @@ class Saved:
     rows: dict[tuple[int, str], list[tuple[Any, ...]]]
 
     def put_back(self) -> None:
-        """Restore the tables, each node in one transaction."""
+        """Restore the tables, each node in a single transaction."""
         for queue, tables in groupby(self.rows, key=lambda place: place[0]):
             connection = _connection(queue)
             cursor = connection.cursor()
@@ -105,7 +105,7 @@ def _refill(cursor: Any, table: str, rows: list[tuple[Any, ...]], *, mark: str) 
 
 @contextmanager
 def looking(queue: int) -> Iterator[Callable[[str], list[tuple[Any, ...]]]]:
-    """Yield a function that runs SELECTs on the queue's node, on one connection."""
+    """Yield a function that runs SELECTs on the queue's node, on a single connection."""
     connection = _connection(queue)
 
     def ask(statement: str) -> list[tuple[Any, ...]]:

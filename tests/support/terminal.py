@@ -46,7 +46,7 @@ class Process:
         return self.popen.poll() is None
 
     def wait(self, *codes: int, limit_s: float = LIMIT_S) -> None:
-        """Wait for its end. Its exit code must be one of `codes` (default 0)."""
+        """Wait for its end. Its exit code must be in `codes` (default 0)."""
         exit_code, expected_codes = self.popen.wait(timeout=limit_s), codes or (0,)
         error_text = self.err.read_text(errors="replace")
         assert exit_code in expected_codes, (

@@ -1,4 +1,4 @@
-"""The broker of a test over TLS, as behind a load balancer that terminates it."""
+"""The broker of a test over TLS, which a front terminates as a load balancer does."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ Way = tuple[Hop, ...]  # the outermost first
 
 
 def product_frames(frame: FrameType | None) -> Way:
-    """Return the product's frames from the outermost to this one."""
+    """Return the product's frames from the outermost to this frame."""
     hops: list[Hop] = []
     while frame is not None:
         path = Path(frame.f_code.co_filename)

@@ -47,7 +47,7 @@ class Verbatim:
     def close(self) -> None:
         """Stop listening and break all connections.
 
-        Each thread closes its own connection. If another thread closed it, TLS would go on
+        Each thread closes its own connection. If another thread closed it, TLS would keep
         reading from its file descriptor and take bytes of the next connection with that
         number.
         """
@@ -104,7 +104,7 @@ def verbatim(
 
 
 def _request(source: socket.socket, pause_s: float) -> bytes:
-    """Return one whole request; b'' if the peer closed."""
+    """Return a whole request; b'' if the peer closed."""
     data = b""
     while b"\r\n\r\n" not in data:
         piece = source.recv(65_536)

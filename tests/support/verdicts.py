@@ -246,14 +246,14 @@ def _once(evidence: Evidence) -> Iterator[Finding]:
 
 
 def _whole_batches(evidence: Evidence) -> Iterator[Finding]:
-    """Check that a send to one queue is stored whole or not at all, also if its outcome is
-    unknown.
+    """Check that a send to a single queue is stored whole or not at all, also if its
+    outcome is unknown.
     """
     acknowledged = {line["number"] for line in evidence.lines_of("sent")}
     for line in evidence.lines_of("asked"):
         stored = [number for number in line["numbers"] if number in evidence.places]
         if line["queue"] is None or acknowledged.intersection(line["numbers"]):
-            continue  # may be in several queues; or what is missing is lost
+            continue  # may be in several queues; or the missing messages are lost
         if 0 < len(stored) < len(line["numbers"]):
             missing = sorted(set(line["numbers"]) - set(stored))
             yield Finding(
