@@ -1,9 +1,9 @@
 """A small run of the product without any fault, with journals as real processes write them.
 
-Two queues on two nodes; a sender; two successive members of a group; a dead
-message, a delayed message that was delivered and another that still waits; a send without a
-receipt. It has everything that the judge of trials examines, so that a defect of each kind
-can be planted in it.
+Two queues on two nodes; a sender; two successive members of a group; a dead message, a
+delayed message that was delivered and another that still waits; a send without a receipt.
+It has everything that the judge of trials examines, so that a defect of each kind can be
+planted in it.
 """
 
 from __future__ import annotations

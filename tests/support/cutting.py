@@ -19,6 +19,7 @@ class AnswerCutter:
         self.target_port = target_port
         self.packets = 0
         self._allowed_packets: int | None = None
+        # Each connection has a thread; they share the counts.
         self._guard = threading.Lock()
         self._server = _Listener(("127.0.0.1", 0), _Connection)
         self._server.proxy = self
@@ -42,6 +43,7 @@ class AnswerCutter:
         """Return True if another packet may pass. Cuts only once."""
         with self._guard:
             if self._allowed_packets == self.packets:
+                # Only once: the connection that the driver opens next must work.
                 self._allowed_packets = None
                 return False
             self.packets += 1
@@ -106,4 +108,5 @@ def _pump(source: socket.socket, target: socket.socket) -> None:
 
 def _end(peer: socket.socket) -> None:
     with suppress(OSError):
+        # shutdown() wakes the thread that reads the socket; close() would not.
         peer.shutdown(socket.SHUT_RDWR)

@@ -32,7 +32,9 @@ def empty_metadata() -> None:
         for model in apps.get_app_config(label).get_models()
     ]
     tables = {model._meta.db_table for model in models} - {
+        # Has a single row, which is updated below.
         ChangeCounter._meta.db_table,
+        # Written by `migrate` only, so a deleted row would be missing in later tests.
         "auth_permission",
     }
     # On SQLite a transaction for each table costs as much as a short test.
@@ -106,4 +108,6 @@ def _closing(call: Callable[[], T]) -> T:
     try:
         return call()
     finally:
+        # Django's connections belong to the thread; without this they stay open until it is
+        # collected.
         connections.close_all()

@@ -46,6 +46,8 @@ class Gate:
             return
         if self._matches_body is None or self._matches_body(body):
             self.held += 1
+            # Counted and reported before the wait, so that the test knows that the request
+            # is held.
             self._arrived.set()
             assert self._opened.wait(LIMIT_S), f"{request} was held for too long"
 

@@ -72,6 +72,7 @@ class Wire:
                 self.close()
                 problem = repr(error)
             if tries_left:
+                # Also after the client was stopped: the calls of close() are repeated, too.
                 threading.Event().wait(PAUSE_S)
         raise Failed(f"{path}: {problem}")
 
@@ -153,6 +154,7 @@ class JavaClient:
         """Stop, commit with flag 1, and leave."""
         self.stopped.set()
         with self._lock:
+            # Under the lock, so that no poll starts readers at the same time.
             self._stop_executors(list(self._executors))
         wire = Wire(self.url)
         for thread in self._threads:
@@ -205,6 +207,8 @@ class JavaClient:
 
     def _apply_group(self, group: Group, group_answer: Mapping[str, Any]) -> None:
         meta = group_answer["meta"]
+        # A new assignment stops all readers; a change of settings alone is merged into
+        # them.
         if meta["rbVersion"] > group.rb_version:
             if group.running:
                 self._stop_executors(list(group.queues))
@@ -272,6 +276,7 @@ class JavaClient:
                     wire, [executor.position() for executor in due_executors], flag=0
                 )
                 for executor in due_executors:
+                    # A queue that was never committed is not committed at the stop either.
                     executor.was_committed = True
 
     def _send_commit(self, wire: Wire, offsets: list[dict[str, Any]], *, flag: int) -> None:

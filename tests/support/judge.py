@@ -120,6 +120,7 @@ def story(
                 place, line["asked"], line["at"], late_s, line["took_s"], number
             )
         elif line["what"] == "error":
+            # A send that failed at its delivery timeout may be right under a long fault.
             late = line.get("waited_s", 0.0) >= GIVEN_UP_S
             (events.given_up if late else events.errors).append(f"sender: {line['error']}")
     events.handlings.sort(key=lambda handling: handling.begun)
@@ -142,6 +143,8 @@ def _read_member(events: Story, name: str, lines: Sequence[Line]) -> None:
         if line["what"] == "begin":
             queue, offset, epoch = line["queue"], line["offset"], line["epoch"]
             ended = ends[queue, offset, epoch]
+            # A message may be handled again under the same epoch: its ends belong to its
+            # begins in order.
             end = ended.pop(0) if ended else None
             details = line.get("wall", 0.0), line.get("number")
             events.handlings.append(
@@ -168,6 +171,7 @@ def one_owner(events: Story) -> int:
                     f"under epoch {handling.epoch}, "
                     f"{late_ms:.1f} ms after {highest.member} had under epoch {highest.epoch}"
                 )
+            # An old owner may end late, but must not begin: only begins are compared.
             highest = max(highest, handling, key=lambda candidate: candidate.epoch)
             holder = holders.setdefault(handling.epoch, handling.member)
             if holder != handling.member:
@@ -217,6 +221,7 @@ def repeats(events: Story) -> Repeats:
     for place, handlings in by_place.items():
         for first, again in pairwise(handlings):
             count += 1
+            # It may not have been committed at the death; then the next owner repeats it.
             if first.begun <= events.deaths.get(first.member, -math.inf) <= again.begun:
                 oldest_s = max(oldest_s, events.deaths[first.member] - first.begun)
                 continue
@@ -276,6 +281,7 @@ def longest_waits(
             if since <= waits_from < until:
                 stood_s = after.begun - max(waits_from, before.last_seen)
                 longest[queue] = max(longest.get(queue, 0.0), stood_s)
+    # A queue without messages would pass any limit.
     missing = {place.queue for place in events.sent} - longest.keys()
     assert longest and not missing, (
         f"nothing was sent to queues {sorted(missing)} in that time"

@@ -73,6 +73,8 @@ class Link:
         self.port = 0
         self.delay_s = 0.0
         self.refuses = False
+        # Faults and connections are used only in the thread of the loop, so they need no
+        # lock.
         self.armed: list[Fault] = []
         self.connections: set[_Connection] = set()
         self._loop = asyncio.new_event_loop()
@@ -96,6 +98,8 @@ class Link:
             yield self
         finally:
             self._run(self._end(server))
+            # Stopped only after _end() has run: a stopped loop would leave its sockets
+            # open.
             self._loop.call_soon_threadsafe(self._loop.stop)
             thread.join(10)
             self._loop.close()
@@ -179,6 +183,7 @@ class Link:
         async def done() -> T:
             return await work
 
+        # The caller waits, so the change holds when the test continues.
         return asyncio.run_coroutine_threadsafe(done(), self._loop).result(30)
 
     async def _serve(self) -> asyncio.Server:
@@ -213,6 +218,8 @@ class Link:
     async def _connect_target(self) -> _End | None:
         """Connect to the target. Return None if the connection is refused."""
         if not self.refuses:
+            # A held link accepts connections but does not reach the target, as a lost
+            # network does.
             await self.open.wait()
         try:
             return (
@@ -293,10 +300,14 @@ class _Connection:
         while data := await self.client.reader.read(PIECE):
             await self._pass()
             recent = self.tail + data
+            # A match may be split over two pieces, so the end of the last piece is searched
+            # again.
             self.tail = recent[-LONGEST_MATCH:]
+            # Taken before the request is passed on: the answer may arrive at once.
             if self.fault is None and (fault := self.link.take(recent)):
                 self.fault, self.answered, self.tail = fault, 0, b""
             await self.server.write(data)
+        # The client has ended its requests; answers that are under way still pass.
         self.server.end()
 
     async def _answers(self) -> None:

@@ -20,7 +20,8 @@ from tests.support.environment import ROOT, SERVER
 SCRIPT = ROOT / "script" / ("mysql" if SERVER else "mariadb")
 VERSION = ("--version", SERVER) if SERVER else ()
 ESTABLISHED = "01"  # as /proc/net/tcp has it
-# Options for a quick start and small files, which may lie in memory: for MariaDB, for MySQL.
+# Options for a quick start and small files, which may lie in memory: for MariaDB, for
+# MySQL.
 LOG = ("--loose-innodb-log-file-size=64M", "--loose-innodb-redo-log-capacity=64M")
 SMALL = (*LOG, "--innodb-buffer-pool-size=128M")
 NO_BINLOG = (*SMALL, "--skip-log-bin")  # MySQL writes a binary log by default
@@ -84,6 +85,7 @@ class MariaDB:
         try:
             yield name
         finally:
+            # IF EXISTS: a test may drop the schema itself.
             self.execute(f"DROP DATABASE IF EXISTS {name}")
 
     @contextmanager

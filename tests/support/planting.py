@@ -56,6 +56,7 @@ def append(run: CleanRun, queue: int, number: int) -> None:
         f"{head - 1}",
         "UPDATE queue_head SET head = head + 1 WHERE queue_id = {q}",
     )
+    # Without a matching batch row, `unclaimed` would be reported as well.
     remember(run, queue, head, head + 1)
 
 
@@ -90,6 +91,7 @@ def cut_batch(run: CleanRun) -> None:
         f"DELETE FROM sent_batch WHERE queue_id = {{q}} AND first_offset = {head - 2}",
         f"UPDATE queue_head SET head = {head - 1} WHERE queue_id = {{q}}",
     )
+    # The batch row matches the rest, so that only the journals show the missing message.
     remember(run, run.b, head - 2, head - 1)
 
 
@@ -107,6 +109,7 @@ def swap_everywhere(run: CleanRun) -> None:
     """Store, acknowledge and handle two messages in the wrong order. Only their numbers
     show it.
     """
+    # Journals and batch rows are changed as well; otherwise they would show the swap first.
     number, other_number = number_at(run, run.a, 2), number_at(run, run.a, 4)
     swap(run, run.a, 2, 4)
     for name in (SENDER, *MEMBERS):
@@ -178,6 +181,7 @@ def handled_by(member: str, epoch_of: str) -> Callable[[CleanRun], None]:
         epoch = run.epochs[epoch_of]
         for what in ("begin", "end"):
             at = {"at": begin["at"] + 1e-5, "what": what, "epoch": epoch}
+            # Before the last line, which marks the journal as complete.
             lines.insert(len(lines) - 1, {**begin, **at})
         run.rewrite(member, lines)
 
@@ -230,6 +234,7 @@ def receipt(change: Callable[[CleanRun, Line], Line]) -> Callable[[CleanRun, Lin
 
     def edit(run: CleanRun, lines: Lines) -> Lines:
         line = lines[index_of(lines, "sent", run.a, 0)]
+        # The last line marks the journal as complete, so it stays last.
         return [*lines[:-1], {**line, **change(run, line)}, lines[-1]]
 
     return edit

@@ -117,6 +117,7 @@ class _Connection(socketserver.BaseRequestHandler):
             self.request.sendall(packed(posing.greeting(first[HEADER:]), 0))
             threading.Thread(target=self._pass_back, args=(server,), daemon=True).start()
             while packet := _packet(self.request):
+                # Sequence number 0 begins a command; other packets continue the handshake.
                 own_answer = posing.answer(packet) if packet[3] == 0 else None
                 (self.request if own_answer else server).sendall(own_answer or packet)
 

@@ -20,6 +20,7 @@ class CuttingProxy:
         self.target_port = target_port
         self.cut = 0
         self._to_cut = 0
+        # Each connection has a thread, and all of them count down the same number.
         self._guard = threading.Lock()
         self._server = _Listener(("127.0.0.1", 0), _Connection)
         self._server.proxy = self
@@ -77,6 +78,8 @@ class _Connection(socketserver.BaseRequestHandler):
         ) as broker:
             while request := _message(self.request):
                 broker.sendall(request)
+                # The whole answer is awaited even if it is dropped: the broker has then
+                # stored the messages.
                 answer = _message(broker)
                 if not answer or self.server.proxy.drops(request):
                     return

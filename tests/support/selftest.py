@@ -1,5 +1,5 @@
-"""Plant defects in a clean run in turn, and check that each is reported by
-kind and place.
+"""Plant defects in a clean run in turn, and check that each is reported by kind and
+place.
 """
 
 from __future__ import annotations

@@ -86,6 +86,7 @@ class Server:
 
     def start(self) -> Server:
         """Start and wait for the line on stdout."""
+        # The report of a failed test has the ends of the logs of all servers in this list.
         if not any(server is self for server in started):
             started.append(self)
         self.data.mkdir(parents=True, exist_ok=True)
@@ -96,6 +97,8 @@ class Server:
             and not (self.data / "metadata.sqlite3").exists()
         ):
             migrated.copy_to(self.data)
+        # stderr goes to a file: a pipe that is not read would block the server when it is
+        # full.
         with (self.data / "stderr").open("ab") as stderr:
             self.process = subprocess.Popen(
                 self.command(),
@@ -148,6 +151,7 @@ class Server:
 
     def kill_worker(self, index: int = 0) -> None:
         """Kill a worker of the broker with SIGKILL, and wait until another has replaced it."""
+        # After a restart the workers may not have been forked yet.
         former_workers = until(self.workers, limit_s=READY_S)
         os.kill(former_workers[index % len(former_workers)], signal.SIGKILL)
         until(
@@ -180,6 +184,7 @@ class Server:
 
     def kill_broker(self) -> None:
         """Kill gunicorn's master with SIGKILL. Its workers end with it."""
+        # Listed before the kill: orphans get another parent.
         workers = self.workers()
         os.kill(self.broker_pid, signal.SIGKILL)
         until(lambda: not any(alive(pid) for pid in workers))
@@ -257,9 +262,11 @@ class Server:
     def _is_ours(self, entry: Path) -> bool:
         try:
             state = (entry / "stat").read_text().rpartition(")")[2].split()[0]
+            # Children inherit the variable, so orphans are listed as well.
             environ = (entry / "environ").read_bytes()
         except OSError:
             return False
+        # The final NUL keeps a directory apart from others whose names begin with its name.
         return state != "Z" and f"CATMQ_DATA_DIR={self.data}\0".encode() in environ
 
 
@@ -296,6 +303,8 @@ def command_of(pid: int) -> bytes:
 def alive(pid: int) -> bool:
     """Return True if the process has not ended."""
     try:
+        # The name in parentheses may hold blanks and parentheses, so the fields begin after
+        # the last.
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
         return False
@@ -323,5 +332,6 @@ def first_line(process: subprocess.Popen[str]) -> str:
     lines: queue.SimpleQueue[str] = queue.SimpleQueue()
     assert process.stdout is not None
     output = process.stdout
+    # readline() has no timeout, so a thread reads and the caller waits for the queue.
     threading.Thread(target=lambda: lines.put(output.readline()), daemon=True).start()
     return lines.get(timeout=READY_S)

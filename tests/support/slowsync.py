@@ -39,6 +39,8 @@ class SlowSync:
         are running.
         """
         with self.file.open("r+b") as file:
+            # The library maps the file, so the new delay holds at once, also for a sync
+            # that waits.
             file.write(struct.pack("qq", milliseconds, thread))
 
     def delay_ms(self) -> int:

@@ -1,5 +1,4 @@
-"""Node databases that tests use in turn: emptied after each test instead of
-created again.
+"""Node databases that tests use in turn: emptied after each test, not created again.
 
 Registering a node checks rights by creating and dropping tables, which takes longer than
 most tests. So a registered database is emptied after its test and given to a later test. A
@@ -54,6 +53,8 @@ class NodeDatabase:
         with closing(MySQLdb.connect(**account, **address, autocommit=True)) as connection:
             cursor = connection.cursor()
             cursor.execute(
+                # A table that the test left locked must fail quickly: then the database is
+                # dropped.
                 f"SET lock_wait_timeout = {LOCK_S}, innodb_lock_wait_timeout = {LOCK_S}"
             )
             yield cursor
@@ -76,9 +77,12 @@ class NodeDatabase:
             shape = self._shape(cursor)
             for name in shape.keys() - self.shape.keys():
                 cursor.execute(f"DROP TABLE IF EXISTS {name}")
+            # An altered table is not repaired: the caller drops the database.
             if {name: shape.get(name) for name in self.shape} != self.shape:
                 return False
             for name in self.shape:
+                # TRUNCATE would create each file again, which takes longer than deleting
+                # few rows.
                 cursor.execute(f"DELETE FROM {name}")
             self._reset_counters(cursor)
         if self.given["engine"] == "sqlite":
@@ -104,6 +108,7 @@ class NodeDatabase:
             cursor.execute(f"SHOW CREATE TABLE {name}")
             shape[name] = _COUNTER.sub("", cursor.fetchone()[1])
         cursor.execute("SHOW TRIGGERS")
+        # A trigger that a test left counts as a changed table.
         for _, _, table, text, *_ in cursor.fetchall():
             shape[table] += text
         return shape

@@ -82,6 +82,7 @@ class Saved:
         for queue, tables in groupby(self.rows, key=lambda place: place[0]):
             connection = _connection(queue)
             cursor = connection.cursor()
+            # Brokers that use the node see either state, never an empty table.
             cursor.execute("BEGIN")
             for place in tables:
                 _refill(cursor, place[1], self.rows[place], mark=_placeholder(queue))
@@ -128,6 +129,7 @@ def _connection(queue: int) -> Any:
     if info.engine == "sqlite":
         import sqlite3
 
+        # Without isolation_level=None, Python would begin transactions of its own.
         return sqlite3.connect(info.database, isolation_level=None)
     import MySQLdb
 

@@ -29,6 +29,7 @@ class Process:
     ) -> None:
         self.out, self.err = out, out.with_suffix(".err")
         self.argv = argv
+        # Files, because a pipe that is not read would block the command when it is full.
         with self.out.open("ab") as stdout, self.err.open("ab") as stderr:
             arguments = {
                 "stdin": subprocess.DEVNULL,
