@@ -40,6 +40,7 @@ class Server:
 
             def setup(self) -> None:
                 super().setup()
+                # Kept connections outlive server_close(), so close() breaks them.
                 server._connections.append(self.connection)
 
             def _serve(self) -> None:
@@ -76,6 +77,7 @@ class Server:
     def close(self) -> None:
         """Stop listening and break all connections, like a killed process."""
         self._http.shutdown()
+        # First no new connections, then the open connections are broken.
         self._http.server_close()
         self._thread.join(5)
         for connection in self._connections:

@@ -135,9 +135,11 @@ def running(home: Path, nodes: MariaDB, *, linked: bool = False) -> Iterator[Pai
         ] or [{}, {}]
         first = Server(home / "first", environ=common | environs[0])
         second = Server(home / "second", environ=common | environs[1] | clock.environ)
+        # Registered before the start, so that a failed start leaves no process.
         stack.callback(first.clear_away)
         first.start()
         stack.callback(second.clear_away)
+        # After the first, whose start has migrated the metadata and made the key.
         second.join(first).start()
         for name, schema in zip(NODES, schemas, strict=True):
             first.manage("register_node", name, nodes.url.rpartition("/")[0] + f"/{schema}")

@@ -68,6 +68,7 @@ def prove_all(run: CleanRun) -> Iterator[NamedDefect]:
     """Yield every defect, each planted in a run without any other fault. Raises
     AssertionError.
     """
+    # A fault of the run itself would hide the planted defects.
     is_clean(run)
     for defect in defects.ALL:
         yield prove(run, defect)
@@ -86,6 +87,7 @@ def prove(run: CleanRun, defect: Defect) -> NamedDefect:
         # verify cannot find what only journals show.
         by_verify = run_verify() if defect in defects.IN_TABLES else {}
     finally:
+        # Also after an error, so that the next defect is the only fault of the run.
         run.restore()
     place = defect.place.format(a=run.a, b=run.b)
     expected_findings = [
@@ -97,6 +99,7 @@ def prove(run: CleanRun, defect: Defect) -> NamedDefect:
     assert expected_findings, (
         f"{defect.name}: not named {defect.judge} at {place!r}, but\n  {finding_list}"
     )
+    # A judge that reports too much would pass every other check.
     unexpected_kinds = {finding.kind for finding in findings} - {defect.judge, *defect.also}
     assert not unexpected_kinds, (
         f"{defect.name}: also named {sorted(unexpected_kinds)}:\n  {finding_list}"

@@ -79,6 +79,7 @@ class SimulatedGroup(FakeGroup):
             self.generation,
             super().subscribe(queues, start=start),
         )
+        # The generation rises once, with the rebalance below.
         self.generation = earlier_generation
         for positions in self.instances.values():
             positions.update(
@@ -105,6 +106,8 @@ class SimulatedGroup(FakeGroup):
                     q: self.position_in(p.queue) for q, p in self.positions.items()
                 }
             self.rebalance()
+        # Otherwise a former process that registers again would replace its successor in
+        # turn.
         elif incarnation in member.replaced:
             raise Gone(f"{name} was replaced", code="replaced", status=410)
         elif member.incarnation != incarnation:
@@ -154,6 +157,7 @@ class SimulatedGroup(FakeGroup):
                 self._grant_all(self.instances[member.name], member.consumer_id)
             self.generation += 1
             return
+        # In the order of joining, so that tests can predict who gets which queue.
         order = sorted(self.members, key=lambda key: self.members[key].number)
         targets = _balanced(
             order, {q: p.target or p.owner for q, p in self.positions.items()}
@@ -188,6 +192,7 @@ class SimulatedGroup(FakeGroup):
             for queue, offset in zip(queues, offsets, strict=True):
                 place = positions[queue.id]
                 place.epoch += 1
+                # Commits under the former epoch must not undo the reset.
                 place.fence = (place.epoch, place.owner or "")
                 place.committed = offset
         self.generation += 1
@@ -202,7 +207,11 @@ class SimulatedGroup(FakeGroup):
         self.members[consumer_id].heartbeats += 1
         held_queues = {item["queue"] for item in owned}
         for place in self._owned_by(consumer_id):
+            # A queue moves only after its owner has given it up, so that two members never
+            # handle it.
             released = place.queue.id not in held_queues and place.target != consumer_id
+            # A heartbeat that was built before the member learned of the move proves
+            # nothing.
             if released and generation >= place.target_generation:
                 self.generation += 1
                 self._grant(place)

@@ -32,6 +32,8 @@ class Verbatim:
         )
         self._tls, self._tunnels = tls, tunnels
         self._listener = socket.create_server(("127.0.0.1", 0))
+        # A small buffer, so that a client that sends a large body is slowed down by a slow
+        # reader.
         self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65_536)
         self.port = self._listener.getsockname()[1]
         self.url = f"http{'s' if tls and not tunnels else ''}://127.0.0.1:{self.port}"
@@ -80,6 +82,7 @@ class Verbatim:
                 if answer is None:
                     break
                 connection.sendall(answer)
+                # A bytearray means: the connection ends after the answer.
                 if isinstance(answer, bytearray):
                     break
         with suppress(OSError):

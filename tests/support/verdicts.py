@@ -266,6 +266,7 @@ def _whole_batches(evidence: Evidence) -> Iterator[Finding]:
 def _dense(evidence: Evidence) -> Iterator[Finding]:
     for queue in evidence.stored.queues.values():
         offsets = {row.offset for row in queue.rows}
+        # A promotion declares the offsets of lost messages as gaps.
         excused = {offset for first, end in queue.gaps for offset in range(first, end)}
         for offset in range(queue.low, queue.head):
             if offset not in offsets and offset not in excused:
@@ -282,6 +283,7 @@ def _dense(evidence: Evidence) -> Iterator[Finding]:
             )
         above = sorted(offset for offset in offsets if offset >= queue.head)
         for offset in above:
+            # A message at the head's own offset: the head lags. Without it, others are stray.
             kind = "head_behind" if queue.head in offsets else "above_head"
             yield Finding(
                 kind,
@@ -323,6 +325,7 @@ def _batches(evidence: Evidence) -> Iterator[Finding]:
                     f"queue {queue.queue} offset {reached}",
                     f"no batch up to {batch.first}",
                 )
+            # Overlapping batches may end earlier than a former batch.
             reached = max(reached, batch.end)
         for offset in sorted(offset for offset in rows if offset >= reached):
             yield Finding(
@@ -355,6 +358,7 @@ def digest(rows: Iterable[Row]) -> bytes:
     """Return the digest of a batch, computed independently of the store's code."""
     parts = []
     for row in rows:
+        # Headers are sorted: their order in the stored JSON is not part of the digest.
         headers = json.loads(row.headers) if row.headers else {}
         parts.append((row.body, row.key, row.tag, sorted(headers.items()), row.trace_id))
     return hashlib.sha256(msgspec.msgpack.encode(parts)).digest()[:16]
@@ -379,6 +383,7 @@ def _handled(evidence: Evidence) -> Iterator[Finding]:
         queue = evidence.stored.queues.get(place.queue)
         if number in handled_numbers[place] or queue is None or place in evidence.reported:
             continue
+        # "skipped" is worse: no member will get the message any more.
         committed = max((position.committed for position in queue.positions), default=0)
         kind = "skipped" if committed > place.offset else "not_handled"
         sentence = f"message {number} was never handled; {committed} is committed"
@@ -419,6 +424,8 @@ def _owners(evidence: Evidence) -> Iterator[Finding]:
 def _sent_order(evidence: Evidence) -> Iterator[Finding]:
     """Check that a sender's messages lie in the order of their numbers in every queue."""
     for name, sender in evidence.senders.items():
+        # Only messages with a receipt: repeats after an unknown outcome may be stored
+        # later.
         numbers = {line["number"] for line in sender.lines if line["what"] == "sent"}
         for queue in evidence.stored.queues.values():
             sender_rows = [
@@ -463,6 +470,7 @@ def _check_rise(
     value: int,
     kind: str,
 ) -> Iterator[Finding]:
+    # The first value of a key is compared with itself.
     last_value = last_values.get(value_key, value)
     last_values[value_key] = value
     if value < last_value:
@@ -495,6 +503,7 @@ def _delayed(evidence: Evidence) -> Iterator[Finding]:
     waiting = evidence.stored.waiting
     for line in evidence.lines_of("delayed"):
         number, place_name = line["number"], f"delayed message {line['id']}"
+        # A message must be in exactly 1 place: delayed, or stored in its queue.
         copies = waiting.count(number) + (number in evidence.places)
         if copies == 0:
             yield Finding(
