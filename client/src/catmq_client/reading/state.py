@@ -109,7 +109,7 @@ class GroupState:
         # run(): the handlers at work, by thread.
         self.handlers: dict[int, AtWork] = {}
         # Queues that were lost with uncommitted progress, until commit() has reported them.
-        self.unreported: dict[int, OwnedQueue] = {}
+        self.unannounced_losses: dict[int, OwnedQueue] = {}
         self.in_run = False
         # Topics without a retry topic: their failed messages are retried in place.
         self.no_retry_topics: set[str] = set()
@@ -260,7 +260,7 @@ class GroupState:
         self.evict(owned)
         owned.lost = True
         if owned.acquired and owned.committable() > owned.committed:
-            self.unreported[owned.queue] = owned
+            self.unannounced_losses[owned.queue] = owned
         if (
             notify
             and owned.acquired
@@ -514,7 +514,7 @@ class GroupState:
         owned.finish(offset, version)
         self.finished += 1
         if owned.lost:
-            self.unreported[owned.queue] = owned
+            self.unannounced_losses[owned.queue] = owned
         if at_work_before > half >= owned.at_work:
             self.changed.notify_all()
         elif not owned.in_hand:
