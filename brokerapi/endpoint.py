@@ -32,7 +32,7 @@ from metadata.db.paging import Window
 from metadata.errors import Code, Invalid
 
 T = TypeVar("T")
-# Bytes of a body that a serializer checks. None needs a tenth of it.
+# Largest body that a serializer checks. No management request needs a tenth of it.
 MOST_BYTES = 256 << 10
 MOST_NAME_CHARS = 256
 METHODS = ("get", "post", "patch", "delete")
@@ -112,15 +112,15 @@ class Call:
         auth.check_key_exists(self.actor)
 
     def has_hung_up(self) -> bool:
-        """Return True if the client has closed its connection; False if the server cannot
-        know.
+        """Return True if the client has closed its connection, False if it has not or the
+        server cannot know.
         """
-        # Only our gunicorn worker has `has_ended`; other servers cannot know.
+        # Only the sockets of our gunicorn worker have `has_ended`.
         has_ended = getattr(self.request.META.get("gunicorn.socket"), "has_ended", None)
         return has_ended is not None and has_ended()
 
     def waited_s(self) -> float:
-        """Return how long the server has held the request before the view was called, in s."""
+        """Return the seconds since a held request arrived, 0 if the server did not hold it."""
         now = time.monotonic()
         return now - float(self.request.META.get(CAME_AT, now))
 
@@ -162,9 +162,9 @@ class Endpoint(APIView):
     public = False
 
     def setup(self, request: Any, *args: Any, **kwargs: Any) -> None:
-        # Not Django's setup(): it makes a method of the view an attribute of it. This cycle
-        # kept every request with its body in memory until a full garbage collection, which
-        # stops all threads.
+        # Replaces Django's setup(), which stores a bound method in the view (`self.head =
+        # self.get`). This reference cycle kept every request with its body in memory until a
+        # full garbage collection, which stops all threads.
         self.request, self.args, self.kwargs = request, args, kwargs
 
     def get_authenticators(self) -> list[BaseAuthentication]:
@@ -173,13 +173,13 @@ class Endpoint(APIView):
     def dispatch(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
         try:
             response = self._answer(request, kwargs)
-        except Exception as error:  # noqa: BLE001 - the edge of the product: respond() logs what is a bug
+        except Exception as error:  # noqa: BLE001 - the outermost handler: respond() logs bugs
             response = errors.respond(error)
         # HEAD is answered like GET; only the body is left out.
         if request.method == "HEAD":
             response.content = b""
         metrics.count_request(request, response)
-        # respond() has logged it if it is a fault; Django would log every 503, too.
+        # respond() has logged bugs; Django would log every 503, too.
         response._has_been_logged = True  # type: ignore[attr-defined]
         return response
 

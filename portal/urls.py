@@ -1,5 +1,5 @@
-"""Routes of all pages. All but the login require a logged-in user
-(access.login_required_page).
+"""Routes of all pages. All require a logged-in user (access.login_required_page), except the
+login, the logout, and the forms that choose a language or a theme.
 """
 
 from __future__ import annotations

@@ -15,15 +15,19 @@ from messagestore.heads.heads import board
 from metadata.errors import Draining
 
 STOPPING = "this broker is stopping"
-OUT = "this broker was drained"
+DRAINED = "this broker was drained"
 RETRY_AFTER_MS = 1000
 
-_stopping = _out = _leaving = False
-# Computed when the state changes: every send reads it.
+_is_broker_stopping = False
+_is_drained = False
+_is_worker_stopping = False  # this process alone
+# Text of Draining, "" while the broker is in service. Computed when the state changes, because
+# every send reads it.
 _refusal_reason = ""
 
 
 def check() -> None:
+    """Raise Draining if the broker is drained or stopping."""
     if _refusal_reason:
         raise Draining(
             f"Nothing was done: {_refusal_reason}. Use another broker.",
@@ -37,48 +41,56 @@ def refusal_reason() -> str:
 
 
 def must_not_wait() -> bool:
-    return _leaving or bool(_refusal_reason)
+    """Return True if this process must answer waiting requests now."""
+    return _is_worker_stopping or bool(_refusal_reason)
 
 
 def stop() -> None:
     """Stop the broker, for good."""
-    _set(stopping=True)
+    _set(broker_stopping=True)
 
 
 def is_stopping() -> bool:
-    return _stopping
+    return _is_broker_stopping
 
 
 def stop_worker() -> None:
     """Stop this process, for good. Its broker stays in service."""
-    _set(leaving=True)
+    _set(worker_stopping=True)
 
 
 def disable() -> None:
     """Drain the broker until `enable`. Idempotent."""
-    if not _out:
-        _set(out=True)
+    if not _is_drained:
+        _set(drained=True)
 
 
 def enable() -> None:
     """Take the broker into service, unless it is stopping. Idempotent."""
-    if _out:
-        _set(out=False)
+    if _is_drained:
+        _set(drained=False)
 
 
 def resume() -> None:
     # Only for tests, which share a process.
-    _set(stopping=False, out=False, leaving=False)
+    _set(broker_stopping=False, drained=False, worker_stopping=False)
 
 
 def _set(
-    *, stopping: bool | None = None, out: bool | None = None, leaving: bool | None = None
+    *,
+    broker_stopping: bool | None = None,
+    drained: bool | None = None,
+    worker_stopping: bool | None = None,
 ) -> None:
-    global _stopping, _out, _leaving, _refusal_reason
-    _stopping = _stopping if stopping is None else stopping
-    _out = _out if out is None else out
-    _leaving = _leaving if leaving is None else leaving
-    _refusal_reason = STOPPING if _stopping else OUT if _out else ""
+    global _is_broker_stopping, _is_drained, _is_worker_stopping, _refusal_reason
+    _is_broker_stopping = (
+        _is_broker_stopping if broker_stopping is None else broker_stopping
+    )
+    _is_drained = _is_drained if drained is None else drained
+    _is_worker_stopping = (
+        _is_worker_stopping if worker_stopping is None else worker_stopping
+    )
+    _refusal_reason = STOPPING if _is_broker_stopping else DRAINED if _is_drained else ""
     # Waiting threads check the state when they wake up.
     if must_not_wait():
         board.wake_all()

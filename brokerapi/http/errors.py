@@ -52,7 +52,8 @@ log = logging.getLogger(__name__)
 DOCS = f"{config.path_prefix}/api/v1/docs"
 MOST_NAMED = 20  # wrong fields in an answer
 MOST_CHARS = 500  # of the message about a wrong field
-# By code, or by class for all its other codes. The first entry that matches counts.
+# The HTTP status by error code, or by class for the codes that are not listed. The first entry
+# that matches counts.
 STATUS: tuple[tuple[Code | type[CatmqError], HTTPStatus], ...] = (
     (Code.METHOD_NOT_ALLOWED, HTTPStatus.METHOD_NOT_ALLOWED),
     (Code.UNSUPPORTED_MEDIA_TYPE, HTTPStatus.UNSUPPORTED_MEDIA_TYPE),
@@ -93,13 +94,13 @@ class Problem(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 def respond(error: BaseException, **more: Any) -> HttpResponse:
-    """Return the HTTP answer for any exception, with `more` fields. Bugs are logged with
-    their id.
+    """Return the HTTP answer for any exception, with `more` fields. A 500 is logged with
+    the id that its answer has.
     """
     catmq_error = to_catmq_error(error)
     status = http_status(catmq_error)
     incident_id = None
-    # Only bugs get an id: other errors explain themselves.
+    # Only 500s get an id: other errors explain themselves.
     if status == HTTPStatus.INTERNAL_SERVER_ERROR:
         incident_id = uuid.uuid4().hex[:16]
         log.error("request failed, id %s", incident_id, exc_info=error)
@@ -171,8 +172,8 @@ def _code_of(status: int) -> Code:
 
 
 def to_catmq_error(error: BaseException) -> CatmqError:
-    """Return any exception as a CatmqError. An unexpected exception becomes `internal`,
-    without its text.
+    """Return any exception as a CatmqError. An unexpected one becomes `internal`, without
+    its text.
     """
     if isinstance(error, CatmqError):
         return error
@@ -186,8 +187,7 @@ def to_catmq_error(error: BaseException) -> CatmqError:
             if error.status_code < 500
             else _internal()
         )
-    # The layers below raise MetadataUnavailable themselves; this catches queries outside
-    # them.
+    # The layers below raise MetadataUnavailable themselves; these are from queries elsewhere.
     if isinstance(error, OperationalError | InterfaceError):
         log.warning("The metadata database did not answer: %s", error)
         return MetadataUnavailable(
@@ -234,8 +234,8 @@ def _join_path(path: str, name: str | int) -> str:
 
 
 def exception_handler(error: Exception, context: dict[str, Any]) -> HttpResponse:
-    # REST_FRAMEWORK["EXCEPTION_HANDLER"]: only the framework's own view, the schema, gets
-    # here.
+    # REST_FRAMEWORK["EXCEPTION_HANDLER"]. Only DRF's schema view reaches this: all others
+    # handle their exceptions in Endpoint.dispatch().
     return respond(error)
 
 
@@ -243,7 +243,8 @@ def exception_handler(error: Exception, context: dict[str, Any]) -> HttpResponse
 
 
 def handler400(request: HttpRequest, exception: Exception) -> HttpResponse:
-    # Such as a host that is not allowed; the text of other exceptions is not for clients.
+    # Django calls this for a host that is not allowed, among others. Only the texts of
+    # SuspiciousOperation are fit for clients.
     is_suspicious = isinstance(exception, SuspiciousOperation)
     return respond(exception if is_suspicious else Malformed("The request is malformed."))
 

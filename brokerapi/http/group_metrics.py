@@ -1,13 +1,12 @@
-"""The metrics of groups and topics in `/metrics`, the same from whichever worker of the
-broker answers.
+"""The metrics of groups and topics in `/metrics`. Every worker of a broker answers the same.
 
-The worker that holds the broker's lock reads the figures every REFRESH_S and writes them to
-a file next to those of prometheus_client. A scrape reads that file and queries no database.
-Every worker counts the messages that groups pulled and handled, and writes the totals to a
-file of its own. Without gunicorn the process keeps both in memory.
+One worker of a broker, the one that holds a lock, reads the figures every REFRESH_S and
+writes them to a file in the directory of prometheus_client. A scrape reads that file and
+queries no database. Every worker counts the messages that groups pulled and handled, and
+writes the totals to a file of its own. Without gunicorn the process keeps both in memory.
 
-The series of groups that are deleted or left out must end. Gauges of prometheus_client
-cannot: their files keep each label for the life of the process.
+Gauges of prometheus_client would not do: the series of groups that are deleted or left out
+must end, but its files keep each label for the life of the process.
 """
 
 from __future__ import annotations
@@ -45,7 +44,8 @@ class FiguresSnapshot(msgspec.Struct):
     """Figures of the nodes and of metadata, and when each was read, by the monotonic clock
     that all workers share.
 
-    `members`, `dead`: None while metadata has never answered.
+    `members` and `dead`: number of members and of dead letters, by group id. None until
+    metadata has answered once.
     """
 
     figures: Figures
@@ -60,8 +60,10 @@ _TOTALS = msgspec.json.Decoder(Totals)
 
 
 class Board:
-    """The figures of a broker, written and read by its processes. `directory` holds their
-    files; it is None if the broker is a single process.
+    """The figures of a broker, which its processes share through files in `directory`.
+
+    `directory`: only the processes of this broker use it. None: the broker has one process,
+    which keeps the figures in memory.
     """
 
     def __init__(self, directory: Path | None) -> None:
@@ -69,22 +71,24 @@ class Board:
         self._reader = Reader()
         self._lock: Any = None
         self._last_snapshot: FiguresSnapshot | None = None
-        self._file_version: tuple[int, int] | None = None  # which file was read last
+        self._file_version: tuple[int, int] | None = (
+            None  # (inode, mtime) of the file read last
+        )
         self._totals: Totals = {}
         self._publishing = Lock()
 
     @cached_property
     def _totals_file(self) -> str:
-        # Named late: the process forks after the board is created. With the time, because
-        # process ids are used again, and the totals of an ended process still count.
+        # Computed at the first use, because the process forks after the board is created. With
+        # the time, because process ids are used again, and the totals of an ended process
+        # still count.
         return f"totals_{os.getpid()}_{time.monotonic_ns()}.json"
 
     def refresh(self) -> bool:
-        """Read the figures if this process is the leader of its broker. Return True if it
-        is.
+        """Read and write the figures if this process holds the lock. Return True if it does.
 
-        Raises MetadataUnavailable before there is a snapshot. Later the figures of metadata
-        stay as they were while it is unavailable.
+        Raises MetadataUnavailable before there is a snapshot. Later, while metadata is
+        unavailable, its last figures stay.
         """
         if not self._is_leader():
             return False
@@ -103,19 +107,18 @@ class Board:
         return True
 
     def leave(self) -> None:
+        """Let another process of the broker read the figures."""
         if self._lock is not None:
-            # Closing the file releases the lock, so another process reads the figures from
-            # now on.
+            # Closing the file releases the lock.
             self._lock.close()
             self._lock = None
 
     def publish(self, count: Callable[[], Totals]) -> None:
-        """Write the messages that groups pulled and handled through this worker to its
-        file, if `count` returns new totals.
+        """Write the totals that `count` returns to this worker's file, if they changed.
 
         The worker's loop and each scrape call this, in threads of their own. The lock keeps
-        them from writing the same draft file at once, and older totals from replacing newer
-        totals.
+        them from writing the same draft at once, and from replacing newer totals by older
+        ones.
         """
         with self._publishing:
             totals = dict(count())
@@ -131,7 +134,7 @@ class Board:
         with suppress(OSError):
             stat = path.stat()
             version = stat.st_ino, stat.st_mtime_ns
-            # Decoded once per change: every scrape comes here.
+            # Decoded only when it has changed, because every scrape calls this.
             if version != self._file_version:
                 if (figures := _decode_file(_FIGURES, path)) is not None:
                     self._last_snapshot = figures
@@ -139,8 +142,8 @@ class Board:
         return self._last_snapshot
 
     def totals(self) -> Totals:
-        """Return the messages that groups pulled and handled through all workers of the
-        broker, including workers that have ended.
+        """Return how many messages groups pulled and handled through all workers of the
+        broker, including ended ones.
         """
         if self._directory is None:
             return self._totals
@@ -152,9 +155,7 @@ class Board:
         return sums
 
     def _is_leader(self) -> bool:
-        """Return True if this process holds the lock, or gets it now. The lock is free when
-        its process ends.
-        """
+        """Return True if this process holds the lock, or gets it now."""
         if self._directory is None or self._lock is not None:
             return True
         lock = open(self._directory / LOCK, "ab")  # noqa: SIM115 - held as long as the process lives
@@ -169,16 +170,16 @@ class Board:
 
     def _write(self, name: str, text: bytes) -> None:
         if self._directory is not None:
-            # Replaced at once, because other processes read it. The draft has the process
-            # id, so that no two processes write the same draft.
+            # Replaced atomically, because other processes read the file. The name of the draft
+            # has the process id, so that no two processes write the same draft.
             draft = self._directory / f"{name}.{os.getpid()}"
             draft.write_bytes(text)
             os.replace(draft, self._directory / name)
 
 
 def _decode_file(decoder: msgspec.json.Decoder[T], path: Path) -> T | None:
-    """Return the content of a worker's file. None if the file is damaged or missing: the
-    files of other workers still count.
+    """Return the content of a worker's file. None if it is damaged or missing: the files of
+    the other workers still count.
     """
     try:
         return decoder.decode(path.read_bytes())
@@ -196,7 +197,9 @@ board = Board(_directory())
 
 
 def sample() -> None:
-    """Publish the counts of this worker. A loop of every worker calls it."""
+    """Publish the totals of this worker, without deleted groups. Called by a loop of every
+    worker.
+    """
     with suppress(MetadataUnavailable):
         metrics_history.evict_groups(snapshot.current().groups.keys())
     board.publish(metrics_history.group_totals)
@@ -303,7 +306,7 @@ def _gauge(name: str, text: str, labels: tuple[str, ...], rows: Rows) -> Metric:
 
 
 def _counters(latest: FiguresSnapshot, totals: Totals) -> Iterator[Metric]:
-    """Yield counters of what went through this broker since it started."""
+    """Yield counters of the messages that went through this broker since it started."""
     pulled = CounterMetricFamily(
         "catmq_group_messages_pulled",
         "Messages of a topic answered to pulls of a group.",

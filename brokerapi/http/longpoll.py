@@ -1,10 +1,11 @@
-"""A pull that may wait.
+"""Pulls that wait for messages (long polling), and reads without a group that wait.
 
-It reads once. If there are no messages and nothing to report, the thread waits without a
-database connection until a queue has a message, the group's generation changes, the broker
-is drained or stops, or the time is over. Then it reads again, but only the queues with news
-and those that could not be read before, and answers. It reads more often only if it
-advances past messages that a filter leaves out; so no other wake-up can make it spin.
+A pull reads once. If there are no messages and nothing to report, the thread waits without a
+database connection until one of the queues has a message, the group's generation changes,
+the broker is drained or stops, or the time is over. Then the pull reads again, but only the
+queues with news and those that could not be read before, and answers. It reads more often
+only if it advances past messages that a filter leaves out; so no other wake-up can make it
+spin.
 
 Waiting threads are limited (`max_waiters`) below the number of threads of the worker. Above
 the limit a pull is answered at once, empty, so that sends and commits always find a thread;
@@ -36,22 +37,24 @@ from metadata.errors import Unavailable
 from metadata.limits.concurrency import limiter
 from metadata.limits.places import Places
 
-# States that a client can do nothing about: their end is worth waiting for, like a message.
+# States of a queue in which a pull goes on waiting. The client can do nothing about "stopped"
+# and "unavailable", so their end is waited for like a message. Any other state ends the pull.
 WAITING_STATES = ("ok", "stopped", "unavailable")
-# Nothing wakes a pull when a node is back, or for what its replica gets meanwhile: the pull is
-# tried again after this time.
-UNAVAILABLE_WAIT_S = 1.0
-# The same for a node that is only slow to answer.
-SLOW_WAIT_S = 0.25
-# A pull that passed messages which a filter leaves out returns within this time: until the
-# client commits, they count as unread.
-PASSED_WAIT_S = 2.0
+# Nothing wakes a pull when an unavailable node answers again, or when the replica that was
+# read instead of it gets messages. So the queue is read again after this time.
+UNAVAILABLE_RETRY_S = 1.0
+# The same, if the node of a queue was only slow to answer.
+SLOW_RETRY_S = 0.25
+# A pull that skipped messages which a filter leaves out returns within this time: until the
+# client commits past them, they count as unread.
+SKIPPED_WAIT_S = 2.0
 # Pause of a client that found no place to wait. Random, so that such clients spread out.
 TURNED_AWAY_MS = (1_000, 2_000)
 
 # A reader without a group waits for no change of a group.
 NO_GROUP = 0
-# A consumer needs a place, and a second place while it changes brokers.
+# Places of one consumer. It needs one, or two while it changes brokers. The others are slack;
+# the limit stops a consumer that pulls in parallel from taking all places.
 PLACES_OF_ONE = 8
 
 # A quarter of the places stays free for others, however many a key or an address takes.
@@ -60,7 +63,8 @@ _places = Places(
     most_of_one=PLACES_OF_ONE,
     most_shared=max(1, config.max_waiters * 3 // 4),
 )
-# Readers without a group are few: they get a quarter of the places, those of a key an eighth.
+# Readers without a group (browsers) may have a quarter of the places, those of one key an
+# eighth, so that groups always find places.
 _browsers = Places(
     most=max(1, config.max_waiters // 4), most_of_one=max(1, config.max_waiters // 8)
 )
@@ -121,8 +125,8 @@ def pull_or_wait(
                         max_messages=parameters.max_messages,
                         max_bytes=parameters.max_bytes,
                     )
-                # Some queues were read before, so their results are answered.
                 except Unavailable:
+                    # In a later read, the earlier results of all queues are answered instead.
                     if len(queues) == len(parameters.queues):
                         raise
             answer = poll.take(new_results)
@@ -183,12 +187,12 @@ def _current_generation(group_id: int, otherwise: int) -> int:
 
 
 class _LongPoll(ExitStack):
-    """A pull between its reads: the results of its queues, where each is read next, until
-    when it waits.
+    """A pull between its reads: the results of its queues, the offsets to read next, and
+    the time when its wait ends.
 
-    It ends at the first news, or when the time is over. It also ends soon after messages
-    were left out by a filter, and at once after `scan_limit` of them, so that the group
-    commits its progress.
+    The pull ends at the first news, or when the time is over. It also ends soon after it
+    skipped messages that a filter leaves out, and at once after `scan_limit` of them, so that
+    the group commits its progress.
     """
 
     def __init__(
@@ -197,25 +201,30 @@ class _LongPoll(ExitStack):
         super().__init__()  # holds the place to wait, and gives it back at the end
         self._consumer, self._parameters = consumer, parameters
         self._owner = place_owner(consumer.text, key_id=consumer.key_id, address=address)
-        self._queues = list(parameters.queues)  # from where each is read next
+        self._queues = list(parameters.queues)  # with the offset to read each from next
         self._results: dict[int, PulledQueue] = {}
         self._until = float("-inf")  # monotonic
         self._wait_offsets: dict[int, int] = {}  # by queue: the wait ends above it
         self._has_place = False
-        # Messages that a filter left out: in the last read, and in all reads.
-        self._moved = self._passed = 0
+        # Number of messages that a filter left out, in reads that returned none.
+        self._skipped_in_last_read = self._skipped_in_all_reads = 0
 
     def queues_to_read(self) -> list[PullQueue]:
-        """Return all queues; later those with news, and those that could not be read from
-        their nodes.
+        """Return all queues before the first read; later those with news, and those that
+        could not be read from their nodes.
         """
-        ids = self._results.keys() - self._wait_offsets.keys()
-        ids |= {queue for queue, result in self._results.items() if result.stale}
-        queues_to_read = ids | {
-            queue
-            for queue, offset in self._wait_offsets.items()
-            if board.known(queue) > offset
-        }
+        # Queues that no message wakes, such as unavailable ones, and those read from a replica.
+        unwatched = self._results.keys() - self._wait_offsets.keys()
+        stale = {queue for queue, result in self._results.items() if result.stale}
+        queues_to_read = (
+            unwatched
+            | stale
+            | {
+                queue
+                for queue, offset in self._wait_offsets.items()
+                if board.known(queue) > offset
+            }
+        )
         return [
             position
             for position in self._queues
@@ -227,13 +236,16 @@ class _LongPoll(ExitStack):
         self._results |= {result.queue: result for result in new_results}
         results = [self._results[position.queue] for position in self._parameters.queues]
         pairs = list(zip(self._queues, results, strict=True))
-        moved = sum(
+        # Reads that advance without returning a message skip what a filter leaves out.
+        advanced = sum(
             result.next_offset - position.offset
             for position, result in pairs
             if result.state == "ok"
         )
-        self._moved = 0 if any(result.rows for result in results) else moved
-        self._passed += self._moved
+        self._skipped_in_last_read = (
+            0 if any(result.rows for result in results) else advanced
+        )
+        self._skipped_in_all_reads += self._skipped_in_last_read
         self._queues = [
             position._replace(offset=result.next_offset)
             if result.state == "ok"
@@ -246,31 +258,39 @@ class _LongPoll(ExitStack):
         return PullResult(generation, results, generation != self._parameters.generation)
 
     def is_over(self, answer: PullResult) -> bool:
+        """Return True if `answer` ends the pull, False if it must wait or read on."""
         # The client learns of its new queues by a heartbeat, which must not wait for a
         # message.
         if self._parameters.wait_ms == 0 or answer.assignment_changed:
             return True
         if any(queue.rows or queue.state not in WAITING_STATES for queue in answer.queues):
             return True
+        # Without a place this was the first read, and the pull may wait once it has a place.
         if not self._has_place:
             return False
-        # Messages that a filter left out are reported soon, so that the group commits past
-        # them.
-        over = self._passed >= config.scan_limit or time.monotonic() >= self._until
-        return not self._moved or over
+        # After a wait, one read ends the pull, except if that read only skipped messages: then
+        # the pull reads on, until the scan limit or the time ends it.
+        over = (
+            self._skipped_in_all_reads >= config.scan_limit
+            or time.monotonic() >= self._until
+        )
+        return not self._skipped_in_last_read or over
 
     def find_place(self) -> bool:
+        """Take a place to wait, unless the pull has one. Return False if none is free. The
+        time to wait begins with the place.
+        """
         if not self._has_place:
             self._has_place = self.enter_context(waiting_place(self._owner))
             self._until = time.monotonic() + self._parameters.wait_ms / 1000
         return self._has_place
 
     def wait(self) -> None:
-        """Return when there is news or the time is over. Wake-ups without news do not end
+        """Wait until there is news or the time is over. Wake-ups without news do not end
         the wait.
         """
         group_id, generation = self._consumer.group_id, self._parameters.generation
-        until = self._waits_until()
+        until = self._begin_wait()
         close_old_connections()
         while (left_s := until - time.monotonic()) > 0:
             with board.watch(group_id, self._wait_offsets) as waiter:
@@ -286,28 +306,28 @@ class _LongPoll(ExitStack):
                 with limiter.aside():
                     waiter.wait(left_s)
 
-    def _waits_until(self) -> float:
+    def _begin_wait(self) -> float:
         """Set the offsets to wait for, and return the time (monotonic) when the wait ends."""
         queues = self._results.values()
-        # A stopped queue may hold messages already: what ends its wait is the group's next
-        # generation.
-        # In a queue whose next message is too young, new messages change nothing.
+        # In a queue whose next message is younger than the subscription's delay, new messages
+        # change nothing: the wait ends when the next message is due.
         young = [queue.due_in_ms for queue in queues if queue.due_in_ms is not None]
+        # A stopped queue is not among them, as it may hold messages already: the group's next
+        # generation ends its wait.
         readable = [
             queue for queue in queues if queue.state == "ok" and queue.due_in_ms is None
         ]
         self._wait_offsets = {
             queue.queue: queue.next_offset for queue in readable if not _is_slow(queue)
         }
-        # Offsets that were passed count as lag until the client commits them.
-        if self._passed:
-            self._until = min(self._until, time.monotonic() + PASSED_WAIT_S)
-        # Wake up when the next message is old enough for the subscription's delay.
+        # Skipped messages count as lag until the client commits past them.
+        if self._skipped_in_all_reads:
+            self._until = min(self._until, time.monotonic() + SKIPPED_WAIT_S)
         pauses = [min(young) / 1000] if young else []
         if any(queue.state == "unavailable" or queue.stale for queue in queues):
-            pauses.append(UNAVAILABLE_WAIT_S)
+            pauses.append(UNAVAILABLE_RETRY_S)
         if any(map(_is_slow, queues)):
-            pauses.append(SLOW_WAIT_S)
+            pauses.append(SLOW_RETRY_S)
         return min([self._until, *(time.monotonic() + pause for pause in pauses)])
 
 

@@ -33,8 +33,8 @@ class Repeat(Protocol):
     def watch(self, flag: Flag) -> Callable[[], object]:
         """Raise the flag at any news. Return a function that ends the watch."""
 
-    def holds(self) -> bool:
-        """Return True if there is no news, so that the answer is still right."""
+    def is_still_valid(self) -> bool:
+        """Return True if there is no news since the answer, so it may be given again."""
 
     def answered(self) -> None:
-        pass
+        """Count the request: the same answer was given again."""

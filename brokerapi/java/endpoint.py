@@ -206,7 +206,7 @@ class Unchanged:
         """Note that the request was repeated. Return False if it needs a full answer."""
         if time.monotonic() >= self._until or snapshot.current().version != self._metadata:
             return False
-        if not self.holds():
+        if not self.is_still_valid():
             return False
         try:
             check_rate(self.address)
@@ -235,7 +235,7 @@ class Unchanged:
 
         return leave
 
-    def holds(self) -> bool:
+    def is_still_valid(self) -> bool:
         if draining.must_not_wait() or holds.has_changed(self._generations):
             return False
         return not any(

@@ -1,7 +1,9 @@
-"""Waits for Java clients, which call again immediately. A waiting thread takes a place of a
-waiting pull.
+"""Waits of the calls of Java clients: until there is news, or to slow a client down.
 
-So sends and commits find a thread, whatever such clients or strangers do.
+Java clients call again immediately after an answer, so many threads would wait for them. A
+waiting thread takes one of the places that limit waiting pulls (longpoll.py), or one of a few
+places for short waits. A call without a place does not wait. So there are always threads
+for sends and commits.
 """
 
 from __future__ import annotations
@@ -21,30 +23,33 @@ from metadata.config import config
 from metadata.limits.concurrency import limiter
 from metadata.limits.places import Places
 
-SHORT_S = 1.0
-LOOK_S = 3.5  # between two checks whether the client has hung up or the wait is over
+SHORT_S = 1.0  # longest wait in a place for short waits
+CHECK_S = 3.5  # between two calls of `is_over`, such as whether the client has hung up
 EMPTY: Mapping[int, int] = {}
 
-# If pulls have all places, some of the other threads may wait shortly. A single address
-# gets at most half of them.
-_SHORT = max(2, (config.threads - config.max_waiters) // 4)
-_short = Places(most=_SHORT, most_of_one=2, most_shared=_SHORT // 2)
-# Strangers (Forbidden addresses) have a few places of their own, two per address, so that
-# they take none from clients.
+# When the places of waiting pulls are taken, a quarter of the remaining threads may wait for
+# up to SHORT_S, and half of this quarter for one address.
+SHORT_PLACES = max(2, (config.threads - config.max_waiters) // 4)
+_short_places = Places(most=SHORT_PLACES, most_of_one=2, most_shared=SHORT_PLACES // 2)
+# Strangers, which are clients at addresses that are not admitted, have a few places of their
+# own, two per address, so that they take none from admitted clients.
 _strangers = Places(most=max(1, (config.threads - config.max_waiters) // 8), most_of_one=2)
 
 
 @contextmanager
 def waiting_place(key: str, actor: Actor) -> Iterator[float]:
-    """Take a place to wait. Yield the longest time to wait in s, 0 if no place is free."""
+    """Hold a place to wait during a block. Yield the longest time to wait in s: infinite in
+    a place of a pull, SHORT_S in a place for short waits, 0 if no place is free.
+    """
     owner = longpoll.place_owner(key, key_id=actor.key_id, address=actor.address)
-    # The places of pulls first: they are made for long waits.
+    # Places of pulls first, because only they allow long waits.
     with longpoll.waiting_place(owner) as has_place:
         if has_place:
             yield float("inf")
             return
-    # By address only: without a key all Java clients would share the half of these places.
-    with _short.place(key, [actor.address]) as has_place:
+    # Limited by address, not by key: the Java clients without a key count as one key, so they
+    # would have only half of these places.
+    with _short_places.place(key, [actor.address]) as has_place:
         yield SHORT_S if has_place else 0.0
 
 
@@ -61,7 +66,9 @@ def pause(key: str, actor: Actor, seconds: float) -> bool:
 
 
 def pause_stranger(address: str) -> None:
-    """Hold back the refusal of a client that would call again immediately."""
+    """Wait for SHORT_S before a client at an address that is not admitted is refused, unless
+    no place for strangers is free or the broker stops.
+    """
     if draining.must_not_wait() or not _strangers.take(address):
         return
     try:
@@ -79,7 +86,7 @@ def read_generations(groups: Iterable[int]) -> dict[int, int]:
 
 
 def has_changed(generations: Mapping[int, int]) -> bool:
-    """Return True if a group has a newer generation than the given generation, or was
+    """Return True if a group has a newer generation than in `generations`, or was
     deleted.
     """
     infos = snapshot.current().groups
@@ -99,20 +106,23 @@ def wait(
 ) -> None:
     """Wait until a group has a newer generation than in `generations`, a queue has a
     message at or after its offset in `offsets`, `is_over` returns True, the broker
-    stops, or the time is over. The caller has a place.
+    stops, or `until` (time.monotonic()) has come.
+
+    `generations` must name at least one group: the offsets are watched along with the groups.
+    The caller must have a place.
     """
-    look_s = LOOK_S if is_over is not None else float("inf")
+    check_s = CHECK_S if is_over is not None else float("inf")
     close_old_connections()
     while (remaining_s := until - time.monotonic()) > 0:
         changed = threading.Event()
         with ExitStack() as watching:
             for group_id in generations:
                 watching.enter_context(board.watch(group_id, offsets, flag=changed))
-            # Checked after the watches are set: they do not report earlier news.
+            # Checked after the watches are set, because they do not report earlier news.
             has_news = any(board.known(queue) > offset for queue, offset in offsets.items())
             if has_news or draining.must_not_wait() or has_changed(generations):
                 return
             with limiter.aside():
-                changed.wait(min(remaining_s, look_s))
+                changed.wait(min(remaining_s, check_s))
         if is_over is not None and is_over():
             return

@@ -1,11 +1,21 @@
-"""POST consumer/getConsumerGroupPolling: the news of a Java client's groups, waiting for
-them.
+"""POST consumer/getConsumerGroupPolling: a Java client polls for news of its groups.
 
-The client calls again the moment it is answered, and starts to read after the fourth
-answer. So an answer without news is held back, but only shortly while the client starts. A
-call ends when the generation of any of its groups rises, which a commit with `flag` 1
-causes (reading.py). In addition, the client asks for everything every two minutes, to
-compare it with its own state; neither call ends the other.
+A client names its groups, and the version of each that it has. The broker answers with the
+groups that have a newer version: queues to own, and settings. One poll goes through these
+steps (`Poll.answer_to`):
+
+1. Find the client's memberships. A client that lacks one must register again.
+2. A full refresh (all versions 0) is answered with all groups at once. It records no
+   heartbeat.
+3. Any other poll is a heartbeat. It is held back until one of the groups has news, because
+   the client calls again the moment it is answered. A hold ends when the generation of one of
+   the groups rises, which a commit with `flag` 1 also causes (reading.py).
+4. A client without news becomes *quiet*: until something changes, its next polls use the
+   cached memberships, and their heartbeats are written in batches (java_beats). A repeat of
+   the same request may then be held by the server, without a thread (`_RepeatedPoll`).
+
+A client starts to read after its fourth answer, so while it starts, a poll is held back only
+shortly (`_answers_until_start`).
 """
 
 from __future__ import annotations
@@ -39,41 +49,48 @@ from metadata.groups import groups
 from metadata.membership import java_beats, java_members
 from metadata.membership.java_members import JavaMember
 
-# The clients wait 10 s, some of them also for the end of this call when they stop.
+# Longest hold of a poll. The clients wait 10 s for an answer, and some of them also for the
+# end of this call when they stop.
 HOLD_S = 7.0
-# While a client starts, it counts START_ANSWERS answers.
+# A client starts to read after START_ANSWERS answers; until then a poll is held this long.
 START_HOLD_S = 0.3
 START_ANSWERS = 4
-# Polls within this time, and within this part of the session timeout, are recorded together.
+# Heartbeats that arrive within one tick are recorded together. A tick is the shorter of TICK_S
+# and the session timeout / TICKS_PER_SESSION.
 TICK_S = 1.0
-TICKS = 8
-# Session timeout from which a poll may be recorded a second late.
-SETTLED_FROM_MS = 6_000
-# A client that is refused at once would call thousands of times.
+TICKS_PER_SESSION = 8
+# Only clients with at least this session timeout become quiet: the polls of a quiet client are
+# recorded up to a second late.
+MIN_QUIET_SESSION_MS = 6_000
+# A refusal is held back this long: a client that is refused at once calls again at once.
 ERROR_HOLD_S = 1.5
 MOST_STARTING = 10_000
 # Groups of a client that are looked up among the deleted groups.
 MOST_DELETED = 100
 
-# A heartbeat of a client that polled this recently has no news.
+# A poll counts as a heartbeat for this time, see has_just_polled().
 RECENT_S = 8.0
-MOST_RECENT = 20_000
+MOST_CLIENTS = 20_000
 
 
 class _QuietClient(NamedTuple):
-    """A client that has the newest of everything, while its groups have these generations."""
+    """A client that has the newest version of each of its groups.
+
+    Valid until a time, and only while the groups have these generations and the metadata
+    snapshot has this version.
+    """
 
     until: float  # time.monotonic()
     members: tuple[JavaMember, ...]
-    generations: Mapping[int, int]
+    generations: Mapping[int, int]  # by group id
     metadata: tuple[Any, ...]  # version of the snapshot
 
 
-_recent = BoundedDict[int, float](MOST_RECENT)  # client → time.monotonic() of its last poll
-_starting = BoundedDict[tuple[int, str], int](
-    MOST_STARTING
-)  # (client, group) → answers until it starts
-_quiet_clients = BoundedDict[int, _QuietClient](MOST_RECENT)  # by client
+# By client (java_id).
+_last_poll_at = BoundedDict[int, float](MOST_CLIENTS)  # time.monotonic()
+_quiet_clients = BoundedDict[int, _QuietClient](MOST_CLIENTS)
+# By client and group name. Clients that have started have no entry.
+_answers_until_start = BoundedDict[tuple[int, str], int](MOST_STARTING)
 
 
 class PollRequest(JavaRequest):
@@ -99,6 +116,7 @@ class Poll(JavaEndpoint):
             if quiet_client is None
             else quiet_client.members
         )
+        # A group without a membership was deleted, or the client's membership has expired.
         missing = sorted(versions.keys() - {member.group for member in members})
         deleted = groups.deletion_times(missing[:MOST_DELETED]) if missing else {}
         if not members or len(members) + len(deleted) < len(versions):
@@ -106,9 +124,9 @@ class Poll(JavaEndpoint):
         for member in members:
             # At every poll: a right may have been revoked since the client joined.
             check_right(call, member.consumer.group_id)
-        # A client gets the news of a deleted group once, as their version is the time of the
-        # deletion. Versions of a membership start at the time of its registration, so those of
-        # a deleted group are lower, and those of a new group of the same name are higher.
+        # A client gets the news of a deleted group once, because their version is the time of
+        # the deletion. Versions of a membership start at the time of its registration, so those
+        # of a deleted group are lower, and those of a new group of the same name are higher.
         deleted_news = {
             name: assignment.deleted_group(name, at_ms)
             for name, at_ms in deleted.items()
@@ -122,8 +140,9 @@ class Poll(JavaEndpoint):
                 news = _wait_for_news(call, members, versions, deleted_news)
             else:
                 news = _wait_for_quiet_client(call, quiet_client, versions)
-            _recent[java_id] = time.monotonic()
-            # Found again: only a client that is still quiet gets the same answer again.
+            _last_poll_at[java_id] = time.monotonic()
+            # Looked up again: the client may have become quiet in this poll, or have ceased to
+            # be quiet while it waited.
             if not news and (client := _find_quiet_client(java_id, versions)) is not None:
                 call.repeat = _RepeatedPoll(java_id, versions, client)
             return _answer(news)
@@ -131,8 +150,10 @@ class Poll(JavaEndpoint):
             return _require_registration(call, java_id, members)
 
     def refused(self, call: Call, error: Exception) -> HttpResponse:
-        """Hold the refusal back: a client that is refused calls again at once. A stranger
-        has fewer places.
+        """Hold the refusal back, because the client calls again at once. Return the refusal.
+
+        A client at an address that is not admitted (Forbidden) waits in a place for
+        strangers, of which there are fewer.
         """
         answer = refusal(call, error)
         if isinstance(error, Forbidden):
@@ -146,7 +167,7 @@ class Poll(JavaEndpoint):
 
 
 class _RepeatedPoll(Unchanged):
-    """A repeated poll of a client without news."""
+    """The repeat of a quiet client's poll, which the server holds without a thread."""
 
     def __init__(
         self, java_id: int, versions: Mapping[str, int], quiet_client: _QuietClient
@@ -160,29 +181,30 @@ class _RepeatedPoll(Unchanged):
         quiet_client = _find_quiet_client(self._java_id, self._versions)
         if quiet_client is None or not java_members.has_polled(self._java_id):
             return False
-        if any((self._java_id, group) in _starting for group in self._versions):
+        if any((self._java_id, group) in _answers_until_start for group in self._versions):
             return False
         _note_poll(self._java_id)
         _record_quiet_poll(quiet_client)
         return True
 
-    def holds(self) -> bool:
-        return not java_beats.needs_full_check(self._member_ids) and super().holds()
+    def is_still_valid(self) -> bool:
+        return (
+            not java_beats.needs_full_check(self._member_ids) and super().is_still_valid()
+        )
 
     def answered(self) -> None:
         super().answered()
-        _recent[self._java_id] = time.monotonic()
+        _last_poll_at[self._java_id] = time.monotonic()
 
 
 def _answer(groups: Mapping[str, Any], *, deleted: bool = False) -> dict[str, Any]:
-    """Return the fields of an answer. Both spellings of a field are sent, because the two
-    kinds of clients differ in it.
-    """
+    """Return the fields of an answer. `groups` has the news by group name."""
     return {
         "sleepTime": 0,
         "consumerDeleted": int(deleted),
         "brokerMetaMode": 0,
         "consumerGroups": groups,
+        # The two kinds of clients spell this field differently.
         "consumerGroupSubEnvMap": {},
         "consumerGroupoSubEnvMap": {},
     }
@@ -191,10 +213,11 @@ def _answer(groups: Mapping[str, Any], *, deleted: bool = False) -> dict[str, An
 def _require_registration(
     call: Call, java_id: int, members: Sequence[JavaMember]
 ) -> dict[str, Any]:
-    """Make a client that lost a membership register again: its next heartbeat is answered
-    with `deleted`.
+    """Make a client that lacks a membership register again. Return the answer to its poll.
+
+    The client registers when its next heartbeat is answered with `deleted`.
     """
-    _recent.pop(java_id, None)
+    _last_poll_at.pop(java_id, None)
     if members:
         java_beats.require_full_check(member.consumer.member_id for member in members)
         java_members.require_rejoin(java_id)
@@ -204,19 +227,20 @@ def _require_registration(
 
 
 def has_just_polled(java_id: int) -> bool:
-    """Return True if a poll of the client arrived or ended here a moment ago: it counted as
-    a heartbeat.
+    """Return True if a poll of the client arrived or ended here within RECENT_S. The poll
+    counted as a heartbeat.
     """
-    return time.monotonic() - _recent.get(java_id, float("-inf")) < RECENT_S
+    return time.monotonic() - _last_poll_at.get(java_id, float("-inf")) < RECENT_S
 
 
 def _note_poll(java_id: int) -> None:
     # Without polls, the heartbeats of a client do not count.
     java_beats.note_poll(java_id)
-    _recent[java_id] = time.monotonic()
+    _last_poll_at[java_id] = time.monotonic()
 
 
 def _find_members(java_id: int, versions: Mapping[str, int]) -> list[JavaMember]:
+    """Return the client's memberships in the groups that its poll names."""
     return [
         member
         for member in java_members.memberships_of_client(java_id, versions=versions)
@@ -225,12 +249,13 @@ def _find_members(java_id: int, versions: Mapping[str, int]) -> list[JavaMember]
 
 
 def _is_full_refresh(members: Sequence[JavaMember], versions: Mapping[str, int]) -> bool:
-    """Return True if the poll is a full refresh: the client sends version 0 to compare its
-    assignment.
+    """Return True if the poll is a full refresh: the client sends version 0 for all groups,
+    to compare the answer with its own state.
 
-    A separate thread of the client does so every two minutes. In some clients it survives
-    the threads that poll, as when a broker stops. So it records no heartbeat: that would
-    keep a client alive that reads no more.
+    A separate thread of the client does so every two minutes, in parallel with the other
+    polls. In some clients this thread survives the threads that poll, for example when a
+    broker stops. So a full refresh must record no heartbeat: it would keep a client alive
+    that no longer reads.
     """
     return all(member.has_answer and not versions[member.group] for member in members)
 
@@ -238,19 +263,21 @@ def _is_full_refresh(members: Sequence[JavaMember], versions: Mapping[str, int])
 def _full_assignment(
     java_id: int, members: Sequence[JavaMember], versions: Mapping[str, int]
 ) -> dict[str, Any]:
+    """Return the assignments of all members by group name, for a full refresh."""
     settings = _read_assignments(members)
-    # Fewer: another broker has answered the client since, so the memberships are read again.
+    # An assignment is missing if another broker has answered the client since its membership
+    # was cached here. The new answer is in the database.
     if len(settings) < len(members):
         settings |= _read_assignments(
             member
             for member in _find_members(java_id, versions)
             if member.group not in settings
         )
-    # A client that has not polled this process may be starting, so its next answers must
-    # come quickly.
+    # Before its first poll here, a client may still be starting: it sends version 0 then, too,
+    # and looks like a full refresh if another broker has answered it before.
     if not java_members.has_polled(java_id):
         for member in members:
-            _starting[java_id, member.group] = START_ANSWERS
+            _answers_until_start[java_id, member.group] = START_ANSWERS
     return settings
 
 
@@ -267,38 +294,45 @@ def _wait_for_news(
     versions: Mapping[str, int],
     deleted_news: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Wait for news of a client's groups. Return the news by group name."""
+    """Record heartbeats, then wait until one of the groups has news. Return the news by
+    group name.
+    """
     java_id = members[0].java_id
     for member in members:
         handles.remember(member.consumer)
-    # A client that has the newest versions most likely only reports that it lives. Such polls
-    # are recorded together, which saves work of the metadata database and of this process.
+    # A client that has started and has the newest versions most likely only sends a heartbeat.
     is_quiet = not deleted_news and all(
         versions[member.group] == member.version
-        and (java_id, member.group) not in _starting
+        and (java_id, member.group) not in _answers_until_start
         for member in members
     )
-    was_held = call.was_held()  # until something changed: answer now
-    until = time.monotonic() + (0 if was_held else _hold_s(java_id, members))
+    # The server holds a repeated poll until something changes: then it is answered at once.
+    was_held = call.was_held()
+    until = time.monotonic() + (
+        0 if was_held else _count_down_and_choose_hold_s(java_id, members)
+    )
     with holds.waiting_place(f"poll {java_id}", call.actor) as max_wait_s:
         if is_quiet and not was_held:
             known_generations = holds.read_generations(
                 member.consumer.group_id for member in members
             )
-            # Polls are aligned to ticks, so that a single statement records the polls of
-            # many clients.
+            # Wait for the end of the tick before the heartbeat: one statement then records the
+            # heartbeats of many clients.
             tick_s = min(
-                TICK_S, *(member.session_timeout_ms / 1000 / TICKS for member in members)
+                TICK_S,
+                *(
+                    member.session_timeout_ms / 1000 / TICKS_PER_SESSION
+                    for member in members
+                ),
             )
             now = time.monotonic()
             holds.wait(known_generations, now + min(tick_s - now % tick_s, max_wait_s))
         metadata = snapshot.current().version
         news, generations = _record_heartbeats(java_id, members, versions)
-        # Not with a short session timeout: its polls must not be recorded a second late.
         if (
             is_quiet
             and not news
-            and all(member.session_timeout_ms >= SETTLED_FROM_MS for member in members)
+            and all(member.session_timeout_ms >= MIN_QUIET_SESSION_MS for member in members)
         ):
             java_beats.note_present(member.consumer.member_id for member in members)
             _quiet_clients[java_id] = _QuietClient(
@@ -318,8 +352,8 @@ def _wait_for_news(
 
 
 def _find_quiet_client(java_id: int, versions: Mapping[str, int]) -> _QuietClient | None:
-    """Return the client if it has these versions and nothing can have changed since it
-    became quiet.
+    """Return the quiet client if it sends the versions that it had when it became quiet,
+    and nothing can have changed since. None otherwise.
     """
     client = _quiet_clients.get(java_id)
     if (
@@ -328,17 +362,17 @@ def _find_quiet_client(java_id: int, versions: Mapping[str, int]) -> _QuietClien
         or client.metadata != snapshot.current().version
     ):
         return None
-    has_versions = versions == {member.group: member.version for member in client.members}
-    # Another broker, or an expiry, has changed a membership since the client was cached.
+    # Another broker or an expiry may have changed a membership: then the cache is outdated.
     if java_beats.needs_full_check(member.consumer.member_id for member in client.members):
         java_members.forget_client(java_id)
         return None
-    if not has_versions:
+    if versions != {member.group: member.version for member in client.members}:
         return None
     return None if holds.has_changed(client.generations) else client
 
 
 def _record_quiet_poll(quiet_client: _QuietClient) -> None:
+    """Note the heartbeats of a quiet client in memory. A loop writes them in batches."""
     for member in quiet_client.members:
         handles.remember(member.consumer)
     java_beats.note(
@@ -349,9 +383,7 @@ def _record_quiet_poll(quiet_client: _QuietClient) -> None:
 def _wait_for_quiet_client(
     call: Call, quiet_client: _QuietClient, versions: Mapping[str, int]
 ) -> dict[str, Any]:
-    """Wait for news as _wait_for_news(), for a quiet client: only that it polls is
-    recorded.
-    """
+    """Wait for news as _wait_for_news() does, but note the heartbeats only in memory."""
     java_id, members = quiet_client.members[0].java_id, quiet_client.members
     ids = [member.consumer.member_id for member in members]
     _record_quiet_poll(quiet_client)
@@ -361,7 +393,7 @@ def _wait_for_quiet_client(
 
     with holds.waiting_place(f"poll {java_id}", call.actor) as max_wait_s:
         until = time.monotonic() + min(
-            _hold_s(java_id, members) - call.waited_s(), max_wait_s
+            _count_down_and_choose_hold_s(java_id, members) - call.waited_s(), max_wait_s
         )
         holds.wait(quiet_client.generations, until, is_over=is_over)
         has_changed = holds.has_changed(
@@ -385,32 +417,33 @@ def _record_heartbeats(
         generations[member.consumer.group_id] = member_news.generation
         if member_news.group is not None:
             news[member.group] = member_news.group
-            # A higher `rbVersion` makes the client stop and start.
-            # The versions also differ after a full refresh, or an answer that got lost.
+            # A higher `rbVersion` makes the client stop and start its queues. A client with
+            # another version missed the last answer, which may have said so: that answer was
+            # lost, or was one to a full refresh.
             if (
                 member_news.member.last_answer.rb_version > member.last_answer.rb_version
                 or versions[member.group] != member.version
             ):
-                _starting[java_id, member.group] = START_ANSWERS
+                _answers_until_start[java_id, member.group] = START_ANSWERS
     return news, generations
 
 
-def _hold_s(java_id: int, members: Iterable[JavaMember]) -> float:
-    """Return the time to hold the poll, and count an answer to a client that starts."""
+def _count_down_and_choose_hold_s(java_id: int, members: Iterable[JavaMember]) -> float:
+    """Return how long to hold a poll, in s. If the client is starting, count its answer."""
     hold_s = _max_hold_s(members)
     for member in members:
-        remaining = _starting.get((java_id, member.group), 0)
+        remaining = _answers_until_start.get((java_id, member.group), 0)
         if remaining:
-            # It starts to read after START_ANSWERS answers, so these must come quickly.
+            # The client reads nothing before its last start answer, so these come quickly.
             hold_s = min(hold_s, START_HOLD_S)
-            _starting[java_id, member.group] = remaining - 1
+            _answers_until_start[java_id, member.group] = remaining - 1
             if remaining == 1:
-                del _starting[java_id, member.group]
+                del _answers_until_start[java_id, member.group]
     return hold_s
 
 
 def _max_hold_s(members: Iterable[JavaMember]) -> float:
-    """Return the longest time to hold a poll: the next poll must come within each session
-    timeout.
+    """Return the longest time to hold a poll, in s. It is at most half of each session
+    timeout, because the next poll must come before that ends.
     """
     return min(HOLD_S, *(member.session_timeout_ms / 2000 for member in members))

@@ -1,4 +1,7 @@
-"""The bases of msgspec shapes, and query parameters that several endpoints share."""
+"""The bases of msgspec shapes, and query parameters that several endpoints share.
+
+Most management requests and their answers have other bases, see fields.py.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,7 @@ class Answer(Struct, kw_only=True):
     @classmethod
     def from_view(cls, view: object, **more: Any) -> Self:
         """Return the answer for a view of the layers below, with `more` values that it lacks."""
-        # Fields that the view lacks keep their defaults.
+        # A field that the view lacks keeps its default.
         names = [name for name in cls.__struct_fields__ if hasattr(view, name)]
         return cls(**{name: getattr(view, name) for name in names} | more)
 

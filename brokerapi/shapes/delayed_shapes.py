@@ -1,4 +1,4 @@
-"""Messages that wait for their time."""
+"""Shapes of delayed messages, which wait to be moved into their queues."""
 
 from __future__ import annotations
 
@@ -21,6 +21,8 @@ class DelayedQuery(Request, kw_only=True):
     limit: Annotated[int, Meta(ge=1, le=config.max_pull_messages)] = 100
 
 
+# Fields named and typed as the columns of the row. `message_id` is not in the row, and
+# `headers` is decoded.
 @fields_of(
     get_type_hints(WaitingMessage)["row"],
     "message_id due_at_ms queue key tag headers trace_id producer stored_at_ms attempt",
@@ -48,14 +50,16 @@ class DelayedAnswer(Answer, kw_only=True):
 
 
 def delayed_answer(page: Waiting, kind: formats.Format) -> DelayedAnswer:
+    """Return the answer for a page of delayed messages, in the format of the request."""
     messages = []
     for message in page.messages:
         row = message.row
-        # `known_as`, if set, is the id that the sender got.
+        # `known_as` is the id that the sender got, if it differs from that of the row.
         message_id = row.known_as or message.message_id
         answer = DelayedMessage.from_view(
             row, message_id=message_id, headers=parse_headers(row.headers)
         )
+        # Sets `body`, `body_base64` or `body_bytes`; the other two stay unset and are left out.
         setattr(answer, *body_field(row.body, kind))
         messages.append(answer)
     return DelayedAnswer(

@@ -1,10 +1,13 @@
-"""Fields and bases of management requests and answers: checked, filled and documented by
-DRF serializers.
+"""Fields and bases of the shapes of management requests and answers, which are DRF serializers.
+
+Serializers check requests and report all wrong fields at once, build answers, and describe
+both in the schema. Sends, pulls, commits and queries use the faster msgspec structs instead,
+whose bases in shapes/base.py are also called Request and Answer.
 
 A request refuses unknown fields and values of another type: DRF alone would ignore unknown
-fields, turn "4" into 4 and strip strings. An answer reads its fields from a view of the
-layers below, and takes their types from the view's annotations. Settings are declared once,
-in metadata.rules.settings, for requests and answers alike.
+fields, turn "4" into 4 and strip strings. An answer reads its fields from a view, which is a
+dataclass of the layers below, and takes their types from its annotations. Settings are
+declared once, in metadata.rules.settings, for requests and answers alike.
 """
 
 from __future__ import annotations
@@ -24,7 +27,8 @@ from metadata.rules import setting_types
 from metadata.rules.setting_types import Setting
 
 MAX_BIGINT = 2**63 - 1
-MOST_NAMED = 20  # unknown fields that are named
+# An error names at most this many unknown fields, each cut to this length.
+MOST_NAMED = 20
 MOST_NAME_CHARS = 100
 # Values in a request, including nested values: checking them costs more than reading them.
 MOST_PARTS = 10_000
@@ -139,7 +143,9 @@ def _typed_field(hint: Any) -> Any:
 
 
 class Shape(serializers.Serializer[Any]):
-    """Base of requests and answers: declared fields, and those of the `settings`."""
+    """Base of requests and answers. The fields are the declared ones, and one for each of
+    the `settings`.
+    """
 
     settings: ClassVar[Mapping[str, Setting]] = {}
     settings_required: ClassVar[bool] = False
@@ -147,15 +153,15 @@ class Shape(serializers.Serializer[Any]):
     def get_fields(self) -> dict[str, Any]:
         setting_fields = {
             name: _setting_field(
-                setting, required=self.settings_required, **self.place(name)
+                setting, required=self.settings_required, **self.source_options(name)
             )
             for name, setting in self.settings.items()
         }
         return {**setting_fields, **super().get_fields()}
 
-    def place(self, setting: str) -> dict[str, str]:
-        """Return options that locate a setting in the view, if it is not an attribute of
-        its own name.
+    def source_options(self, setting: str) -> dict[str, str]:
+        """Return the field options that say where the view has a setting: `source`, or
+        none if the attribute has the setting's name.
         """
         return {}
 
@@ -172,7 +178,7 @@ class Request(Shape):
             raise serializers.ValidationError(
                 {WHOLE: [f"must be an object, not {type(data).__name__}"]}
             )
-        # Keys come from the client: only some are named, and cut.
+        # The keys come from the client: many or long ones must not make a large error.
         unknown = (str(name)[:MOST_NAME_CHARS] for name in data if name not in self.fields)
         if names := list(islice(unknown, MOST_NAMED)):
             raise serializers.ValidationError(
@@ -186,7 +192,7 @@ class Request(Shape):
 
 
 def _has_more_parts(data: Any, most: int) -> bool:
-    """Return True if a value contains more than `most` nested values."""
+    """Return True if `data` contains more than `most` values, including nested ones."""
     # A stack instead of recursion: the nesting of a body is as deep as the client likes.
     stack, count = [data], 0
     while stack:
@@ -209,7 +215,7 @@ class Change(Request):
 
 
 class _ExtendedView:
-    """A view with additional attributes, which take precedence over its own."""
+    """A view with additional attributes, which take precedence over the view's own."""
 
     def __init__(self, view: object, attributes: dict[str, Any]) -> None:
         self.__dict__.update(attributes)
@@ -220,11 +226,11 @@ class _ExtendedView:
 
 
 class Answer(Shape):
-    """Base of answers: each field is the attribute of that name of a view, or of its
-    `source`.
+    """Base of answers. A field shows the view's attribute of the same name, or the one that
+    its `source` names.
 
-    `view_fields` names attributes of `view` whose fields follow from their types. Other fields
-    are declared.
+    `view_fields` names attributes of the class `view` that become fields of their annotated
+    types. Other fields are declared.
     """
 
     view: ClassVar[type] = object
@@ -247,32 +253,35 @@ class Answer(Shape):
 
     @classmethod
     def listed(cls, plural: str, views: Iterable[object]) -> dict[str, Any]:
-        """Return a whole list: {"brokers": [...]}."""
+        """Return the answer for a whole list: {"brokers": [...]}."""
         return {plural: [cls.from_view(view) for view in views]}
 
     @classmethod
     def page(cls, plural: str, page: Page[Any]) -> dict[str, Any]:
-        """Return a page of a list: {"topics": [...], "next": name to continue after, or
-        null}.
+        """Return the answer for a page of a list: {"topics": [...], "next": name to
+        continue after, or null}.
         """
         return {**cls.listed(plural, page.items), "next": page.next}
 
 
 @cache
 def _serializer(answer: type[Answer]) -> Answer:
-    # Creating a serializer copies all its fields; filling it changes nothing in it.
+    # Cached: creating a serializer copies all its fields. Building an answer changes nothing
+    # in it.
     return answer()
 
 
 class FromTo(Answer):
-    """Base of moves, `from` here `to` there. A subclass names where its view has them."""
+    """Base of answers with the fields `from` and `to`: a moved offset, or a moved queue."""
 
+    # The view's attributes for `from` and `to`.
     sources: ClassVar[tuple[str, str]] = ("from_offset", "to_offset")
+    # Type and options of both fields.
     field: ClassVar[tuple[type[Any], dict[str, Any]]] = (Number, {})
 
     def get_fields(self) -> dict[str, Any]:
-        """Return the fields by name. `from` is a keyword of Python, so it cannot be
-        declared like the others.
+        """Return the fields by name, with `from` and `to`, which cannot be declared: `from`
+        is a keyword of Python.
         """
         field_type, options = self.field
         from_to = {
@@ -283,8 +292,8 @@ class FromTo(Answer):
 
 
 def body_field(body: bytes, kind: formats.Format) -> tuple[str, str | bytes]:
-    """Return the name and value of the body's field: bytes in MessagePack; text or base64
-    in JSON.
+    """Return the name and value of the field for a message's body: `body_bytes` in
+    MessagePack; in JSON `body` for text, `body_base64` otherwise.
     """
     if kind.name == formats.MSGPACK.name:
         return "body_bytes", body

@@ -39,9 +39,9 @@ class SubscriptionAnswer(Answer):
         help_text="it started at what was stored then or later; null: `start` says it",
     )
 
-    def place(self, setting: str) -> dict[str, str]:
-        """Return where the setting is in the view: the delivery settings are in an object
-        of their own.
+    def source_options(self, setting: str) -> dict[str, str]:
+        """Return the options of Shape.source_options(): the view has the delivery settings
+        in an object of their own.
         """
         return {"source": f"delivery.{setting}"} if setting in DELIVERY else {}
 

@@ -2,8 +2,7 @@
 
 gunicorn starts the loops of a worker after the fork and stops them when the worker leaves. A
 pass that fails is logged, and the pause doubles up to MAX_PAUSE_S, so a database that is down
-is not flooded with calls; nor is the log, see _FailureLog. Which loops there are is in
-table.py.
+is not flooded with calls. _FailureLog keeps the log short, too. table.py lists the loops.
 """
 
 from __future__ import annotations
@@ -27,9 +26,9 @@ from metadata.membership import granted_queues, heartbeats
 from metadata.outages import AGAIN_S, Outage
 
 log = logging.getLogger(__name__)
-AFTER_FAILURE_S = (
-    0.05  # the pause after a first failure, if the loop's own pause is shorter
-)
+# After a failure the pause doubles with each further failure, up to MAX_PAUSE_S. The base is
+# the loop's own pause, or this if that is shorter; the first pause is twice the base.
+MIN_FAILURE_BASE_S = 0.05
 MAX_PAUSE_S = 5.0
 # A lease lasts this many pauses. When its holder dies, another process takes over after that.
 LEASE_PASSES = 3
@@ -92,7 +91,9 @@ def leased(
             first()
         return run_once() if lease.acquire() else None
 
-    return Loop(name, every_s, pass_if_holder, lease.release, purpose=purpose, lease=name)
+    return Loop(
+        name, every_s, pass_if_holder, finish=lease.release, purpose=purpose, lease=name
+    )
 
 
 class LoopThreads:
@@ -192,10 +193,8 @@ class _LoopThread:
     def _run(self) -> None:
         loop, pause_s, failures = self._loop, 0.0, 0
         failure_log = _FailureLog(loop.name)
-        # Jitter from the first pause on: workers that start together must not ask together.
-        while not self._ends_within(
-            pause_s * random.uniform(1 - loop.jitter, 1 + loop.jitter)
-        ):
+        # Jitter keeps workers that start together from asking a database at the same moments.
+        while not self._pause(pause_s * random.uniform(1 - loop.jitter, 1 + loop.jitter)):
             try:
                 loop.run_once()
             except Exception as error:  # noqa: BLE001 - a loop lives on: it logs and tries again
@@ -206,13 +205,15 @@ class _LoopThread:
             else:
                 failures = 0
                 failure_log.ended()
-            first_pause_s = max(loop.every_s, AFTER_FAILURE_S) if failures else loop.every_s
+            base_s = max(loop.every_s, MIN_FAILURE_BASE_S) if failures else loop.every_s
             longest_pause_s = max(loop.every_s, MAX_PAUSE_S)
-            pause_s = min(longest_pause_s, first_pause_s * 2 ** min(failures, 10))
+            pause_s = min(longest_pause_s, base_s * 2 ** min(failures, 10))
         self._finish()
 
-    def _ends_within(self, pause_s: float) -> bool:
-        """Wait until the pause is over or `wake` is called. Return True if the loop must end."""
+    def _pause(self, pause_s: float) -> bool:
+        """Wait until the pause is over, or `wake` or `end` is called. Return True if the loop
+        must end.
+        """
         self._wake.wait(pause_s)
         self._wake.clear()
         return self._ending.is_set()

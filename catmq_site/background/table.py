@@ -1,10 +1,10 @@
-"""What runs in the background, and when. This is the only list of it.
+"""The list of all background work, and how often it runs.
 
 *Loops* run inside every broker process, in threads (loop_threads.py), and pause for seconds
-at most. A leased loop has its passes made by one process of all brokers. *Jobs* run every
-minute or more rarely, in a worker of django-q, which `manage.py syncjobs` gives a schedule
-for each; one that may take hours runs in a process of its own. Every pass is bounded, and is
-harmless when it runs twice at once. The portal's page of jobs shows both lists.
+at most. The passes of a leased loop are made by one process of all brokers. *Jobs* run once a
+minute or less often: django-q runs them, and `manage.py syncjobs` creates their schedules. A
+job that may take hours runs in a process of its own. Every pass is bounded, and harmless when
+it runs twice at once. The portal's page of jobs shows both lists.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ EXPIRY_EVERY_S = 0.5  # a dead holder of this lease is replaced within about 2 s
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A schedule of django-q. `text`: its purpose, for the portal. `apart`: it runs in a
+    """A job that django-q runs. `text`: its purpose, for the portal. `apart`: it runs in a
     process of its own."""
 
     text: str
@@ -71,7 +71,8 @@ def loops(*, url: str = config.broker_url) -> list[Loop | NodeLoops]:
 
     `url`: the address of this broker that clients receive.
     """
-    # Its counters open files of this process, which only brokers may have.
+    # Imported here: the import opens the prometheus files of this process, which only brokers
+    # may have.
     from brokerapi.http import group_metrics, metrics
 
     overdue = sweeps.OverdueRebalances()
@@ -85,14 +86,14 @@ def loops(*, url: str = config.broker_url) -> list[Loop | NodeLoops]:
             "metadata",
             metadata_loops.CHECK_EVERY_S,
             metadata_loops.check_metadata,
-            bulkhead.end_checks,
+            finish=bulkhead.end_checks,
             purpose="Check that the metadata database answers, and whether it changed",
         ),
         Loop(
             "heartbeats",
             0.0,
             heartbeats.serve,
-            heartbeats.end_service,
+            finish=heartbeats.end_service,
             purpose="Record the heartbeats of consumers as they arrive",
         ),
         Loop(
@@ -111,7 +112,7 @@ def loops(*, url: str = config.broker_url) -> list[Loop | NodeLoops]:
             "broker",
             0.8,
             broker.run_once,
-            broker.finish,
+            finish=broker.finish,
             purpose="Renew this broker's registration",
         ),
         leased(
@@ -199,7 +200,7 @@ def loops(*, url: str = config.broker_url) -> list[Loop | NodeLoops]:
             "shares",
             upkeep.EVERY_S,
             upkeep.run_once,
-            upkeep.run_once,
+            finish=upkeep.run_once,
             purpose="Raise the positions of share groups, and free runs of departed members",
         ),
         leased(
@@ -221,28 +222,28 @@ def loops(*, url: str = config.broker_url) -> list[Loop | NodeLoops]:
             "figures",
             group_metrics.REFRESH_S,
             group_metrics.board.refresh,
-            group_metrics.board.leave,
+            finish=group_metrics.board.leave,
             purpose="Read the figures of groups and topics for /metrics",
         ),
         Loop(
             "series",
             3.0,
             metrics_history.flush,
-            metrics_history.flush,
+            finish=metrics_history.flush,
             purpose="Write the figures of charts",
         ),
         Loop(
             "traces",
             handling_traces.FLUSH_S,
             handling_traces.flush,
-            handling_traces.flush,
+            finish=handling_traces.flush,
             purpose="Write the traces of handled messages",
         ),
         Loop(
             "producers",
             producers.FLUSH_S,
             producers.flush,
-            producers.flush,
+            finish=producers.flush,
             purpose="Write who sends to which topic",
         ),
         *(java_loops() if config.java_networks else ()),
@@ -270,14 +271,14 @@ def java_loops() -> list[Loop]:
             "java-beats",
             java_beats.FLUSH_S,
             java_beats.flush,
-            java_beats.flush,
+            finish=java_beats.flush,
             purpose="Write the heartbeats of Java clients",
         ),
         Loop(
             "java-callers",
             java_callers.FLUSH_S,
             java_callers.flush,
-            java_callers.flush,
+            finish=java_callers.flush,
             purpose="Write the requests of Java clients by address",
         ),
         Loop(
@@ -301,7 +302,9 @@ CIRCUIT_EVERY_S = 0.25
 def _heads_loop(node_id: int) -> Loop:
     watcher = head_watcher.NodeWatcher(node_id, is_alone=is_alone)
     every_s = config.head_interval_ms / 1000
-    return Loop(f"heads-{node_id}", every_s, watcher.run_once, watcher.leave, jitter=0.1)
+    return Loop(
+        f"heads-{node_id}", every_s, watcher.run_once, finish=watcher.leave, jitter=0.1
+    )
 
 
 def _circuit_loop(node_id: int) -> Loop:
@@ -310,10 +313,12 @@ def _circuit_loop(node_id: int) -> Loop:
 
 
 def _delays_loop(node_id: int) -> Loop:
-    # The mover has a lease of its own, without which it still works while metadata is away.
+    # Not a leased() loop, which would stop while metadata is away: the mover keeps its own lease.
     holder = f"{socket.gethostname()}:{os.getpid()}"
     mover = delayed_delivery.DelayedDelivery(node_id, holder=holder, is_alone=is_alone)
-    return Loop(f"delays-{node_id}", delayed_delivery.EVERY_S, mover.run_once, mover.finish)
+    return Loop(
+        f"delays-{node_id}", delayed_delivery.EVERY_S, mover.run_once, finish=mover.finish
+    )
 
 
 def is_alone() -> bool:

@@ -1,8 +1,9 @@
-"""The base of all commands of CatMQ: each error is one line on stderr, and these are the
-exit codes:
+"""The base of all commands of CatMQ. An error is one line on stderr, and the exit codes are:
 
-0  done        1  refused: change the call, or the state that it needs
-2  wrong usage (argparse)        3  not possible now: repeat later
+0  done
+1  refused: change the call, or the state that it needs
+2  wrong usage (argparse)
+3  not possible now: repeat later
 """
 
 from __future__ import annotations
@@ -41,12 +42,11 @@ def add_yes_option(parser: ArgumentParser) -> None:
 
 
 class CatmqCommand(BaseCommand):
-    """A command that calls one function of the product. Subclasses have `add_arguments` and
-    `run`.
-    """
+    """Base of commands. Subclasses define `run`, and `add_arguments` if they have options."""
 
     requires_system_checks: list[str] = []  # noqa: RUF012  Django's own declaration
-    # Refuse to run if the keys of this process are not those of the installation.
+    # Refuse to run if the secret keys in this process's environment are not those that the
+    # installation recorded.
     checks_keys = True
 
     @property
@@ -57,7 +57,8 @@ class CatmqCommand(BaseCommand):
         """Run the command. An error that users can correct is one line on stderr."""
         tasks.connect()
         try:
-            # Wrong keys would make passwords and hashes that no broker can use.
+            # With wrong keys, the command would store passwords and hashes that no broker can
+            # use.
             if self.checks_keys:
                 fingerprints.require_same_keys()
             self.run(**options)
@@ -116,6 +117,7 @@ class CatmqCommand(BaseCommand):
 
 
 def format_error(error: CatmqError) -> str:
+    """Return an error in one line, with the wrong fields that its text does not name."""
     fields = [f"{field_error.field}: {field_error.message}" for field_error in error.errors]
     return "; ".join([error.detail, *(text for text in fields if text not in error.detail)])
 

@@ -1,10 +1,10 @@
 """Requests that clients repeat byte for byte while nothing changes, such as polls for news.
 
-A view may attach a condition to an answer (`Repeat`): while it holds, the same request from
-the same client address gets the same answer. The worker's loop then does the rest without a
-thread: it counts the request, holds its connection for the wait that the view chose, and
-sends the remembered answer. When there may be news, or in any doubt, the request goes to a
-thread and is answered in full. See docs/decisions/0030-repeated-requests.md.
+A view may attach a condition to an answer (`Repeat`): while the answer is still valid, the
+same request from the same client address gets it again. The worker's loop then does the rest
+without a thread: it counts the request, holds its connection for the wait that the view
+chose, and sends the remembered answer. When there may be news, or in any doubt, the request
+goes to a thread and is answered in full. See docs/decisions/0030-repeated-requests.md.
 """
 
 from __future__ import annotations
@@ -68,7 +68,11 @@ class RememberedAnswer(NamedTuple):
 
 
 class HeldRequest(Generic[C]):
-    """A repeated request that waits, and the flag that is set when there may be news."""
+    """A repeated request that waits for news or for the end of its wait.
+
+    It is also the Flag that `Repeat.watch` raises when there may be news: like a
+    threading.Event, it has `set` and `is_set`.
+    """
 
     __slots__ = ("_is_set", "_on_news", "answer", "client", "stop_watching")
 
@@ -83,6 +87,7 @@ class HeldRequest(Generic[C]):
         self.stop_watching = answer.repeat.watch(self)
 
     def set(self) -> None:
+        """Raise the flag. The first call after `has_news` has the loop check for news."""
         if not self._is_set:
             self._is_set = True
             self._on_news(self)
@@ -91,11 +96,10 @@ class HeldRequest(Generic[C]):
         return self._is_set
 
     def has_news(self) -> bool:
-        """Return True if the request must be answered in full. Clears the flag first, so
-        later news set it again.
-        """
+        """Return True if the request must be answered in full, because there is news."""
+        # Cleared before the check, so that news during the check raise the flag again.
         self._is_set = False
-        return not self.answer.repeat.holds()
+        return not self.answer.repeat.is_still_valid()
 
 
 class RepeatedRequests(Generic[C]):
@@ -109,7 +113,8 @@ class RepeatedRequests(Generic[C]):
         self._guard = threading.Lock()
         self._answers: OrderedDict[tuple[str, bytes], RememberedAnswer] = OrderedDict()
         self._held: dict[C, HeldRequest[C]] = {}
-        # A heap by time.monotonic(). Requests that were released stay until they are due.
+        # A heap of (due time by time.monotonic(), number, request). Released requests stay in
+        # it until they are due.
         self._due: list[tuple[float, int, HeldRequest[C]]] = []
         # Breaks ties in the heap: held requests cannot be compared.
         self._numbers = itertools.count()
@@ -140,7 +145,7 @@ class RepeatedRequests(Generic[C]):
             answer = self._answers.get((client.peer, request))
             if answer is not None:
                 self._answers.move_to_end((client.peer, request))
-        if answer is None or not _call_view(answer.repeat.begins, otherwise=False):
+        if answer is None or not _guarded(answer.repeat.begins, otherwise=False):
             return False
         if answer.repeat.wait_s:
             return self._hold_request(client, answer)
@@ -149,15 +154,15 @@ class RepeatedRequests(Generic[C]):
 
     def _hold_request(self, client: C, answer: RememberedAnswer) -> bool:
         """Hold a request until its wait is over. Return False if there is news already."""
-        held = _call_view(
+        held = _guarded(
             lambda: HeldRequest(client, answer, self._worker.defer_news_check),
             otherwise=None,
         )
         if held is None:
             return False
-        # News may have come before the flag was registered.
-        if _call_view(held.has_news, otherwise=True):
-            _call_view(held.stop_watching, otherwise=None)
+        # News may have come before the watch began.
+        if _guarded(held.has_news, otherwise=True):
+            _guarded(held.stop_watching, otherwise=None)
             return False
         due_at = math.ceil((time.monotonic() + answer.repeat.wait_s) / TICK_S) * TICK_S
         self._held[client] = held
@@ -166,11 +171,9 @@ class RepeatedRequests(Generic[C]):
         return True
 
     def check_news(self, held: HeldRequest[C]) -> None:
-        """Pass a held request to a thread if its condition no longer holds."""
+        """Pass a held request to a thread if its answer is no longer valid."""
         # A client may have been released and held again since the flag was set.
-        if self._held.get(held.client) is held and _call_view(
-            held.has_news, otherwise=True
-        ):
+        if self._held.get(held.client) is held and _guarded(held.has_news, otherwise=True):
             self.release_client(held.client)
             self._worker.answer_in_full(held.client)
 
@@ -182,7 +185,7 @@ class RepeatedRequests(Generic[C]):
             if self._held.get(held.client) is not held:
                 continue
             self.release_client(held.client)
-            if _call_view(held.has_news, otherwise=True):
+            if _guarded(held.has_news, otherwise=True):
                 self._worker.answer_in_full(held.client)
             else:
                 self._send_remembered(held.client, held.answer)
@@ -191,7 +194,7 @@ class RepeatedRequests(Generic[C]):
         """Stop holding a client's request, if it is held."""
         held = self._held.pop(client, None)
         if held is not None:
-            _call_view(held.stop_watching, otherwise=None)
+            _guarded(held.stop_watching, otherwise=None)
 
     def seconds_to_next_due(self, max_s: float) -> float:
         """Return the time until the next held request is due, at most `max_s`."""
@@ -200,13 +203,13 @@ class RepeatedRequests(Generic[C]):
         return max(0.0, min(max_s, self._due[0][0] - time.monotonic()))
 
     def _send_remembered(self, client: C, answer: RememberedAnswer) -> None:
-        _call_view(answer.repeat.answered, otherwise=None)
+        _guarded(answer.repeat.answered, otherwise=None)
         self._worker.send_remembered_answer(client, answer.before_date, answer.after_date)
 
 
-def _call_view(call: Callable[[], T], *, otherwise: T) -> T:
-    """Call code of a view and return its result, or `otherwise` if it raises: a bug must
-    not end the loop.
+def _guarded(call: Callable[[], T], *, otherwise: T) -> T:
+    """Call a method of a Repeat. Return its result, or `otherwise` if it raises: a bug in
+    a view must not end the worker's loop.
     """
     try:
         return call()

@@ -4,8 +4,8 @@ bytes that a client has yet to send.
 The loop collects requests without blocking (catmq_site/server/connections.py) and passes
 only complete requests to threads. A client that sends slowly, or nothing, costs a file and
 a kilobyte, and no thread. There are two exceptions, both under the limits of
-catmq_site/server/channels.py: bodies above SMALL_BODY_BYTES are read by the thread, and so
-are answers sent to a client that reads slowly.
+catmq_site/server/channels.py: bodies above SMALL_BODY_BYTES are read by the thread, and
+answers to a client that reads slowly are sent by it.
 
 Bytes of an answer that the kernel has buffered and the client has not read are memory, too.
 The number of such connections is limited, and each must make progress. Connections over a
@@ -50,11 +50,14 @@ NOTIFY_EVERY_S = 0.5
 MAX_POLL_S = 1.0  # limits of time are checked at least this often
 MAX_UNFINISHED = 1024  # requests per worker that have arrived in part
 MAX_UNFINISHED_PER_ADDRESS = 256  # … per address
-# One thread in SLOW_SHARE may wait for a slow client; half of them for one address.
+# One thread in SLOW_SHARE may wait for slow clients, and half of these threads for the
+# clients of one address.
 SLOW_SHARE = 8
 SPARE_FILES = 512  # files that are not client connections: databases, logs, listeners
+# Errors of accept() that a closed connection may cure.
 OUT_OF_RESOURCES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
-NO_CLIENT_WAITS = (errno.EAGAIN, errno.EWOULDBLOCK, errno.ECONNABORTED)
+# Errors of accept(): no connection waits, another worker took it, or its client aborted it.
+NOTHING_TO_ACCEPT = (errno.EAGAIN, errno.EWOULDBLOCK, errno.ECONNABORTED)
 CONNECTION_LOST = (errno.EPIPE, errno.ECONNRESET, errno.ENOTCONN, errno.ETIMEDOUT)
 READABLE = select.EPOLLIN | select.EPOLLONESHOT
 HUNG_UP = select.EPOLLRDHUP | select.EPOLLONESHOT
@@ -73,8 +76,8 @@ class Log(glogging.Logger):  # type: ignore[misc]
 class Worker(ThreadWorker):  # type: ignore[misc]
     """A worker process: an event loop for connections, and threads that answer requests.
 
-    The methods `hold_client`, `send_remembered_answer`, `answer_in_full` and
-    `defer_news_check` are called by RepeatedRequests.
+    RepeatedRequests calls the methods `hold_client`, `send_remembered_answer`,
+    `answer_in_full` and `defer_news_check`.
     """
 
     alive: bool
@@ -134,7 +137,7 @@ class Worker(ThreadWorker):  # type: ignore[misc]
         while self.connections and time.monotonic() < stop_by:
             self.notify()
             self.handle_events()
-        # Not waited for: all connections are closed, or graceful_timeout has passed.
+        # Without waiting: all connections are closed, or graceful_timeout has passed.
         self.tpool.shutdown(wait=False)
         for connection in list(self.connections.values()):
             if connection.wait_list is not None:
@@ -181,8 +184,8 @@ class Worker(ThreadWorker):  # type: ignore[misc]
             listener.close()
 
     def accept(self, listener: socket.socket) -> bool:
-        """Accept a connection and let it wait for its first request. Return False if there
-        was none, or no room for one.
+        """Accept a connection and park it until its first request. Return False if no
+        connection waits, or there is no room for one.
         """
         if len(self.connections) >= self.capacity and not self.make_room():
             return False
@@ -191,7 +194,7 @@ class Worker(ThreadWorker):  # type: ignore[misc]
         except OSError as error:
             if error.errno in OUT_OF_RESOURCES:
                 self.make_room()
-            elif error.errno not in NO_CLIENT_WAITS:
+            elif error.errno not in NOTHING_TO_ACCEPT:
                 raise
             return False
         connection = Connection(sock, client, listener.getsockname())
@@ -205,7 +208,7 @@ class Worker(ThreadWorker):  # type: ignore[misc]
         """Evict a connection that is not being served. If there is none, stop accepting for
         a moment and return False.
         """
-        # In this order: those whose end costs their client least go first.
+        # In the order of what closing a connection costs its client, least first.
         for wait_list in (self.closing, self.unread, self.unfinished, self.idle, self.held):
             evicted = wait_list.pop_oldest()
             if evicted is not None:
@@ -236,9 +239,10 @@ class Worker(ThreadWorker):  # type: ignore[misc]
         """Read the bytes of a client. Start its request if that is complete now."""
         wait_list = connection.wait_list
         if wait_list is None or connection not in wait_list or connection.has_ended:
-            # It was evicted since poll() returned, or only waits for its client to read.
+            # The connection was evicted since poll() returned, or gets no further request and
+            # only waits until its client has read the last answer.
             return
-        if wait_list is self.held:  # only a hang-up is reported for it
+        if wait_list is self.held:  # epoll reports only a hang-up of a held connection
             wait_list.remove(connection)
             self.close_connection(connection)
             return
@@ -256,17 +260,18 @@ class Worker(ThreadWorker):  # type: ignore[misc]
             if wait_list.remove(connection):
                 self.start_request(connection)
             return
-        # Wait for more bytes. The time limit of a request starts with its first byte; a
-        # connection in `unfinished` or `closing` keeps its place and its deadline.
-        rests = wait_list is self.idle or wait_list is self.unread
-        if rests and connection.buffer and wait_list.remove(connection):
+        # Wait for more bytes. The time limit of a request starts with its first byte, so a
+        # connection moves to `unfinished` then. One that is in `unfinished` or `closing` stays
+        # there with its deadline.
+        is_between_requests = wait_list is self.idle or wait_list is self.unread
+        if is_between_requests and connection.buffer and wait_list.remove(connection):
             self.park(connection, self.unfinished)
         else:
             self.epoll.modify(connection.sock, READABLE)
 
     def start_request(self, connection: Connection) -> None:
-        """Start a complete request: in the loop if it is a repeated one, otherwise in a
-        thread.
+        """Start a complete request: in the loop if it repeats a remembered one, otherwise in
+        a thread.
         """
         connection.wait_list, connection.held_since = None, None
         if not self.alive or not self.repeats.begin_repeat(
@@ -354,8 +359,8 @@ class Worker(ThreadWorker):  # type: ignore[misc]
             self.method_queue.defer(lambda: None)  # wakes run(), which may wait for this
 
     def serve(self, connection: Connection) -> None:
-        """Answer the requests of a connection as long as they follow each other at once.
-        Runs in a thread.
+        """Answer a request, and the next ones of its connection as long as they follow at
+        once. Then hand the connection back to the loop. Runs in a thread.
         """
         try:
             while keep_alive := self.answer(connection):
@@ -379,7 +384,8 @@ class Worker(ThreadWorker):  # type: ignore[misc]
             else:
                 self.park(connection, self.closing)
         elif connection.buffer.is_whole():
-            # A repeated request, which the loop answers without a thread, or the worker stops.
+            # The next request is complete: it repeats a remembered one, so the loop may answer
+            # it without this thread, or the worker stops.
             self.method_queue.defer(self.start_request, connection)
         elif connection.buffer:
             self.park(connection, self.unfinished)
@@ -387,8 +393,8 @@ class Worker(ThreadWorker):  # type: ignore[misc]
             self.park(connection, self.resting_list(connection))
 
     def resting_list(self, connection: Connection) -> WaitList[Connection]:
-        """Return the wait list of a connection without a request: `unread` while its client
-        has answers to read, otherwise `idle`.
+        """Return the wait list for a connection between two requests: `unread` while its
+        client has answers to read, otherwise `idle`.
         """
         return self.unread if connection.has_unread_answers() else self.idle
 
@@ -467,7 +473,7 @@ class Worker(ThreadWorker):  # type: ignore[misc]
             response_class=Answer,
         )
         environ["wsgi.multithread"] = True
-        # The view counts the time for which the request was held as a part of its wait.
+        # The time for which the loop held the request counts as a part of the view's wait.
         if connection.held_since is not None:
             environ[CAME_AT], connection.held_since = connection.held_since, None
         if not self.alive:
@@ -486,7 +492,7 @@ class Worker(ThreadWorker):  # type: ignore[misc]
         except BaseException:
             if not answer.headers_sent:
                 raise
-            # The client would read a second answer as a part of this one.
+            # No error answer: the client would read it as a part of the one that broke off.
             self.log.exception("An answer broke off")
             raise StopIteration from None
         answer.repeat = environ.get(REPEAT)

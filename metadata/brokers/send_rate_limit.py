@@ -39,7 +39,7 @@ MAX_BUCKETS = 10_000
 MAX_REPORTED = 500  # limits that a process reports; those with the highest demand
 STALE_S = 15.0  # computed shares that are older are replaced by equal shares
 EVERY_S = 2.0  # pause between two passes
-# While nothing is limited, a pass reads only to count the processes, and this seldom.
+# While nothing is limited, passes are skipped, except one in this time to count the processes.
 UNLIMITED_S = 10.0
 
 _Key = tuple[str, int, str]  # a limit: kind ("topic" or "key"), id of the row, unit
@@ -52,7 +52,7 @@ class _Buckets:
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.processes = 1  # that share the limits
-        self.divided_at = float("-inf")
+        self.divided_at = float("-inf")  # monotonic() of the last pass that was not skipped
         self.demand: Counter[_Key] = Counter()  # amounts since `demand_since`
         self.demand_since = monotonic()
         # Demand of the pass before, which the other processes may have read.

@@ -66,8 +66,8 @@ class _Holder:
     def __init__(self) -> None:
         self.snapshot: Snapshot | None = None
         self.turn = threading.Condition()  # notified when a load ends
-        self.begun = 0  # number of the last load that began
-        self.ended = 0  # number of the last load that ended
+        self.last_begun = 0  # number of the last load that began
+        self.last_ended = 0  # number of the last load that ended
         self.loading = False
         # Times are of time.monotonic().
         self.began_at = float("-inf")  # begin of the last load
@@ -88,17 +88,17 @@ class _Holder:
         with self.turn:
             # A load that is under way may have read before the caller's change. The next
             # load has certainly read after it.
-            needed = self.begun + 1
-            while self.loading and self.ended < needed:
+            needed = self.last_begun + 1
+            while self.loading and self.last_ended < needed:
                 if not self.turn.wait(limit_s):
                     raise MetadataUnavailable(
                         "The metadata database is slow to answer.", retry_after_ms=1000
                     )
-            if self.ended >= needed:
+            if self.last_ended >= needed:
                 if self.failed:
                     raise MetadataUnavailable.no_answer()
                 return _changed(before, self.snapshot)
-            self.begun += 1
+            self.last_begun += 1
             self.loading, self.began_at = True, time.monotonic()
         return self._load()
 
@@ -112,7 +112,7 @@ class _Holder:
         finally:
             # In any case, or all other threads would wait for this load until their limit.
             with self.turn:
-                self.loading, self.ended = False, self.begun
+                self.loading, self.last_ended = False, self.last_begun
                 self.failed = failure is not None
                 self.failed_at = time.monotonic() if failure else self.failed_at
                 self.turn.notify_all()
@@ -133,13 +133,13 @@ class _Holder:
         is_silent = bulkhead.watched and contact.silent_s() > SILENT_S
         if is_silent or (self.failed and failed_lately):
             raise MetadataUnavailable.no_answer()
-        begun_before = self.begun
+        begun_before = self.last_begun
         pause_s = self.began_at + MISS_EVERY_S - time.monotonic()
         # Many look-ups that miss at the same time share the next load.
         if pause_s > 0:
             with self.turn:
-                self.turn.wait_for(lambda: self.begun > begun_before, pause_s)
-            if self.ended > begun_before:
+                self.turn.wait_for(lambda: self.last_begun > begun_before, pause_s)
+            if self.last_ended > begun_before:
                 # A load that failed has not shown that the name is unknown.
                 if self.failed:
                     raise MetadataUnavailable.no_answer()

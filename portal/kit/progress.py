@@ -1,4 +1,10 @@
-"""State and trend of a consumer group in words."""
+"""State and trend of a consumer group in words, each with the tone (colour) of its badge.
+
+The page of a group shows state and trend apart: "behind", and below it "falls behind by
+20/s". Its states are in STATE_LABELS. Lists have room for a single phrase, which is the trend
+if there is one, else the state; these are in TREND_LABELS. The keys of both tables are states
+of metadata.rules.groups.lag_trend.LagTrend, which explains them.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +19,8 @@ from portal.kit.tables import Cell, Text, badge, per_second
 from portal.templatetags.formats import MINUTE, SECOND, format_duration, format_rate
 
 BEHIND: tuple[Text, str] = (gettext_lazy("behind"), "warn")
-# Label and tone of each state. States that are not listed are shown as "behind".
+# Label and tone of a state that is shown without its trend. States that are not listed are
+# shown as "behind".
 STATE_LABELS: dict[str, tuple[Text, str]] = {
     "unknown": (gettext_lazy("not known"), ""),
     "paused": (gettext_lazy("paused"), "warn"),
@@ -22,17 +29,20 @@ STATE_LABELS: dict[str, tuple[Text, str]] = {
     "keeps_up": (gettext_lazy("reading"), "ok"),
     "stalled": (BEHIND[0], "bad"),
 }
-# Label and tone of each state, with the trend.
+# Label and tone of a state in a single phrase with its trend. The phrases of "falls_behind"
+# and "catches_up" have figures: see describe_progress().
 TREND_LABELS: dict[str, tuple[Text, str]] = {
     **STATE_LABELS,
     "too_little_data": BEHIND,
     "stalled": (gettext_lazy("handles nothing"), "bad"),
     "steady": (gettext_lazy("behind, steady"), "warn"),
 }
+# States that are shown without a trend, because they say everything.
+STATES_WITHOUT_TREND = STATE_LABELS.keys() - {"stalled"}
 
 
 def describe_progress(trend: LagTrend) -> tuple[Text, str]:
-    """Return the state and trend of a group in words, and the tone."""
+    """Return the state and trend of a group in a single phrase, and its tone."""
     if trend.state == "falls_behind":
         return _("falls behind by %s/s") % format_rate(trend.per_s), "warn"
     if trend.state == "catches_up":
@@ -60,12 +70,13 @@ def group_state(progress: GroupProgress | None) -> tuple[Text, str, Text]:
     label, tone = STATE_LABELS.get(progress.trend.state, BEHIND)
     if progress.trend.state == "no_members":
         tone = tone_without_members(progress.lag)
+    # The state beside them says "behind" already, so these trends leave that out.
     labels = {"too_little_data": _("too little data"), "steady": _("steady")}
     return (
         label,
         tone,
         ""
-        if progress.trend.state in STATE_LABELS and progress.trend.state != "stalled"
+        if progress.trend.state in STATES_WITHOUT_TREND
         else labels.get(progress.trend.state, describe_progress(progress.trend)[0]),
     )
 

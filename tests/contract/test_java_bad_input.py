@@ -299,7 +299,7 @@ def test_strangers_and_refusals_without_a_place_hold_no_thread(
 ) -> None:
     monkeypatch.setattr(polling, "ERROR_HOLD_S", 60.0)  # raw() gives up after 10 s
     monkeypatch.setattr(longpoll, "_places", Places(most=0, most_of_one=0))
-    monkeypatch.setattr(holds, "_short", Places(most=0, most_of_one=0))
+    monkeypatch.setattr(holds, "_short_places", Places(most=0, most_of_one=0))
     deleted = raw(broker, "POST", POLL, b'{"consumerId": 77}')
     assert json.loads(deleted[1])["consumerDeleted"] == 1
     assert json.loads(raw(broker, "POST", POLL, b"[")[1])["suc"] is False
@@ -475,7 +475,7 @@ def test_a_member_whose_key_lost_the_right_reads_and_commits_no_more(
     monkeypatch.setattr(endpoint, "SENDS_AND_READS", {"produce": ("*",)})
     monkeypatch.setattr(holds, "SHORT_S", 0.01)
     # a poll a moment ago tells that the client lives, and asked for the right
-    polling._recent.clear()
+    polling._last_poll_at.clear()
     for path, body in calls.items():
         status, text = raw(broker, "POST", path, json.dumps(body).encode())
         assert "consume on group readers" in json.loads(text)["msg"], (path, status)

@@ -235,7 +235,7 @@ def test_a_commit_that_says_nothing_new_waits_for_a_message_or_flag_1(
 def test_a_waiting_poll_ends_when_its_client_hangs_up(
     broker: Broker, group: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(holds, "LOOK_S", 0.1)
+    monkeypatch.setattr(holds, "CHECK_S", 0.1)
     monkeypatch.setattr(polling, "START_HOLD_S", 7.0)
     broker.ok("PATCH", "/groups/readers", {"session_timeout_ms": 60_000})
     java_id = join(broker)

@@ -84,7 +84,7 @@ def idle(broker: Broker, start: Start) -> tuple[JavaClient, Reader]:
     """
     reader = Reader()
     with ExitStack() as stack:
-        for places in (longpoll._places, holds._short):
+        for places in (longpoll._places, holds._short_places):
             stack.enter_context(mock.patch.object(places, "take", return_value=False))
         client = start(reader)
         send(broker, *(f"before-{number}" for number in range(20)))

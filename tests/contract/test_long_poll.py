@@ -230,7 +230,7 @@ def test_a_wait_that_passed_others_tells_soon_how_far_it_is(
     broker.ok("PATCH", "/groups/readers/subscriptions/single", {"tags": "new"})
     snapshot.refresh()
     member.heartbeat()
-    monkeypatch.setattr(longpoll, "PASSED_WAIT_S", 0.2)
+    monkeypatch.setattr(longpoll, "SKIPPED_WAIT_S", 0.2)
     future = waiting(lambda: member.pull(member.position(queue, 0), wait_ms=LONG_MS))
     broker.ok(
         "POST", "/topics/single/messages", {"messages": [{"body": "a", "tag": "old"}]}

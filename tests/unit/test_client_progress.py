@@ -134,7 +134,7 @@ def test_queues_on_their_way_to_others_come_back_in_their_epoch_unless_a_broker_
         state.revoke(queue)
     state.release(gone)
     state.release(known)
-    del state.unconfirmed[3, known.epoch]  # what an answer, or none, does
+    del state.unrecorded_releases[3, known.epoch]  # what an answer, or none, does
 
     state.reclaim_all()
 
@@ -142,13 +142,13 @@ def test_queues_on_their_way_to_others_come_back_in_their_epoch_unless_a_broker_
     assert state.queues[1] is leaving and leaving.revoked_until is None
     assert (state.queues[2].epoch, state.queues[2].acquired) == (gone.epoch, False)
     assert state.released == {(3, known.epoch)}
-    assert not state.unconfirmed
+    assert not state.unrecorded_releases
 
 
 def test_a_revoked_queue_that_comes_back_repeats_its_unfinished_messages() -> None:
     queue = owned()
     state = state_with(queue)
-    state.in_run = True
+    state.has_worker_threads = True
     state.fill(queue, [message(n) for n in range(3)], 3)
     for _, taken in state.hand_out(3):
         if taken.offset != 1:
@@ -174,7 +174,7 @@ def test_message_gives_text_json_and_time() -> None:
 
 def running(*queues: OwnedQueue, **options: Any) -> tuple[GroupState, Fetcher]:
     state = state_with(*queues, **options)
-    state.in_run = True
+    state.has_worker_threads = True
     state.consumer_id = "me"
     return state, Fetcher(
         transport=FakeBroker(), state=state, handle_error=lambda error, consumer_id: False
@@ -248,17 +248,17 @@ def test_a_group_that_is_through_within_moments_asks_for_as_much_again() -> None
 def test_a_finished_message_is_known_by_the_time_its_queue_is_idle() -> None:
     queue = owned()
     state = state_with(queue)
-    state.in_run = True
+    state.has_worker_threads = True
     state.fill(queue, [message(0)], 1)
     [(_, handed)] = state.hand_out(1)
     seen: list[int] = []
 
     class Watched(OwnedQueue):
-        """Looks, whenever `running` falls, at what may be committed."""
+        """Looks, whenever `at_work` falls, at what may be committed."""
 
         def __setattr__(self, name: str, value: Any) -> None:
             super().__setattr__(name, value)
-            if name == "running" and value == 0:
+            if name == "at_work" and value == 0:
                 seen.append(self.committable())
 
     queue.__class__ = Watched

@@ -151,7 +151,7 @@ def test_a_look_up_that_shares_a_failed_load_does_not_take_the_name_for_unknown(
     def fail_a_load() -> None:
         """Another thread's load begins and fails while the look-up waits for it."""
         with holder.turn:
-            holder.begun, holder.ended, holder.failed = 1, 1, True
+            holder.last_begun, holder.last_ended, holder.failed = 1, 1, True
             holder.turn.notify_all()
 
     other = threading.Timer(0.05, fail_a_load)

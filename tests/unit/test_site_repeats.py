@@ -42,7 +42,7 @@ class Told:
         self.flags.append(flag)
         return lambda: self.flags.remove(flag)
 
-    def holds(self) -> bool:
+    def is_still_valid(self) -> bool:
         return not self.has_news
 
     def answered(self) -> None:
@@ -211,7 +211,7 @@ def test_what_is_not_certain_is_answered_in_full(serve: Callable[[View], Serving
     assert answer(client)[1] == b"answer-2."
 
 
-@pytest.mark.parametrize("name", ["begins", "watch", "holds", "answered"])
+@pytest.mark.parametrize("name", ["begins", "watch", "is_still_valid", "answered"])
 def test_a_view_that_fails_costs_one_request_its_short_way_and_not_the_worker(
     serve: Callable[[View], Serving], caplog: pytest.LogCaptureFixture, name: str
 ) -> None:

@@ -52,7 +52,7 @@ def url() -> Iterator[str]:
     [
         ((200, "ok"), True),
         # it starts as it ended: clients are refused until it is enabled
-        ((503, draining.OUT), True),
+        ((503, draining.DRAINED), True),
         ((503, "there is no picture of the metadata"), False),
         ((503, draining.STOPPING), False),
     ],

@@ -1,5 +1,5 @@
-"""manage.py restore_check: compares metadata and all nodes with a mark that backup_mark
-wrote.
+"""manage.py restore_check: after a restore, compares metadata and all nodes with a mark that
+backup_mark wrote before.
 """
 
 from __future__ import annotations
@@ -54,7 +54,8 @@ class Command(CatmqCommand):
         mark = backup_marks.decode(mark_bytes)
         result = restore_checks.check(mark, actor=self.actor)
         if options["raise_ids"]:
-            # Compare again: the new ids change what is left to do.
+            # Raise metadata's id counters above every id that a node still uses. Then compare
+            # again, because this leaves less to do.
             restore_checks.raise_ids(result, actor=self.actor)
             result = restore_checks.check(mark, actor=self.actor)
         if options["json"]:
@@ -63,7 +64,7 @@ class Command(CatmqCommand):
             )
         else:
             self.stdout.write("\n".join(format_result(result, str(options["file"]))))
-        # Exit codes tell scripts whether to go on; the lines above tell people.
+        # The exit codes are for scripts, the lines above for people.
         if not result.passed:
             raise CommandError("Something must be done.", returncode=REFUSED)
         if not result.complete:

@@ -111,7 +111,7 @@ class Consumer(Reader[Message]):
         OptionError for an offset above the log end offset.
         """
         self._check_process()
-        if not self._state.in_run:
+        if not self._state.has_worker_threads:
             with self._state.changed:
                 self._finish_taken()
         # Reports come first: no commit passes a failed message that is not stored.

@@ -1,8 +1,9 @@
 """The producer: sends messages to topics, in batches, with retries.
 
 An application thread appends a message to a buffer (sending/accumulator.py). Threads of the
-producer take batches from the buffers and send them (sending/delivery.py). send() and
-send_batch() also deliver in the caller's own thread, which saves a change of threads.
+producer, the *senders*, take batches from the buffers and send them (sending/delivery.py).
+send() and send_batch() also deliver in the caller's own thread, which saves a change of
+threads.
 """
 
 from __future__ import annotations
@@ -41,6 +42,9 @@ SENDER_IDLE_S = 30.0
 class _ProcessState:
     """The buffers, layouts and sender threads of a producer in a single process.
 
+    The *layout* of a topic is what brokers say about its queues. Its *routes* choose the
+    queue of each message by it (sending/routing.py).
+
     It is created at the first send. A forked child creates its own: the threads of its
     parent do not exist there.
     """
@@ -66,10 +70,14 @@ class _ProcessState:
         self._lock = threading.Lock()
 
     def routes(self, topic: str, *, within_s: float) -> Routes:
-        """Return the routes of a topic, with its layout looked up again if it is old."""
+        """Return the routes of a topic, after its layout was fetched again if it was old.
+
+        The first call for a topic asks a broker, for at most `within_s` seconds.
+        """
         routes = self.layouts.routes(topic, within_s=within_s)
         layout = self.layouts.refresh(topic, after_refusal=False)
         if layout is not None:
+            # Not Routes.replace(): messages that wait in buffers must be moved, too.
             self.accumulator.apply_layout(routes, layout)
         return routes
 
@@ -91,8 +99,8 @@ class _ProcessState:
         try:
             sender.start()
         except BaseException:
-            # The system has no more threads, or an exception was raised into the caller. A
-            # thread that did start counts itself out.
+            # The system has no more threads, or an exception was raised into the caller. If
+            # the thread did start (it has an ident), it subtracts itself when it ends.
             if sender.ident is None:
                 with self._lock:
                     self._senders -= 1
@@ -115,7 +123,9 @@ class _ProcessState:
                 if taken_batch is None:
                     self.accumulator.wake_sender(buffer)
                     break
-                ended_batch = self.delivery.attempt(*taken_batch)
+                # Unlike attempt_in_sender(), this lets every exception pass to the handler
+                # below: it may be meant for the application.
+                ended_batch = self.delivery.attempt_in_caller(*taken_batch)
                 if ended_batch is not None:
                     self._run_callbacks_in_thread(ended_batch)
         except BaseException:
@@ -133,7 +143,7 @@ class _ProcessState:
         try:
             while (taken_batch := self.accumulator.take(wait_s=SENDER_IDLE_S)) is not None:
                 self.start_sender_if_needed()
-                ended_batch = self.delivery.step(*taken_batch)
+                ended_batch = self.delivery.attempt_in_sender(*taken_batch)
                 if ended_batch is not None and self.accumulator.callbacks.has_callbacks_due(
                     ended_batch
                 ):

@@ -100,7 +100,7 @@ class ShareConsumer(Reader[ShareMessage]):
         COMMIT_WITHIN_S seconds.
         """
         self._check_process()
-        if not self._state.in_run:
+        if not self._state.has_worker_threads:
             with self._state.changed:
                 self._finish_taken()
         is_reported = self._reporter.await_first_attempts(

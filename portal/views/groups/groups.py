@@ -196,6 +196,9 @@ def group(request: HttpRequest, name: str) -> HttpResponse:
             *setting_facts(
                 GROUP,
                 view,
+                # The tiles and the actions show whether the group is paused. Settings that
+                # have no effect in this mode are left out: members of a share group own no
+                # queues, so nothing limits who may own them; other groups have no leases.
                 without=["stopped", *(LIMITS if view.mode == "share" else SHARE)],
             ),
             Fact(_("Created"), view.created_at_ms, kind="when"),
@@ -264,7 +267,9 @@ def _queues_by_topic(
 
     The queues of a retry topic are part of their topic.
     """
-    subscriptions = {queue_lag.topic: queue_lag for queue_lag in view.subscriptions}
+    subscriptions = {
+        subscription.topic: subscription for subscription in view.subscriptions
+    }
     heartbeat_ages = {member.name: member.heartbeat_age_ms for member in view.members}
     is_share_group = view.mode == "share"
     reader_columns: Columns[QueueLag] = (
@@ -283,15 +288,16 @@ def _queues_by_topic(
     epoch_columns: Columns[QueueLag] = (
         [] if is_share_group else [Column(_("Epoch"), lambda row: code(row.epoch))]
     )
+    # groupby() joins neighbours only; group_lag.standing() lists the queues by topic.
     lags_by_topic = {
         topic: list(lags) for topic, lags in groupby(offsets, key=lambda row: row.topic)
     }
     # A retry topic is recognised by its name, which follows from the group and the topic.
     retries = {topic: failure_name(view.name, topic) for topic in lags_by_topic}
-    lags = []
+    topic_queues = []
     for topic in sorted(lags_by_topic.keys() - set(retries.values())):
         retry_lags = lags_by_topic.get(retries[topic])
-        lags.append(
+        topic_queues.append(
             TopicQueues(
                 topic,
                 _queues_table(
@@ -311,7 +317,7 @@ def _queues_by_topic(
                 sum(queue_lag.lag or 0 for queue_lag in retry_lags or ()),
             )
         )
-    return lags
+    return topic_queues
 
 
 def _queues_table(

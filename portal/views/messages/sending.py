@@ -46,7 +46,7 @@ class SendForm(forms.Form):
     batch = forms.UUIDField(widget=forms.HiddenInput)
 
     def clean_body(self) -> str:
-        """Return the body with its original line ends. Browsers send CRLF."""
+        """Return the body with LF line ends: browsers send CRLF, whatever was typed."""
         return str(self.cleaned_data["body"]).replace("\r\n", "\n")
 
     def clean_headers(self) -> dict[str, str] | None:

@@ -271,7 +271,8 @@ class Reporter(Component):
         rewound_reports = [
             report
             for report in batch
-            if self._state.in_run or report.owned.subscription not in no_retry_topics
+            if self._state.has_worker_threads
+            or report.owned.subscription not in no_retry_topics
         ]
         no_retry_topics |= {report.owned.subscription for report in rewound_reports}
         for owned in {report.owned for report in rewound_reports}:
@@ -279,7 +280,7 @@ class Reporter(Component):
                 "%s: there is no retry topic: failed messages are retried in place",
                 owned.subscription,
             )
-            self._state.seek(owned, owned.committable())
+            self._state.repeat_failed(owned)
         self._state.on_readable()
         return [report for report in batch if report.version == report.owned.version]
 

@@ -242,7 +242,7 @@ class Fetcher(LongPoll):
             return len(owned.buffer) < state.share_per_queue() and not state.is_stuck(owned)
         # poll() gives all buffered messages to the next call, so its full buffer empties by
         # itself. In run() a slow queue could keep the others from being pulled.
-        return state.in_run and not owned.buffer and not owned.in_hand
+        return state.has_worker_threads and not owned.buffer and not owned.in_hand
 
     def _wait_ms(self, pauses: list[float], *, is_partial: bool) -> int:
         """Return how long the pull may wait at the broker: until another queue may be
@@ -270,7 +270,7 @@ class Fetcher(LongPoll):
         state, bound = self._state, self._state.limits.max_poll_records
         if state.buffered_bytes >= self._options.fetch_max_bytes or state.buffered >= bound:
             return 0
-        unfinished = state.count_unfinished() if state.in_run else 0
+        unfinished = state.count_unfinished() if state.has_worker_threads else 0
         if unfinished <= self._pace.per_s(state.finished) * AHEAD_S:
             return bound
         free = bound - unfinished

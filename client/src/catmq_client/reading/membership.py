@@ -7,9 +7,10 @@ gives its queues to others. A heartbeat is sent at once after registering, when 
 has a new generation, and to confirm that revoked queues are released, including queues that
 this member has never acquired.
 
-While no broker can record heartbeats, the brokers' promises extend the lease (promises.py).
-A queue that was being handed over to another member is then kept: no other member can take
-it.
+While no broker can record heartbeats, because the metadata database is unavailable, each
+broker answers with a promise: it expires no member for a session from then on. The promises
+of all brokers together extend the lease (promises.py). A queue that was being handed over to
+another member is then kept: no other member can take it.
 """
 
 from __future__ import annotations
@@ -47,7 +48,8 @@ from catmq_client.telemetry.process_report import ProcessReports
 
 log = logging.getLogger("catmq.consumer")
 
-# Errors that no repeat changes. The application has to know of them.
+# Errors that a repeat cannot change. They end the consumer, and are raised in the
+# application's thread.
 PERMANENT_ERRORS = (Unauthenticated, Forbidden, InvalidRequest, NotFound, Conflict)
 LEAVE_TIMEOUT_S = 3.0
 # Pause before the next heartbeat if an answer revokes a queue that this member does not
@@ -57,8 +59,13 @@ RECONFIRM_S = 0.2
 # answer that metadata is unavailable, and without that answer the owner of the queue is
 # unknown.
 RELEASE_TIMEOUT_S = 3.0
-# Error codes of requests that were certainly not executed.
+# Error codes of requests that were certainly not executed: the broker refused them because
+# it has too many requests at work, or because it shuts down.
 NOT_EXECUTED_CODES = ("busy", "draining")
+# Seconds until the next heartbeat, if it is due now.
+AT_ONCE_S = 0.0
+# Stands for the broker of a transport that has no URLs, such as a fake broker in a test.
+BROKER_WITHOUT_URL = ""
 
 
 class Membership(Component):
@@ -110,7 +117,7 @@ class Membership(Component):
                     delay_s = state.heartbeat_interval_s
                 elif consumer_id is None:
                     self._register()
-                    delay_s = 0.0
+                    delay_s = AT_ONCE_S
                 else:
                     delay_s = self._heartbeat(consumer_id)
             except CatmqError as error:
@@ -172,10 +179,18 @@ class Membership(Component):
             )
 
     def handle_error(self, error: CatmqError, consumer_id: str | None) -> bool:
-        """Apply an error of any of the consumer's requests, which was sent under
-        `consumer_id`.
+        """Apply an error of a request that another part of the consumer sent, such as the
+        fetcher or the committer. (Errors of heartbeats are sorted by _after_error().)
 
-        Return False if nothing follows from it, so that the request may be tried again.
+        `consumer_id` is the membership that the request was sent under. Return True if the
+        error ends that membership or the consumer:
+
+            expired, consumer_not_found    the member registers again
+            replaced                       the consumer ends with ConsumerReplaced
+            Unauthenticated, Forbidden,
+            InvalidRequest                 the consumer ends with this error
+
+        Return False for any other error: the caller decides whether to repeat the request.
         """
         if isinstance(error, Gone) or error.code == "consumer_not_found":
             self.handle_lost_session(error, consumer_id)
@@ -186,9 +201,11 @@ class Membership(Component):
         return True
 
     def handle_lost_session(self, error: CatmqError, consumer_id: str | None) -> None:
-        """Handle that the broker does not know this member any more.
+        """Handle that the membership `consumer_id` has ended at the brokers.
 
-        After `expired` it registers again. After `replaced` the consumer ends.
+        After the codes `expired` and `consumer_not_found` the member registers again. After
+        `replaced`, another process of the same identity has taken its place, so the consumer
+        ends.
         """
         state = self._state
         with state.changed:
@@ -212,10 +229,7 @@ class Membership(Component):
             state.heartbeat_wanted = True
 
     def _register(self) -> None:
-        """Register the member.
-
-        The first heartbeat follows at once and brings the assignment.
-        """
+        """Register the member. The first heartbeat, at once, will bring the assignment."""
         state = self._state
         if state.options.auto_offset_reset == "latest":
             # Registering creates missing subscriptions, too, but those start at the
@@ -282,14 +296,14 @@ class Membership(Component):
         with state.changed:
             body = self._heartbeat_body(state.queues.values())
             self._reports.add_to(body)
-            releases = {*state.unconfirmed}
+            releases = {*state.unrecorded_releases}
         # Short enough to try another broker before the session ends.
         timeout_s = max(RELEASE_TIMEOUT_S if releases else 1.0, state.session_timeout_s / 3)
         timeout_s = min(timeout_s, max(1.0, self._options.request_timeout_ms / 1000))
         # Taken before the request is sent: the broker's session starts later, so it
         # outlasts this lease.
         sent_at = lease_clock()
-        # once only: this broker may not answer
+        # The choice of the broker holds for one heartbeat only: this broker may not answer.
         first, self._next_broker = self._next_broker, None
         try:
             answer = self._post(
@@ -301,25 +315,28 @@ class Membership(Component):
                 first=first,
             )
         except CatmqError as error:
+            # The broker cannot record heartbeats now, and has answered with a promise.
             if error.metadata_silent_ms is not None:
-                return self._continue_on_promises(consumer_id, error, sent_at)
+                return self._extend_lease_on_promise(consumer_id, error, sent_at)
+            # The broker refuses the process report: the next heartbeat goes without it.
             if self._reports.was_refused(error):
-                return 0.0
+                return AT_ONCE_S
             if (
                 not isinstance(error, ConnectFailed)
                 and error.code not in NOT_EXECUTED_CODES
             ):
                 # The broker may have recorded the releases, so the queues may belong to
                 # others now.
-                self._mark_confirmed(releases)
+                self._mark_maybe_recorded(releases)
             raise
         self._backoff.reset()
         self._failures.ended()
         self._reports.follow(answer, body)
         with state.changed:
             if state.consumer_id != consumer_id:
-                return 0.0
-            self._mark_confirmed(releases)
+                # This membership ended meanwhile: the next pass of run() registers again.
+                return AT_ONCE_S
+            self._mark_maybe_recorded(releases)
             state.extend_lease(sent_at + state.session_timeout_s)
             self._promises.clear()
             self._check_consistency(self._apply_assignment(answer))
@@ -330,41 +347,56 @@ class Membership(Component):
             # those. A heartbeat counts as their release if it carries the generation that
             # revoked them.
             if answer["generation"] > body["generation"]:
-                return 0.0
+                return AT_ONCE_S
             return min(RECONFIRM_S, state.heartbeat_interval_s)
 
-    def _mark_confirmed(self, releases: Iterable[tuple[int, int]]) -> None:
-        """Note that brokers know of these releases, or may know of them."""
+    def _mark_maybe_recorded(self, releases: Iterable[tuple[int, int]]) -> None:
+        """Note that brokers have recorded these releases, or may have.
+
+        This member must not take these queues back (GroupState.reclaim_all): others may own
+        them. `releases` are pairs of queue and epoch.
+        """
         with self._state.changed:
             for queue_and_epoch in releases:
-                self._state.unconfirmed.pop(queue_and_epoch, None)
+                self._state.unrecorded_releases.pop(queue_and_epoch, None)
 
-    def _continue_on_promises(
+    def _extend_lease_on_promise(
         self, consumer_id: str, error: CatmqError, sent_at: float
     ) -> float:
-        """Extend the lease without a recorded heartbeat, if all brokers have promised to
-        expire no member.
+        """Note the promise of a broker, and extend the lease if all brokers have promised.
 
-        Return the seconds until the next heartbeat. While a promise is missing that is 0,
-        so that all promises are of about the same time. Each of the other brokers is asked
-        by name, because other threads also choose which broker gets a request.
+        A heartbeat at `sent_at` was answered with `error`: the broker cannot reach the
+        metadata database, and promises to expire no member for a session from then on.
+
+        Return the seconds until the next heartbeat, which asks for the next promise. While
+        the promise of another broker is missing or old that is 0: the lease is extended only
+        when all have promised, and only from the oldest promise on.
         """
-        state, now, promising_brokers = self._state, lease_clock(), error.brokers or ("",)
-        brokers = getattr(self._transport, "urls", ()) or promising_brokers
+        state, now = self._state, lease_clock()
+        # The last of the tried brokers has promised; the others could not be reached.
+        tried_brokers = error.brokers or (BROKER_WITHOUT_URL,)
+        all_brokers = getattr(self._transport, "urls", ()) or tried_brokers
+        # Promises since then count as given in this round of questions.
         fresh_since = now - state.heartbeat_interval_s / 2
         with state.changed:
             if state.consumer_id != consumer_id:
-                return 0.0
-            needs_renewal = self._promises.need_renewal(promising_brokers, fresh_since)
+                return AT_ONCE_S
+            is_new_in_round = self._promises.need_renewal(tried_brokers, fresh_since)
+            # False if the broker reached the database after the lease had ended: it may
+            # have expired this member already.
             is_valid = self._promises.add(
-                promising_brokers,
+                tried_brokers,
                 sent_at=sent_at,
                 heard_at=now,
                 silent_s=(error.metadata_silent_ms or 0) / 1000,
                 lease_until=state.lease_until,
             )
-            self._next_broker = (is_valid and self._promises.next_to_ask(brokers)) or None
-            lease_start = self._promises.lease_start(brokers)
+            # Named for the request, because other threads move the transport from broker to
+            # broker, too: one of them could otherwise be asked twice, and another never.
+            self._next_broker = (
+                is_valid and self._promises.next_to_ask(all_brokers)
+            ) or None
+            lease_start = self._promises.lease_start(all_brokers)
             if lease_start is not None and state.options.on_coordinator_loss != "stop":
                 state.lease_until = max(
                     state.lease_until, lease_start + state.session_timeout_s
@@ -384,17 +416,21 @@ class Membership(Component):
                 state.stop_ordered_at_lease_end()
             state.changed.notify_all()
         self._failures.failed(error)
+        # An answer that brought nothing new ends the round: otherwise heartbeats without a
+        # pause would go to the brokers that answer, while another one stays silent.
         must_ask_others = (
-            is_valid and needs_renewal and self._promises.need_renewal(brokers, fresh_since)
+            is_valid
+            and is_new_in_round
+            and self._promises.need_renewal(all_brokers, fresh_since)
         )
-        return 0.0 if must_ask_others else state.heartbeat_interval_s
+        return AT_ONCE_S if must_ask_others else state.heartbeat_interval_s
 
     def _apply_assignment(self, answer: dict[str, Any]) -> bool:
         """Apply the assignment. Return False if the answer contradicts the state here."""
         state = self._state
         if answer["generation"] < state.generation:
-            # This broker has not read the newest generation yet. The heartbeat is recorded
-            # nevertheless.
+            # This broker has not read the newest generation yet. It has recorded the
+            # heartbeat nevertheless, so the lease is extended.
             return False
         state.generation = answer["generation"]
         state.newest_generation = max(state.newest_generation, state.generation)
@@ -460,7 +496,12 @@ class Membership(Component):
             self._state.heartbeat_wanted = True
 
     def _after_error(self, error: CatmqError) -> float:
-        """Handle a failed registration or heartbeat. Return the seconds until the next try."""
+        """Handle an error of a registration or heartbeat; run() calls it.
+
+        An ended membership registers again (see handle_lost_session), and PERMANENT_ERRORS
+        end the consumer. Any other error is temporary. Return the seconds until the next
+        try.
+        """
         state = self._state
         consumer_id = state.consumer_id
         is_registered = consumer_id is not None
@@ -468,10 +509,10 @@ class Membership(Component):
             is_registered and error.code == "consumer_not_found"
         ):
             self.handle_lost_session(error, consumer_id)
-            return 0.0
+            return AT_ONCE_S
         if isinstance(error, PERMANENT_ERRORS) and not error.retriable:
             state.fail_with(error)
-            return 0.0
+            return AT_ONCE_S
         with state.changed:
             state.heartbeat_wanted = False
             state.changed.notify_all()

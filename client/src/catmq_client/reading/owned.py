@@ -63,8 +63,8 @@ class OwnedQueue:
         # Handed out and failed, but not known to be stored for a retry: these stay
         # unfinished even when the application asks for more.
         self.reporting: set[int] = set()
-        # Number of handlers of run() that are at work on this queue.
-        self.running = 0
+        # run(): number of messages of this queue that handlers are at work on.
+        self.at_work = 0
         # Rises with each seek: messages that were fetched or handed out under an older
         # version are void.
         self.version = 0
@@ -127,10 +127,11 @@ class OwnedQueue:
         return len(self._handed_out) - len(self._finished)
 
     @property
-    def at_work(self) -> int:
-        """Number of unfinished messages.
+    def window_load(self) -> int:
+        """Number of messages that are handed out and unfinished, as a load.
 
-        At least WINDOW if the lowest of them holds up too many others.
+        It is at least WINDOW if the lowest unfinished message holds up that many offsets,
+        finished ones included. Then nothing more is handed out.
         """
         is_held_up = len(self._handed_out) >= self.WINDOW
         return max(self.in_hand, self.WINDOW) if is_held_up else self.in_hand
@@ -165,7 +166,7 @@ class OwnedQueue:
 
     def begin(self, offset: int) -> None:
         """Note that a handler of run() begins with a message."""
-        self.running += 1
+        self.at_work += 1
 
     def is_suspended(self) -> bool:
         return self.paused or self.halted or self.stopped

@@ -185,7 +185,7 @@ class Reader(AbstractContextManager["Reader[M]"], Generic[M]):
         check_callable("handler", handler)
         state = self._state
         self._start_or_resume()
-        state.in_run = True
+        state.has_worker_threads = True
         dispatcher = self._dispatcher = Dispatcher(state=state, order=order)
         workers = Workers(
             state=state,
@@ -297,7 +297,11 @@ class Reader(AbstractContextManager["Reader[M]"], Generic[M]):
         state = self._state
         if state.fatal is not None:
             raise state.fatal
-        if state.failure is not None and not state.in_run and state.all_halted():
+        if (
+            state.failure is not None
+            and not state.has_worker_threads
+            and state.all_halted()
+        ):
             raise state.failure
         poll_timeout, state.poll_timeout = state.poll_timeout, None
         if poll_timeout is not None:

@@ -89,8 +89,9 @@ class GroupState:
         # (queue, epoch) of released grants. A late answer may still assign them; they are
         # not taken again.
         self.released: set[tuple[int, int]] = set()
-        # The released grants whose release is not known to be recorded by a broker.
-        self.unconfirmed: dict[tuple[int, int], OwnedQueue] = {}
+        # The released grants whose release no broker has recorded for certain: this member
+        # can still take these queues back.
+        self.unrecorded_releases: dict[tuple[int, int], OwnedQueue] = {}
         # Pending calls of on_assigned (True) and on_revoked (False), for the application's
         # thread.
         self.events: deque[tuple[bool, OwnedQueue]] = deque()
@@ -110,7 +111,9 @@ class GroupState:
         self.handlers: dict[int, AtWork] = {}
         # Queues that were lost with uncommitted progress, until commit() has reported them.
         self.unannounced_losses: dict[int, OwnedQueue] = {}
-        self.in_run = False
+        # The application has called run(), whose threads call a handler. Otherwise it takes
+        # the messages itself, by poll() or in iteration.
+        self.has_worker_threads = False
         # Topics without a retry topic: their failed messages are retried in place.
         self.no_retry_topics: set[str] = set()
         # A failed message that could not be stored, so that its queue has halted.
@@ -131,7 +134,7 @@ class GroupState:
         """
         return (
             min([work.since for work in self.at_work()], default=None)
-            if self.in_run
+            if self.has_worker_threads
             else self.away_since
         )
 
@@ -140,7 +143,9 @@ class GroupState:
         by poll().
         """
         return (
-            [*self.handlers.values()] if self.in_run else sorted(self._work_in_hand())[:1]
+            [*self.handlers.values()]
+            if self.has_worker_threads
+            else sorted(self._work_in_hand())[:1]
         )
 
     def _work_in_hand(self) -> Iterable[AtWork]:
@@ -281,7 +286,7 @@ class GroupState:
         self.generation = self.newest_generation = self.requested_generation = 0
         # Grants and generations of a membership mean nothing to the next membership.
         self.released.clear()
-        self.unconfirmed.clear()
+        self.unrecorded_releases.clear()
         self.changed.notify_all()
 
     def revoke(self, owned: OwnedQueue) -> None:
@@ -325,8 +330,8 @@ class GroupState:
 
     def is_idle(self, owned: OwnedQueue) -> bool:
         """Return True if no message of a revoked queue is at work any more."""
-        at_work = owned.running if self.in_run else owned.unfinished
-        return not at_work and not owned.reporting and not owned.revoke_callback_due
+        unfinished = owned.at_work if self.has_worker_threads else owned.unfinished
+        return not unfinished and not owned.reporting and not owned.revoke_callback_due
 
     def next_callback(self) -> tuple[bool, OwnedQueue] | None:
         """Return the next callback that is due. on_revoked waits for the handlers of its
@@ -336,7 +341,7 @@ class GroupState:
         for assigned, owned in self.events:
             is_overdue = (owned.revoked_until or 0.0) < time.monotonic()
             if owned.queue not in blocked_queues and (
-                assigned or not owned.running or is_overdue
+                assigned or not owned.at_work or is_overdue
             ):
                 return assigned, owned
             blocked_queues.add(owned.queue)
@@ -349,7 +354,7 @@ class GroupState:
     def release(self, owned: OwnedQueue) -> None:
         """Release a queue for good. The next heartbeat reports it."""
         self.released.add((owned.queue, owned.epoch))
-        self.unconfirmed[owned.queue, owned.epoch] = owned
+        self.unrecorded_releases[owned.queue, owned.epoch] = owned
         self.lose(owned, notify=False)
         self.heartbeat_wanted = True
 
@@ -362,11 +367,11 @@ class GroupState:
         for owned in [*self.queues.values()]:
             if owned.revoked_until is not None:
                 self.reclaim(owned)
-        for queue_and_epoch, owned in self.unconfirmed.items():
+        for queue_and_epoch, owned in self.unrecorded_releases.items():
             if owned.queue not in self.queues:
                 self.released.discard(queue_and_epoch)
                 self.add(owned.copy_unacquired())
-        self.unconfirmed.clear()
+        self.unrecorded_releases.clear()
 
     def set_stopped(self, owned: OwnedQueue, stopped: bool) -> None:
         if owned.stopped == stopped:
@@ -418,6 +423,14 @@ class GroupState:
         owned.seek(offset)
         self.changed.notify_all()
 
+    def repeat_failed(self, owned: OwnedQueue) -> None:
+        """Have failed messages delivered again that cannot be stored for a retry.
+
+        Here the queue continues at its lowest unfinished offset. A share group gives the
+        failed messages back to its broker instead.
+        """
+        self.seek(owned, owned.committable())
+
     def evict(self, owned: OwnedQueue) -> None:
         """Drop the messages of a queue that were fetched and not handed out."""
         self.buffered -= len(owned.buffer)
@@ -446,7 +459,7 @@ class GroupState:
         """run(): return True if a queue's share is at work, so its buffer cannot be handed
         out.
         """
-        return self.in_run and owned.at_work >= self.share_per_queue()
+        return self.has_worker_threads and owned.window_load >= self.share_per_queue()
 
     def hand_out(self, limit: int) -> list[tuple[OwnedQueue, Message]]:
         """Hand out at most `limit` messages, of the queues in turn.
@@ -456,14 +469,14 @@ class GroupState:
         taken: list[tuple[OwnedQueue, Message]] = []
         if not self.buffered or not self.has_lease():
             return taken
-        max_at_work = self.share_per_queue() if self.in_run else 1 << 30
+        max_at_work = self.share_per_queue() if self.has_worker_threads else 1 << 30
         queues_skipped = 0
         while queues_skipped < len(self._rotation) and len(taken) < limit:
             owned = self._rotation[0]
             # If only this queue has messages, no other queue waits for its turn.
             has_all_buffered = len(owned.buffer) == self.buffered
             turn = limit if has_all_buffered else owned.turn_left
-            room = min(limit - len(taken), turn, max_at_work - owned.at_work)
+            room = min(limit - len(taken), turn, max_at_work - owned.window_load)
             count = min(room, len(owned.buffer)) if owned.can_hand_out() else 0
             if count > 0:
                 messages = owned.hand_out(count)
@@ -510,12 +523,12 @@ class GroupState:
     def finish(self, owned: OwnedQueue, offset: int, version: int) -> None:
         """run(): mark the message of a handler that returned as finished."""
         half = self.share_per_queue() // 2
-        at_work_before = owned.at_work
+        load_before = owned.window_load
         owned.finish(offset, version)
         self.finished += 1
         if owned.lost:
             self.unannounced_losses[owned.queue] = owned
-        if at_work_before > half >= owned.at_work:
+        if load_before > half >= owned.window_load:
             self.changed.notify_all()
         elif not owned.in_hand:
             # A queue without buffered messages may be pulled even when the buffer is full.

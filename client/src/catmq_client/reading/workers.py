@@ -290,7 +290,7 @@ class Workers:
         with state.changed:
             state.handlers.pop(job.thread, None)
             for task in job.tasks:
-                task.owned.running -= 1
+                task.owned.at_work -= 1
                 if task.owned.revoked_until is not None:
                     state.changed.notify_all()
 

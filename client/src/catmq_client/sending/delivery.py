@@ -60,15 +60,15 @@ class Delivery:
         # Time of the last warning by queue. Not locked: two threads may both warn.
         self._warned_at: dict[int | None, float] = {}
 
-    def step(self, buffer: QueueBuffer, batch: Batch) -> Batch | None:
-        """Try a batch once in a sender thread. Return it if it ended, so that its callbacks
+    def attempt_in_sender(self, buffer: QueueBuffer, batch: Batch) -> Batch | None:
+        """Try a batch once, in a sender thread. Return it if it ended, so that its callbacks
         run.
 
         Otherwise the batch is back in its buffer. An internal error ends the batch and is
-        raised by its futures.
+        raised by its futures; the sender thread goes on.
         """
         try:
-            return self.attempt(buffer, batch)
+            return self.attempt_in_caller(buffer, batch)
         except Exception as error:
             log.exception("internal error while sending to %s", batch.topic)
             return self._end_interrupted(buffer, batch, error)
@@ -79,11 +79,11 @@ class Delivery:
                 self._accumulator.callbacks.run(ended)
             raise
 
-    def attempt(self, buffer: QueueBuffer, batch: Batch) -> Batch | None:
-        """Try a batch once, as `step`, in a thread of the application.
+    def attempt_in_caller(self, buffer: QueueBuffer, batch: Batch) -> Batch | None:
+        """Try a batch once, in a thread of the application; see attempt_in_sender().
 
-        Every exception passes: it may have been raised into the thread, as Celery does for
-        its soft time limit. The caller then has to `abandon` the batch.
+        Unlike there, every exception passes: it may have been raised into the thread, as
+        Celery does for its soft time limit. The caller then has to `abandon` the batch.
         """
         self._leave_refusing_queue(buffer, batch)
         remaining_s = batch.expires_at - time.monotonic()

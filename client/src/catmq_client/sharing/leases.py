@@ -1,6 +1,4 @@
-"""The leased runs of a member of a share group, and the results of their messages: see
-LeaseBook.
-"""
+"""The messages that a member of a share group has leased, and their results: see LeaseBook."""
 
 from __future__ import annotations
 
@@ -25,7 +23,7 @@ from catmq_client.telemetry.process_report import AtWork
 
 log = logging.getLogger("catmq.consumer")
 
-# Limit of brokers per request.
+# Brokers take at most this many reports in a request.
 MAX_REPORTS = 1_000
 # A finished run waits this long for a pull that carries its report, s.
 LINGER_S = 0.01
@@ -47,15 +45,35 @@ class LeaseBook(GroupState):
     """State of a member of a share group: it owns no queues, but leases runs of any of
     them.
 
-    A run is a stretch of offsets that are leased together. Its messages wait, are at work,
-    and end as finished or given back. The run stays in the book until the broker knows the
-    result of each message.
+    A *run* is a stretch of offsets of a queue that are leased together. (The consumer's
+    method run() is something else: it calls a handler in worker threads.) Each message of a
+    run waits here, is then at work, which means that the application has it, and ends as
+    finished or given back. The run stays in the book until a broker has recorded the result
+    of each message.
 
-    The lock `changed` guards it. The puller adds runs, the application's threads finish
-    messages, and the renewer renews leases and sends reports.
+    Each lease of a run is a *grant* with an id. Reports carry it, so that a broker refuses
+    reports of an earlier lease. If a lease ends and this member leases the same run again,
+    the run here gets the new grant.
+
+    Brokers count the deliveries of a run. This number shows messages that kill their
+    workers: from the third delivery on, each is *suspect* and is leased in a run of its
+    own; after max_deliveries it is a dead letter. A lease must not count if the run only
+    waited in a member that died. So a broker first records that a redelivered run is begun;
+    only then may its messages start:
+
+        uncounted        the lease does not count yet
+        begin_requested  the application has room for the run: the next report says so
+        may_begin        a broker has recorded the begin, and the lease counts
+
+    A first lease counts at once, to save that request. It becomes uncounted when it is
+    renewed before any message of the run is begun.
+
+    The lock `changed` guards the book. The puller adds runs, the application's threads
+    finish messages, and the renewer renews leases and sends reports.
     """
 
-    # Called under the lock with a message that failed, or that is to be delivered later.
+    # Stores a failed message for a retry, or a message that is to be delivered later.
+    # Called under the lock with the run, the message and the error.
     on_failed: Callable[..., object] = staticmethod(lambda *_, **__: None)
 
     def __init__(self, options: ShareConsumerOptions) -> None:
@@ -67,7 +85,7 @@ class LeaseBook(GroupState):
         self.term = 0
         # The most recent lease, s.
         self.lease_s = 30.0
-        # run(): how many messages its threads may have at work.
+        # Consumer's run(): how many messages its threads may have at work.
         self.max_at_work = 1
         # How many messages the application waits for; 0 if it does not wait.
         self.demand = 0
@@ -126,7 +144,8 @@ class LeaseBook(GroupState):
                 continue
             held = next((run for run in self.runs.values() if run.is_same_run(entry)), None)
             if held is not None:
-                # Its lease had ended, and this member got it again: it has no new messages.
+                # Its lease had ended, and this member got it again, under a new grant. It
+                # has no new messages.
                 del self.runs[held.key]
                 held.regrant(entry, sent_at=sent_at)
                 self.runs[held.key] = held
@@ -147,9 +166,10 @@ class LeaseBook(GroupState):
         return has_new_messages
 
     def lose(self, owned: OwnedQueue, *, notify: bool = True) -> None:
-        """Remove a run that was leased to another member.
+        """Remove a run whose lease has ended for good.
 
-        Messages of it that are at work may be handled twice.
+        Another member has leased it, it is leased to nobody, or its report was refused.
+        Messages of it that are at work here may be handled twice.
         """
         if not isinstance(owned, HeldRun) or owned.lost:
             return
@@ -170,10 +190,12 @@ class LeaseBook(GroupState):
         super().halt(owned, failure)
         log.error("the consumer stops: other members get what it holds")
 
-    def seek(self, owned: OwnedQueue, offset: int) -> None:
-        """Give back the failed messages of a run that cannot be stored for a retry."""
+    def repeat_failed(self, owned: OwnedQueue) -> None:
+        """Give back the failed messages of a run, which cannot be stored for a retry."""
         if isinstance(owned, HeldRun):
             failed_offsets, owned.reporting = [*owned.reporting], set()
+            # Failure reports of an older version are dropped: the messages are given back
+            # instead.
             owned.version += 1
             self.give_back(owned, failed_offsets)
 
@@ -183,11 +205,11 @@ class LeaseBook(GroupState):
         taken = super().hand_out(limit)
         if taken:
             self.progress_at = now = time.monotonic()
-            for owned, message in taken if not self.in_run else ():
+            for owned, message in taken if not self.has_worker_threads else ():
                 if isinstance(owned, HeldRun):
                     owned.begin_processing(message.offset, now)
             self._wake_puller()
-        if len(taken) < limit and self._request_begins():
+        if len(taken) < limit and self._request_begin_records():
             self.changed.reports.notify_all()
         return taken
 
@@ -227,8 +249,9 @@ class LeaseBook(GroupState):
             self.note_progress(owned)
 
     def note_progress(self, owned: OwnedQueue) -> None:
-        """Note that messages of a run are finished: there may be room, and results to
-        report.
+        """Note that messages of a run have ended, so the application is not stalled.
+
+        There may be room for other messages, and results to report.
         """
         self.progress_at = time.monotonic()
         self._notify_progress(owned)
@@ -241,7 +264,7 @@ class LeaseBook(GroupState):
             self.changed.reports.notify_all()
 
     def give_back(self, run: HeldRun, offsets: Iterable[int]) -> None:
-        """Let messages be delivered again, to any member."""
+        """Give messages of a run back: any member may get them at once."""
         self._adjust_buffered(run, -1)
         for offset in offsets:
             run.give_back(offset)
@@ -257,7 +280,7 @@ class LeaseBook(GroupState):
                 self.give_back(run, run.waiting_offsets())
 
     def accept(self, message: ShareMessage) -> bool:
-        """See ShareMessage.accept."""
+        """Carry out ShareMessage.accept()."""
         with self.changed:
             is_held = message.is_held
             if is_held:
@@ -265,7 +288,7 @@ class LeaseBook(GroupState):
             return is_held
 
     def redeliver(self, message: ShareMessage, delay_s: float | None) -> bool:
-        """See ShareMessage.release."""
+        """Carry out ShareMessage.release(). GroupState.release() releases a queue instead."""
         if delay_s is not None and not 0 <= delay_s <= MAX_DELAY_S:
             raise OptionError(
                 f"delay_s={delay_s!r}: write 0 to {MAX_DELAY_S} seconds, or None for at once"
@@ -283,7 +306,7 @@ class LeaseBook(GroupState):
             return True
 
     def reject(self, message: ShareMessage, error: BaseException | str) -> bool:
-        """See ShareMessage.reject."""
+        """Carry out ShareMessage.reject()."""
         with self.changed:
             is_held = message.is_held
             if is_held:
@@ -291,7 +314,7 @@ class LeaseBook(GroupState):
             return is_held
 
     def renew(self, message: ShareMessage, seconds: float) -> bool:
-        """See ShareMessage.renew."""
+        """Carry out ShareMessage.renew()."""
         if not seconds > 0:
             raise OptionError(
                 f"seconds={seconds!r}: write how long to keep the message, above 0"
@@ -313,16 +336,21 @@ class LeaseBook(GroupState):
     def room(self) -> int:
         """Return how many messages to pull now.
 
-        That is the number of messages that the application would begin with at once, and
-        ahead of it the number that it will begin with in AHEAD_S. More would wait here for
-        a slow message, although other members could handle them. There is no room while a
-        suspect run is held: its messages may kill the worker, and all messages that are
-        leased to the worker then would be lost with it, and count as delivered.
+        That is the number of messages that the application would begin with at once, plus
+        the number that it is expected to begin with in AHEAD_S. More would wait here for a
+        slow message, although other members could handle them.
+
+        A pull of few messages costs as much as a pull of many. So while messages wait here,
+        room for less than half of those ahead counts as none.
         """
+        # A suspect run may kill this worker. Messages leased to it besides would be lost
+        # with it, and count as delivered.
         options = self.share_options
         if any(run.is_suspect() for run in self.runs.values()):
             return 0
-        max_ahead = max(PREFETCH, 2 * self.max_at_work) if self.in_run else PREFETCH
+        max_ahead = (
+            max(PREFETCH, 2 * self.max_at_work) if self.has_worker_threads else PREFETCH
+        )
         expected = min(max_ahead, self._pace.per_s(self.finished) * AHEAD_S)
         ahead = int(expected) if options.prefetch is None else options.prefetch
         waiting = sum(run.waiting for run in self.runs.values())
@@ -334,29 +362,30 @@ class LeaseBook(GroupState):
 
     def _idle_capacity(self) -> int:
         """Return how many messages the application would begin with at once."""
-        if self.in_run:
-            return max(0, self.max_at_work - sum(run.running for run in self.runs.values()))
+        if self.has_worker_threads:
+            return max(0, self.max_at_work - sum(run.at_work for run in self.runs.values()))
         return max(self.demand, 1) if self.away_since is None else 0
 
     def may_pull(self) -> bool:
-        """Return False if a lease has ended and is about to be renewed.
+        """Return False if the lease of a held run has ended and is about to be renewed.
 
-        A pull might lease the same messages to this member again.
+        A pull now might lease the messages of that run to this member a second time.
         """
+        # After a failed report it may take long, and other messages need not wait for that.
         return not any(
             run.open and run.has_lapsed() and not run.failures for run in self.runs.values()
         )
 
     def is_stalled(self, now: float) -> bool:
-        """Return True if the application has been busy with the same messages for a whole
-        lease.
+        """Return True if the application has begun and finished nothing for a whole lease,
+        although it is busy.
 
         Then the messages that wait here are better given to other members.
         """
         if now - self.progress_at < self.lease_s:
             return False
-        if self.in_run:
-            return sum(run.running for run in self.runs.values()) >= (
+        if self.has_worker_threads:
+            return sum(run.at_work for run in self.runs.values()) >= (
                 self.limits.threads or self.threads
             )
         return self.away_since is not None and now - self.away_since >= self.lease_s
@@ -372,7 +401,7 @@ class LeaseBook(GroupState):
         """Return the reports and renewals that are due, and mark them as being sent."""
         now, lease_now = time.monotonic(), lease_clock()
         self._give_back_late(now)
-        self._request_begins()
+        self._request_begin_records()
         due_runs = [
             run for run in self.runs.values() if self._due_in_s(run, now, lease_now) <= 0
         ]
@@ -389,11 +418,11 @@ class LeaseBook(GroupState):
             for run in due_runs[:MAX_REPORTS]
         ]
 
-    def _request_begins(self) -> bool:
-        """Choose the runs whose begin brokers must record, because the application is about
-        to begin.
+    def _request_begin_records(self) -> bool:
+        """Request that brokers record the begin of runs which the application has room for.
 
-        Return True if there are any.
+        Each such run gets `begin_requested`, so that its next report says so (see the
+        class). Return True if any run has got it now.
         """
         unrecorded_runs = [
             run
@@ -406,10 +435,12 @@ class LeaseBook(GroupState):
         recorded_runs = [
             run for run in self.runs.values() if run.may_begin or run.begin_requested
         ]
+        # Messages that may begin already come first.
         free = capacity - sum(run.waiting for run in recorded_runs)
         if capacity > 0 and time.monotonic() - self.progress_at >= STALLED_S:
-            # The recorded messages do not begin, because their subscription rests: others
-            # may begin.
+            # The recorded messages do not begin although threads are free, because their
+            # subscription is paused, for example after failures. So they hold up no other
+            # run.
             free = max(free, 1)
         for run in unrecorded_runs:
             if free > 0:
@@ -442,24 +473,24 @@ class LeaseBook(GroupState):
         states_by_key = {run_key(state): state for state in states}
         for report in reports:
             run = report.run
-            # A run that was leased again meanwhile has another grant; its report is still
-            # due.
+            # If the run was leased again meanwhile, it has another grant. The answer is
+            # about the former grant, so the report is still due.
             if report.grant == run.grant and not run.lost:
                 run.sending = False
                 self._apply_answer(report, states_by_key.get(run.key, {}), sent_at)
         self.changed.notify_all()
 
     def all_reported(self) -> bool:
-        """Return True if brokers know all results."""
+        """Return True if brokers have recorded all results."""
         return all(run.unreported_since is None for run in self.runs.values())
 
     def _start_report(self, run: HeldRun, *, renews: bool) -> RunReport:
         """Mark the report of a run as being sent, and return it."""
         run.sending = True
         if renews and run.open and not run.has_begun:
-            # It has waited here for a third of its lease. If this process dies, its
-            # messages have not been delivered to anybody, so the renewed lease is not to
-            # count.
+            # The run has waited here for a third of its lease, and no message of it was
+            # begun. If this process dies now, nothing was delivered, so the renewed lease
+            # must not count as a delivery.
             run.uncount()
         return RunReport.of(run, renews=renews, term=self.term)
 
@@ -484,7 +515,13 @@ class LeaseBook(GroupState):
     def _apply_answer(
         self, report: RunReport, state: Mapping[str, Any], sent_at: float
     ) -> None:
-        """Apply the answer to a report."""
+        """Apply the answer to a report: `ok`, or how the lease has ended.
+
+        lost     another member has the run
+        gone     the run is leased to nobody, and its offsets may be finished
+        invalid  the broker refused the report
+        other    the broker could not record it: the report is repeated later
+        """
         run, answer = report.run, state.get("state")
         if answer == "ok":
             run.failures = 0
@@ -520,7 +557,7 @@ class LeaseBook(GroupState):
             run.back_off(max_s=MAX_PAUSE_S)
 
     def _after_begin_recorded(self, run: HeldRun) -> None:
-        """Wake the application: brokers have recorded that messages of a run begin."""
+        """Wake the application: brokers have recorded the begin of a run."""
         self.on_runnable()
 
     def _log_renewal(self, run: HeldRun) -> None:
@@ -534,8 +571,9 @@ class LeaseBook(GroupState):
         """Give back messages at work for too long, and those that wait for a stalled
         application.
         """
-        if self.pulls and not self.in_run:
-            return  # they would be leased again to an application that is away
+        if self.pulls and not self.has_worker_threads:
+            # The pull under way would lease them again to this application, which is away.
+            return
         is_stalled = self.is_stalled(now) and not self.pulls
         limit_ms = self.share_options.max_processing_ms
         for run in [*self.runs.values()]:

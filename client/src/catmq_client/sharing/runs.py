@@ -189,7 +189,7 @@ class HeldRun(OwnedQueue):
         return offset not in self.open
 
     def begin(self, offset: int) -> None:
-        self.running += 1
+        self.at_work += 1
         self.begin_processing(offset, time.monotonic())
 
     def begin_processing(self, offset: int, now: float) -> None:

@@ -55,20 +55,21 @@ class _Fault:
 
 
 class FakeBroker:
-    """A Transport that answers from memory as a broker would, through real JSON or
-    MessagePack.
+    """A Transport that answers from memory as a broker would.
 
-    Topics are made with `create_topic`; groups when a consumer names topics, or with
-    `subscribe`; a group has a single member at a time, a share group any number. `fail`
-    plants errors, before or after the request was carried out. Unsupported requests raise
-    NotBuilt. Safe to share between threads; a pull waits.
+    Requests and answers are encoded and decoded as over HTTP, in JSON or MessagePack.
+    `create_topic` creates topics. `subscribe` creates groups, and so does a consumer that
+    names its topics. A group has a single member at a time, a share group any number.
+    `fail` plants errors, before or after the request is carried out. Unsupported requests
+    raise NotBuilt. Safe to share between threads; a pull waits for messages.
     """
 
     def __init__(
         self, *, codec: wire.Codec | None = None, session_timeout_ms: int = 15_000
     ) -> None:
-        """`codec` carries requests and answers there and back, as HTTP would (default:
-        JSON).
+        """Create the broker, without topics and groups.
+
+        Requests and answers are encoded and decoded by `codec` (default: JSON).
         """
         self.clock = FakeClock()
         self.topics = FakeTopics(self.clock)
@@ -88,14 +89,15 @@ class FakeBroker:
             return self.topics.create(name, queues=queues)
 
     def subscribe(
-        self, group: str, topic: str, *, start: str = "earliest", **made: Any
+        self, group: str, topic: str, *, start: str = "earliest", **group_settings: Any
     ) -> FakeGroup:
         """Let a group read a topic from its start ("earliest") or end ("latest").
 
-        `made` are settings of a group that is new, such as mode="share", lease_ms=5_000.
+        If the group does not exist, it is created with `group_settings`, such as
+        mode="share", lease_ms=5_000.
         """
         with self._changed:
-            subscribed_group = self.ensure_group(group, made)
+            subscribed_group = self.ensure_group(group, group_settings)
             subscribed_group.subscribe(self.topics.find(topic).queues, start=start)
             self._changed.notify_all()
             return subscribed_group
@@ -106,7 +108,7 @@ class FakeBroker:
         Names and units: catmq_client.reading.subscription_settings.Settings; tags=("new",
         "paid"), headers={"region": ("eu", "us")}.
         """
-        # Raises for wrong names and values before anything changes.
+        # Checks names and values, and raises before anything changes.
         Settings.from_answer(settings)
         self.change(lambda: self.find_group(group).configure(topic, settings))
 
@@ -154,8 +156,7 @@ class FakeBroker:
     def fail(
         self, request: str, error: CatmqError, *, after: bool = False, times: int = 1
     ) -> None:
-        """Make the next `times` requests that match the pattern `METHOD path` raise
-        `error`.
+        """Make the next `times` requests whose `METHOD path` matches a pattern raise `error`.
 
         after=True: the request is carried out first, as if its response was lost.
         """
@@ -163,26 +164,28 @@ class FakeBroker:
             self._faults.append(_Fault(re.compile(request), error, after, times))
 
     def cut_off(self, name: str) -> None:
-        """Let no request of the member of this name through, as if its process had died;
-        `heal` ends that.
+        """Refuse all requests of the member with this name, as if its process had died, until
+        `heal`.
         """
         self.change(lambda: self._cut_off.add(name))
 
     def heal(self) -> None:
-        """Remove all planted errors."""
+        """Remove all planted errors, and answer members that were cut off."""
         with self._changed:
             self._faults.clear()
             self._cut_off.clear()
 
     def change(self, what: Callable[[], object]) -> None:
-        """Apply a change of the broker's state and wake the waiting pulls."""
+        """Change the broker's state by calling `what` under its lock, and wake the waiting
+        pulls.
+        """
         check_callable("what", what)
         with self._changed:
             what()
             self._changed.notify_all()
 
     def seen(self, request: str) -> list[Seen]:
-        """Return the requests so far that match the pattern `METHOD path`."""
+        """Return the requests so far whose `METHOD path` matches a pattern."""
         pattern = re.compile(request)
         with self._changed:
             return [
@@ -192,9 +195,9 @@ class FakeBroker:
             ]
 
     def wait_until(self, true: Callable[[], bool], *, timeout_s: float = 10.0) -> bool:
-        """Return True if `true()` became true in time.
+        """Wait until the condition `true()` holds. Return False if it does not in time.
 
-        It is checked whenever a request begins or ends.
+        The condition is checked whenever a request begins or ends.
         """
         check_callable("true", true)
         with self._changed:
@@ -344,6 +347,10 @@ class FakeBroker:
             "heartbeat_interval_ms": consumer_group.heartbeat_interval_ms,
         }
 
+    def _accept_traces(self, consumer: str, _body: dict[str, Any]) -> None:
+        """Accept traces of a registered consumer without storing them."""
+        self._group_of(consumer)
+
     def _acquire(self, consumer: str, body: dict[str, Any]) -> dict[str, Any]:
         group = self._owning_group(consumer)
         return {
@@ -479,10 +486,7 @@ _ROUTES: dict[str, Callable[..., dict[str, Any] | None]] = {
     "POST consumers/([^/]+)/heartbeat": lambda fake, consumer, body: fake._group_of(
         consumer
     ).heartbeat(consumer, body["generation"], body["owned"]),
-    # Traces are accepted and not stored.
-    "POST consumers/([^/]+)/traces": lambda fake, consumer, _: (
-        fake._group_of(consumer) and {}
-    ),
+    "POST consumers/([^/]+)/traces": FakeBroker._accept_traces,
     "POST consumers/([^/]+)/acquire": FakeBroker._acquire,
     "POST consumers/([^/]+)/commit": FakeBroker._commit,
     "POST consumers/([^/]+)/failures": lambda fake, consumer, body: fake.failures.report(

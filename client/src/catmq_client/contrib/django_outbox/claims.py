@@ -1,8 +1,11 @@
 """The relay's database operations: the lease, the batches, and the states of the rows.
 
-Every change of a row's state renews the lease first, in the same transaction. So a relay
-that was frozen and lost the lease meanwhile changes nothing any more. The only exception is
-the deletion of stored messages, which is right whichever relay does it.
+Every change of a row's state by a relay renews its lease first, in the same transaction. So
+a relay that was frozen and lost the lease meanwhile changes nothing any more. The only
+exception is the deletion of stored messages, which is right whichever relay does it.
+
+retry() and discard() are called by an operator, who has no lease. They only lock its row, so
+that they never run during a transaction of the relay.
 """
 
 from __future__ import annotations
@@ -38,7 +41,12 @@ class LeaseLost(Exception):
 
 
 class WaitingRow(NamedTuple):
-    """A row that may be claimed, without its body."""
+    """A row that may be claimed, without its body.
+
+    `slot` is a hash of its key (sending/routing.py), None without a key. A topic's layout
+    names the queue of each slot, so messages of a slot keep their order if no two batches
+    with messages of it are open at the same time.
+    """
 
     id: int
     topic: str
@@ -56,7 +64,9 @@ class Destination(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ClaimedBatch:
-    """A batch that may have been sent before. `slots` are the slots of its keys."""
+    """A batch that may have been sent before. `slots` are the slots of its keys, so no
+    other batch may be sent with messages of these slots until it ends.
+    """
 
     batch_id: uuid.UUID
     destination: Destination
@@ -258,6 +268,8 @@ class Claims:
         with transaction.atomic(using=self.alias):
             self._renew()
             for pk, error in errors.items():
+                # A passed time of delivery may be why the row was refused. Without it the
+                # row is sent again instead of failing.
                 row = self._rows.filter(pk=pk, batch_id=claimed.batch_id)
                 if not row.filter(deliver_at_ms__lt=_passed_ms()).update(
                     deliver_at_ms=None
@@ -272,6 +284,7 @@ class Claims:
 
 
 def _passed_ms() -> int:
+    """Return the latest time of delivery that counts as passed, ms since 1970."""
     return time.time_ns() // 1_000_000 - PASSED_MS
 
 
@@ -319,9 +332,11 @@ def _end_failures(ids: Iterable[int] | None, using: str | None, *, discard: bool
     rows = OutboxMessage.objects.using(alias)
     relays = OutboxRelay.objects.using(alias)
     with transaction.atomic(using=alias):
-        # The relay holds this lock while it reads the failures and holds rows back by them:
-        # no failure may end in between. Nothing is read before the lock, because MariaDB
-        # may refuse to lock a row that changed since a transaction's first read (1020).
+        # Lock the row of the lease: the update changes nothing, because pk is id. The relay
+        # holds this lock while it reads the failures and holds rows back by them: no
+        # failure may end in between. On SQLite, too, an update locks; a SELECT … FOR UPDATE
+        # would not. Nothing is read before the lock, because MariaDB may refuse to lock a
+        # row that changed since a transaction's first read (1020).
         if not relays.filter(pk=1).update(id=1):
             relays.get_or_create(pk=1)
         failed_rows = rows.filter(state=FAILED)
