@@ -33,7 +33,7 @@ class BrokerLoop:
     is_unreachable: bool = False
 
     def run_once(self) -> None:
-        """Send one heartbeat, or record the stop if the broker stops."""
+        """Send a heartbeat, or record the stop if the broker stops."""
         try:
             if draining.is_stopping():
                 registration.record_stop(identity=self.identity)
