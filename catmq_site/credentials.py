@@ -39,7 +39,7 @@ def ensure(*, url: str, actor: Actor) -> bool:
     password_hash = make_password(password) if valid is None else ""
     # Commit after the file is written, so no account exists whose password is not known.
     with transaction.atomic():
-        if valid is None and administrators.exists():  # another server has just made one
+        if valid is None and administrators.exists():  # another server has just created it
             valid = _check_credentials(stored)
         credentials = (
             _create_administrator(password, password_hash, actor=actor)
@@ -50,7 +50,7 @@ def ensure(*, url: str, actor: Actor) -> bool:
         if new_credentials != stored:
             draft_path = FILE.with_suffix(".new")
             draft_path.unlink(missing_ok=True)
-            # Opened with its mode, so that nobody can read it before a chmod.
+            # Opened with its final mode: before a chmod, others could read the password.
             handle = os.open(draft_path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
             with os.fdopen(handle, "w") as file:
                 file.writelines(

@@ -1,7 +1,7 @@
 """The three Django aliases of the metadata database.
 
     default   READ COMMITTED on MySQL/MariaDB, BEGIN IMMEDIATE on SQLite
-    snapshot  the same database with one consistent snapshot per transaction: REPEATABLE READ,
+    snapshot  the same database with a consistent snapshot per transaction: REPEATABLE READ,
               BEGIN DEFERRED
     jobs      django-q's tables: the same database on MySQL/MariaDB, a file of its own on SQLite
 
@@ -25,12 +25,12 @@ MYSQL_SESSION = (
     "SET SESSION sql_mode='STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION', time_zone='+00:00', "
     "innodb_lock_wait_timeout=1 /*M! , idle_transaction_timeout=5 */"
 )
-# WAL lets readers continue while one connection writes. FULL makes a commit durable before
+# WAL lets readers continue while a connection writes. FULL makes a commit durable before
 # it returns.
 SQLITE_PRAGMAS = (
     "PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL; PRAGMA busy_timeout=10000;"
 )
-UNATTENDED_LIMIT_S = 60  # of one statement, in processes where no client waits
+UNATTENDED_LIMIT_S = 60  # per statement, in processes where no client waits
 
 
 def databases(config: Config) -> dict[str, dict[str, Any]]:
@@ -76,7 +76,7 @@ def _mysql_database(database: Database, *, isolation: str, limit_s: int) -> dict
         "PORT": database.port,
         "USER": database.username,
         "PASSWORD": database.password,
-        # 0: a thread returns its connection to the pool (catmq_site/mysql) after each request.
+        # 0: a thread returns its connection to the pool (mysql/idle.py) after each request.
         "CONN_MAX_AGE": 0,
         "OPTIONS": {
             "charset": "utf8mb4",

@@ -12,7 +12,7 @@ from portal.auth import error_pages
 
 
 def handler400(request: HttpRequest, exception: Exception) -> HttpResponse:
-    """Answer a request that Django refuses, such as one for a host that is not allowed."""
+    """Answer a request that Django refuses, such as a host that is not allowed."""
     return errors.handler400(request, exception)
 
 

@@ -1,4 +1,4 @@
-"""Log lines: one entry is one line, and no text that it quotes can look like another entry."""
+"""Log lines: an entry is a single line, and no text in it can look like another entry."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ REQUEST_LOGGERS = (
     *("django", "axes", "brokerapi", "portal", "gunicorn", "catmq_site.server.worker"),
     "metadata.membership",  # a key may join and leave repeatedly
 )
-# its lines have stack traces of Django's own code, which do not help
+# Its lines have stack traces of Django's own code, which do not help.
 REFUSAL_LOGGER = "django.security"
-BURST_LINES = 30  # of one cause
-LINES_PER_S = 0.5  # of one cause after a burst
+BURST_LINES = 30  # per cause
+LINES_PER_S = 0.5  # per cause after a burst
 MAX_CHARS = 2_000  # of such a line, without its stack trace
 
 
@@ -37,7 +37,7 @@ def escape_controls(text: str) -> str:
 
 
 class OneLine(logging.Formatter):
-    """Formats each message as one line. The lines of a stack trace are indented below it."""
+    """Formats each message as a single line, with an indented stack trace below it."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:
         return escape_controls(super().formatMessage(record))
@@ -55,7 +55,7 @@ def _indented(text: str) -> str:
 
 class BoundedByCause(logging.Filter):
     """Limits the rate of log lines that requests cause, per cause, and counts the omitted
-    ones.
+    lines.
 
     A cause is a line of code that logs. A client that sends endless bad requests cannot
     fill the disk, and lines of other causes still appear.
@@ -77,6 +77,7 @@ class BoundedByCause(logging.Filter):
         text = record.getMessage()
         if len(text) > MAX_CHARS:
             text = f"{text[:MAX_CHARS]} …"
+        # The text is formatted: with `args`, the handler would format it again.
         record.msg = (
             f"{text} ({omitted_count} more of these were not written)"
             if omitted_count
@@ -88,8 +89,8 @@ class BoundedByCause(logging.Filter):
         return True
 
     def _admit(self, cause: tuple[str, str, int]) -> int | None:
-        """Return the number of lines omitted since the last one that passed, None if this
-        one is over the limit.
+        """Return the number of lines omitted since the last line that passed, None if this
+        line is over the limit.
         """
         now = time.monotonic()
         with self._lock:

@@ -14,7 +14,7 @@ class Router:
 
     On MySQL/MariaDB both aliases are the same database, and django-q's tables are migrated
     through `default`: both aliases share one django_migrations table, in which the first
-    one to migrate marks everything as done.
+    alias to migrate marks everything as done.
     """
 
     def db_for_read(self, model: Any, **hints: object) -> str | None:

@@ -21,7 +21,7 @@ SECRET_KEY_FALLBACKS = list(config.secret_key_fallbacks)
 DEBUG = config.debug
 ALLOWED_HOSTS = list(config.allowed_hosts)
 # Container networks make names with an underscore, such as `catmq_broker_1`, which Django
-# rejects as invalid. The name must still be one of ALLOWED_HOSTS.
+# rejects as invalid. The name must still be in ALLOWED_HOSTS.
 http_request.host_validation_re = re.compile(
     http_request.host_validation_re.pattern.replace("a-z0-9.-", "a-z0-9._-")
 )
@@ -54,7 +54,7 @@ MIDDLEWARE = [
     "portal.auth.middleware.Sessions",
     "django.middleware.locale.LocaleMiddleware",
     "django.middleware.common.CommonMiddleware",
-    "portal.auth.form_limits.FormLimits",  # before the next one, which reads the form
+    "portal.auth.form_limits.FormLimits",  # before CsrfViewMiddleware, which reads the form
     "django.middleware.csrf.CsrfViewMiddleware",
     "django.contrib.auth.middleware.AuthenticationMiddleware",
     "django.contrib.messages.middleware.MessageMiddleware",
@@ -69,9 +69,9 @@ AUTHENTICATION_BACKENDS = [
 LOGIN_URL = "login"
 LOGIN_REDIRECT_URL = "overview"
 LOGOUT_REDIRECT_URL = "login"
-# After this many wrong passwords for one name from one address, logins are refused for 15
-# minutes, and after five times as many for any names (portal/auth/logins.py). Refused
-# attempts are neither counted nor stored.
+# After this many wrong passwords for the same name from the same address, logins are
+# refused for 15 minutes, and after five times as many for any names
+# (portal/auth/logins.py). Refused attempts are neither counted nor stored.
 AXES_FAILURE_LIMIT = 8
 AXES_HANDLER = "portal.auth.logins.Attempts"
 AXES_RESET_COOL_OFF_ON_FAILURE_DURING_LOCKOUT = False
@@ -114,7 +114,7 @@ LANGUAGES = (("en", "English"), ("zh-hans", "简体中文"))
 LANGUAGE_COOKIE_AGE = 365 * 86_400  # s
 if config.path_prefix:
     # Other sites on the host may use Django, too. A browser sends their cookies of the path
-    # / after ours, and of two cookies with one name Django takes the last.
+    # / after ours, and of two cookies with the same name Django takes the last.
     SESSION_COOKIE_NAME, CSRF_COOKIE_NAME = "catmq_sessionid", "catmq_csrftoken"
     LANGUAGE_COOKIE_NAME = "catmq_language"
 STATIC_URL = f"{config.path_prefix}/static/"
@@ -183,7 +183,7 @@ Q_CLUSTER = {
     "label": "Jobs",
 }
 
-# Mails of alarms. EMAIL_TIMEOUT bounds what a mail server that hangs costs the job.
+# Mails of alarms. EMAIL_TIMEOUT limits how long the job waits for a mail server that hangs.
 _mail = parse_server(config.smtp_url) if config.smtp_url else None
 EMAIL_BACKEND = f"django.core.mail.backends.{'smtp' if _mail else 'dummy'}.EmailBackend"
 EMAIL_TIMEOUT = 10  # s

@@ -1,8 +1,8 @@
-"""Sends e-mails about alarms: one mail per notice, or one mail for many at once.
+"""Sends e-mails about alarms: a mail per notice, or a combined mail if there are many.
 
 If the mail server does not answer, only this pass ends; pending notices are kept for a day.
-An address gets mails at most every five minutes, so a storm of alarms is one mail with a
-list. A mail that is sent again, because a process died before it recorded it as sent, has
+An address gets mails at most every five minutes, so a storm of alarms is a single mail with
+a list. A mail that is sent again, because a process died before it recorded it as sent, has
 the same Message-ID.
 """
 
@@ -33,7 +33,7 @@ from metadata.rules.alarm_texts import translate_detail
 from metadata.rules.path_prefix import url_with_prefix
 
 log = logging.getLogger(__name__)
-MAX_SINGLE_MAILS = 3  # more notices for an address are combined into one mail
+MAX_SINGLE_MAILS = 3  # more notices for an address are combined into a single mail
 MAX_LISTED_ALARMS = 50  # alarms that a combined mail names; it counts the others
 MAX_PASS_S = 60.0
 KIND_TEXTS = {
@@ -100,7 +100,7 @@ def _send_due(ends_at: float) -> int:
 def _send_mail(
     backend: BaseEmailBackend, address: str, notices: Sequence[AlarmNotice]
 ) -> bool:
-    """Send one mail. Return True if the server accepted it. Raises OSError or SMTPException
+    """Send a mail. Return True if the server accepted it. Raises OSError or SMTPException
     if the server cannot be used.
     """
     ids = [notice.id for notice in notices]

@@ -33,7 +33,7 @@ class BrokerLoop:
     is_unreachable: bool = False
 
     def run_once(self) -> None:
-        """Send one heartbeat, or record the stop if the broker stops."""
+        """Send a heartbeat, or record the stop if the broker stops."""
         try:
             if draining.is_stopping():
                 registration.record_stop(identity=self.identity)
@@ -44,7 +44,7 @@ class BrokerLoop:
             # Record up to which change this worker uses nothing older: moving a node waits
             # for that.
             change = snapshot.current().version[1]
-            if node_pools.is_current():
+            if node_pools.drop_outdated():
                 registry.report_heads()
                 self.ack.acknowledge(identity=self.identity, change=change)
         except MetadataUnavailable as error:

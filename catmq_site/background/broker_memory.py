@@ -1,4 +1,4 @@
-"""Memory that the workers of one gunicorn master share.
+"""Memory that the workers of a gunicorn master share.
 
 The master allocates it before the first fork, and workers inherit it. When gunicorn
 reloads, it reads its configuration again but not this module. Without gunicorn, the process
@@ -35,8 +35,8 @@ def is_stopping() -> bool:
 
 
 def mark_registered() -> None:
-    """Let all workers, also later ones, know that this broker was registered under its
-    name.
+    """Let all workers, also those forked later, know that this broker was registered under
+    its name.
     """
     _flags[REGISTERED] = 1
 

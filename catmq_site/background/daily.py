@@ -59,7 +59,7 @@ def _make_report(text: str) -> None:
 
 
 def _run_for_each(names: Iterable[str], job: Callable[[str], None]) -> int:
-    """Call `job` with every name, even if it fails for one. Raises JobFailed with all
+    """Call `job` with every name, even if a call fails. Raises JobFailed with all
     failures.
     """
     count, failures = 0, []
@@ -67,7 +67,7 @@ def _run_for_each(names: Iterable[str], job: Callable[[str], None]) -> int:
         try:
             job(name)
             count += 1
-        # One topic that fails must not keep the others from their turn.
+        # A topic that fails must not keep the others from their turn.
         except (CatmqError, Cancelled) as error:
             failures.append(f"{name}: {error}")
     if failures:

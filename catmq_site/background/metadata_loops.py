@@ -1,5 +1,5 @@
-"""The loops of a worker that follow metadata: one asks the database for its state, the
-other loads what changed.
+"""The loops of a worker that follow metadata: the first asks the database for its state,
+the second loads changes.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ REFRESH_EVERY_S = max(1.0, config.snapshot_interval_ms / 1000)
 
 
 def check_metadata() -> None:
-    """Ask the metadata database for its state, with one statement for three purposes.
+    """Ask the metadata database for its state, with a single statement for three purposes.
 
     An answer lets refused calls through again; the database's clock shows whether silent
     members may have expired; and the number of the last change shows whether the snapshot

@@ -41,7 +41,7 @@ def make_report(
             "engine", f"{engine} is not an engine; choose from {', '.join(ENGINES)}"
         )
     report_settings = {"topic": topic, "days": days}
-    # Without Spark this is the report; with Spark it says which queues to scan.
+    # Without Spark these rows are the report; with Spark they choose the queues to scan.
     rows: Sequence[Row] = light_reports.make_report(
         name=name, topic=topic, days=days, actor=actor
     )

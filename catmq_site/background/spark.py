@@ -61,7 +61,7 @@ def run_job(
     whose end the caller records. Raises Invalid if Spark's requirements are not installed,
     JobFailed, runs.Cancelled.
     """
-    # Before the directory exists: a refusal leaves nothing behind.
+    # Checked before the directory exists, so that a refusal leaves no files.
     environ = _environ()
     directory = config.data_dir / "jobs" / f"{name}-{uuid.uuid4().hex[:12]}"
     directory.mkdir(mode=0o700, parents=True)
@@ -172,7 +172,7 @@ class _Process:
                     kill_at = self._cancelled_at + CANCEL_GRACE_S
                 time.sleep(POLL_EVERY_S)
         finally:
-            # Kill what is left: Java and the Python workers are in the job's process group.
+            # Java and the Python workers may outlive the job, but are in its process group.
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
@@ -216,7 +216,7 @@ class _Process:
 
 
 def waits_for_executors(log: str) -> bool:
-    """Return True if Spark's last log line says that it gets no resources.
+    """Return True if Spark's last log line reports that it gets no resources.
 
     >>> waits_for_executors("TaskSchedulerImpl: Initial job has not accepted any resources; …\\n")
     True

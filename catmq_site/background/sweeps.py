@@ -1,4 +1,4 @@
-"""Passes of background work that combine functions of several packages; table.py lists them.
+"""Passes of background work that combine functions of several packages (see table.py).
 
 Each pass is bounded, is harmless when it runs twice at once, and returns how many things it
 did.
@@ -35,10 +35,10 @@ PATIENCE_S = 3.0  # how long a pending rebalance is left to the worker of django
 
 @dataclass(slots=True)
 class OverdueRebalances:
-    """Rebalances groups that have been pending for PATIENCE_S: no django-q worker is needed.
+    """Rebalances groups that have been pending for PATIENCE_S, without django-q.
 
-    Every process looks, not only the one that holds the lease, so that a process which takes
-    the lease over knows since when each group has been pending.
+    Every process looks, not only the lease holder, so that a process which takes the lease
+    over knows since when each group has been pending.
     """
 
     pending_since: dict[int, float] = field(
@@ -56,13 +56,15 @@ class OverdueRebalances:
         """Rebalance the groups that are overdue at the last look. Return their number."""
         latest = time.monotonic() - PATIENCE_S
         overdue = [group for group, since in self.pending_since.items() if since <= latest]
+        # A django-q worker may have rebalanced a group since the last look. The mark is
+        # checked again under the lock of the group, so no group is rebalanced twice.
         return rebalance.rebalance_each(overdue, rebalance.rebalance_if_due)
 
 
 def finish_creations() -> None:
-    """Finish or undo what a crash left unfinished between metadata and tables.
+    """Finish or undo creations that a crash interrupted between metadata and tables.
 
-    All sweeps run even if one fails; the last error is raised then.
+    All sweeps run even if a sweep fails; the last error is raised then.
     """
     with ExitStack() as sweeps:  # runs the callbacks in reverse order
         for sweep in (retry_topics.sweep, queues.sweep, subscriptions.sweep, topics.sweep):
@@ -81,7 +83,7 @@ def drop_tables() -> int:
 
 
 def expire_messages() -> int:
-    """Clean every topic by its retention. Return the number of queues that lost messages."""
+    """Clean every topic by its retention. Return the number of queues that were cleaned."""
     queues_cleaned = retention.clean(
         actor=actors.job("expire_messages"), pass_s=retention.PASS_S
     )
@@ -93,7 +95,7 @@ def expire_dead_letters() -> int:
 
 
 def prune_batches() -> int:
-    """Delete batch records that no client repeats any more, and the routings they went by."""
+    """Delete batch records that no client repeats any more, and their routings."""
     return batches.expire() + routings.prune()
 
 

@@ -30,6 +30,7 @@ def connect() -> None:
     """Give metadata the functions with which it requests background work. Called once by
     every process that changes metadata.
     """
+    # Imported late: table.py imports every package that has a job.
     from catmq_site.background.pipeline import describe_place
     from catmq_site.background.table import JOBS, list_broker_loops
 
@@ -68,9 +69,11 @@ def ask_for_run(id: int) -> None:
 
 
 def run_rebalance(group_id: int, asked_at_ms: int) -> bool:
-    """Rebalance one group. Return False if the group is gone or the request is so old that
+    """Rebalance a group. Return False if the group is gone or the request is so old that
     a broker has done it.
     """
+    # Tasks that waited while no worker ran are skipped: brokers rebalanced their groups
+    # after 3 s. The database's clock is the only clock that all processes share.
     if ms(database_now()) - asked_at_ms > MAX_AGE_MS:
         return False
     try:
@@ -95,8 +98,8 @@ def run_job(name: str) -> None:
 
 
 def run_asked(id: int) -> None:
-    """Start the process that executes a pipeline run. A second one would find the run
-    claimed.
+    """Start the process that executes a pipeline run. A second process would
+    find the run claimed.
     """
     _start_process("run_asked", str(id))
 

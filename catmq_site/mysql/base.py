@@ -24,11 +24,11 @@ MAX_AGE_S = 300  # connections are renewed, so that a moved server is found
 
 
 class DatabaseWrapper(base.DatabaseWrapper):
-    """One thread's connection, taken from the idle connections and given back by close().
+    """A thread's connection, taken from the idle connections and given back by close().
 
-    `last_words` are statements that a transaction sends together with its COMMIT, in one
-    string. A lock that they take is then held only while the server works, not while this
-    process waits for a round trip.
+    `last_words` are statements that a transaction sends together with its COMMIT, in a
+    single string. A lock that they take is then held only while the server works, not while
+    this process waits for a round trip.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -36,7 +36,7 @@ class DatabaseWrapper(base.DatabaseWrapper):
         self.last_words: list[str] = []
 
     def get_new_connection(self, conn_params: dict[str, Any]) -> Any:
-        """Return an idle connection with the same parameters, otherwise a new one."""
+        """Return an idle connection with the same parameters, or a new connection."""
         note_connection()
         # The isolation level belongs to the session but not to conn_params. Without it the
         # aliases `default` and `snapshot` would exchange connections, and a snapshot would
@@ -92,8 +92,8 @@ class DatabaseWrapper(base.DatabaseWrapper):
             closing(self.connection.cursor()) as cursor,
         ):
             cursor.execute(statements)
-            # Each statement has a result; an unread one would raise 2014 (commands out of
-            # sync).
+            # Each statement has a result. The next statement after an unread result would
+            # raise 2014 (commands out of sync).
             while cursor.nextset():
                 pass
 

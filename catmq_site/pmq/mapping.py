@@ -1,10 +1,10 @@
-"""Maps the rows to a document of definitions, with remarks on what the document cannot
-express.
+"""Maps the rows to a document of definitions, with remarks on properties that the document
+cannot express.
 
 Column names are those of the other product. `topic_type` 1 is a topic, 2 the retry topic of
 a group and a topic. A group of `mode` 2 broadcasts: each of its consumers reads its own
 copy of the group, whose `origin_name` is the name of the group. `delay_process_time` is in
-seconds, although comments of the column say milliseconds, because the clients count so.
+seconds, although the column's comments name milliseconds: the clients count in seconds.
 """
 
 from __future__ import annotations
@@ -207,7 +207,7 @@ class Mapping:
         return value
 
     def _map_groups(self) -> Iterable[dict[str, Any]]:
-        # Copies get one remark for each group, instead of one for each consumer.
+        # Copies get a remark for each group, not for each consumer.
         copies: Counter[str] = Counter()
         for row in self._tables.groups:
             name, origin = text(row, "name"), text(row, "origin_name")

@@ -85,7 +85,7 @@ def _open_snapshot(database: Database) -> Iterator[Any]:
             raise Invalid.field("--from", str(tls.PlainText().args[1]))
         try:
             with closing(raw.cursor(DictCursor)) as cursor:
-                # One snapshot, and nothing can be written by mistake.
+                # All tables are read from the same snapshot, and READ ONLY forbids writes.
                 cursor.execute("SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ")
                 cursor.execute("START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY")
                 yield cursor

@@ -14,7 +14,7 @@ MAX_COPIED_BYTES = 64 << 10  # a larger chunk is sent on its own, without copyin
 
 
 class Answer(Response):  # type: ignore[misc]
-    """An answer whose head is sent in one write together with the start of its body.
+    """An answer whose head is sent in a single write together with the start of its body.
 
     Another write, which wakes the client a second time, would cost as much as reading the
     request.
@@ -23,7 +23,7 @@ class Answer(Response):  # type: ignore[misc]
     head = b""
     sent_bytes = b""  # the whole answer if a single write sent it, to be sent again
     repeat: Repeat | None = None  # the condition for giving the same answer again
-    is_last = False  # its head says `Connection: close`
+    is_last = False  # its head has `Connection: close`
     headers_sent: bool
 
     def send_headers(self) -> None:

@@ -1,4 +1,4 @@
-"""A client's socket as a thread reads and writes it during one request.
+"""A client's socket as a thread reads and writes it during a request.
 
 The socket never blocks. A thread that has to wait for its client waits here, under two
 limits. The client must move MIN_BYTES_PER_S on average, after GRACE_S. And only a limited
@@ -86,7 +86,7 @@ class Channel:
             return True
 
     def abort_wait(self) -> None:
-        """Abort the wait of the thread that uses this channel, because its place is needed."""
+        """Abort the wait of the thread that uses this channel: its place is needed."""
         # Set before the shutdown, which wakes the thread: it checks the flag after poll().
         self._is_cut = True
         with suppress(OSError):
@@ -111,7 +111,7 @@ class Channel:
                 self._slow.remove(self)
                 self._waited_s += time.monotonic() - started_at
         if not is_ready:
-            # Without the reset the kernel would keep the answer that the client does not read.
+            # Without the reset the kernel would keep the unread answer.
             if event == select.POLLOUT:
                 with suppress(OSError):
                     self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, LINGER_RESET)

@@ -80,7 +80,7 @@ class RequestBuffer:
         return self._needed_bytes is not None and len(self._data) >= self._needed_bytes
 
     def peek(self, max_bytes: int) -> bytes:
-        """Return the bytes without removing them; b'' if there are more than `max_bytes`."""
+        """Return the bytes without removing them, b'' if they exceed `max_bytes`."""
         return bytes(self._data) if len(self._data) <= max_bytes else b""
 
     def take(self) -> bytes:
@@ -111,7 +111,7 @@ class Connection:
             )
         self.sock, self.client, self.server = sock, client, server
         self.peer = client[0] if isinstance(client, tuple) else ""
-        # All clients behind a trusted proxy share its address, so no limit per address
+        # All clients of a trusted proxy share its address, so no limit per address
         # applies.
         self.address = "" if addresses.is_within(self.peer, TRUSTED_PROXIES) else self.peer
         self.buffer = RequestBuffer()
@@ -177,7 +177,7 @@ class Connection:
 
     def wait_for_next_request(self) -> bool:
         """Return True if the next request is complete within NEXT_REQUEST_MS, so that the
-        thread can go on without the loop.
+        thread can continue without the loop.
         """
         if self.buffer.is_whole():
             return True
@@ -201,7 +201,7 @@ class UnreadAnswers(WaitList[Connection]):
 
     def pop_due(self) -> list[tuple[Connection, bool]]:
         """Remove and return the connections that have waited long enough, and the oldest
-        ones over a limit.
+        connections over a limit.
 
         Each is returned with True if it must be ended because its client has read too
         little.

@@ -1,8 +1,8 @@
 """Gunicorn settings of the broker: `gunicorn --config catmq_site/server/gunicorn_conf.py
 catmq_site.wsgi`.
 
-There are many threads because most of them wait: a long poll occupies one. The master loads
-the code and forks workers, which share its memory and serve at once. Connections and
+There are many threads because most of them wait: a long poll occupies a thread. The master
+loads the code and forks workers, which share its memory and serve at once. Connections and
 threads are created after the fork.
 """
 
@@ -48,7 +48,7 @@ bind = broker_config.bind
 worker_class = "catmq_site.server.worker.Worker"
 workers = broker_config.workers
 threads = broker_config.threads
-# A client keeps a few connections; only one with a request needs a thread.
+# A client keeps a few connections; only a connection with a request needs a thread.
 worker_connections = 10_000
 backlog = 1024
 keepalive = 75  # s; longer than proxies in front usually keep, so they close first
@@ -72,7 +72,7 @@ def on_starting(server: Any) -> None:
     """Prepare the master before it forks workers.
 
     It closes the data directory to others, raises the limit of open files, and removes the
-    metrics of earlier workers. A worker cannot tell whether SIGTERM ends only itself, so
+    metrics of earlier workers. A worker cannot see whether SIGTERM ends only itself, so
     the master sets a shared flag before it stops all of them.
     """
     stop_arbiter = server.stop

@@ -4,7 +4,7 @@ The supervisor prepares the database, starts the broker (gunicorn) and the job r
 (django-q), prints a line when the broker answers, restarts a child that ended, and stops
 everything on SIGTERM or Ctrl-C. It keeps these files in the data directory:
 
-    server.lock       locked while the server runs: a second one on the directory is refused
+    server.lock       locked while the server runs: a second server on the directory is refused
     broker.pid        pid of gunicorn's master; kill it to restart the broker alone
     log/*.log         output of the children and of the preparation; moved to <name>.1 and
                       emptied above LOG_BYTES
@@ -45,7 +45,7 @@ STABLE_AFTER_S = 30  # a child that ran this long counts as healthy again
 
 
 class StartRefused(Exception):
-    """The server cannot start; the text is one line for the user."""
+    """The server cannot start; the text is a line for the user."""
 
 
 @dataclass
@@ -93,7 +93,7 @@ class Child:
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
-                # preexec_fn is safe here: this process has one thread.
+                # preexec_fn is safe here: this process has a single thread.
                 preexec_fn=die_with_parent(os.getpid()),
             )
         self.started_at = time.monotonic()
@@ -102,7 +102,7 @@ class Child:
         return self.process is not None and self.process.poll() is None
 
     def kill_group(self) -> None:
-        """Kill what is left of the child's process group, its own children included."""
+        """Kill all remaining processes of the child's group, its own children included."""
         if self.process is not None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.process.pid, signal.SIGKILL)
@@ -325,7 +325,7 @@ class Supervisor:
 
 
 def is_ready(url: str) -> bool:
-    """Return True if the broker serves. Drained, or with nodes offline, counts as serving."""
+    """Return True if the broker serves, also while drained or with nodes offline."""
     status, body = get_readiness(url)
     if status == 200 or b"drained" in body:
         return True
@@ -368,7 +368,7 @@ def write_stderr(text: str) -> None:
 
 
 def log_event(text: str) -> None:
-    """Print one line on stderr about an event, with the time."""
+    """Print a line on stderr about an event, with the time."""
     write_stderr(
         f"{datetime.now().astimezone().isoformat(sep=' ', timespec='milliseconds')} {text}"
     )

@@ -109,7 +109,7 @@ class WaitList(Generic[T]):
             return self._added_before_deadline(time.monotonic() + self._limit_s - age_s)
 
     def shorten_limit(self, limit_s: float) -> None:
-        """Let all entries, new ones included, wait at most `limit_s` seconds from now on."""
+        """Let all entries, also later entries, wait `limit_s` seconds from now at most."""
         with self._guard:
             self._limit_s = min(limit_s, self._limit_s)
             deadline = time.monotonic() + limit_s

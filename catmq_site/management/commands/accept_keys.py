@@ -1,4 +1,4 @@
-"""manage.py accept_keys: registers the keys of this process as those of the installation."""
+"""manage.py accept_keys: registers the keys of this process for the installation."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Command(CatmqCommand):
             for broker in discovery.list_brokers(actor=self.actor)
             if broker.alive
         ]
-        # Live brokers would fail to decrypt what this process encrypts from now on.
+        # Live brokers could not decrypt passwords that this process encrypts from now on.
         if mismatch and live_brokers:
             text = (
                 f"Live brokers work with the other keys: {', '.join(live_brokers)}. Stop "

@@ -1,5 +1,5 @@
-"""manage.py consistency: compares metadata with the nodes, and repairs what is safe to
-repair.
+"""manage.py consistency: compares metadata with the nodes, and repairs differences that
+are safe to repair.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Command(CatmqCommand):
         for key in keys:
             repaired = verify.repair(key=key, actor=self.actor)
             self.stdout.write(f"Repaired {key}: {repaired.where}. {repaired.advice}")
-        # Checked after the repairs, so the report shows what is left.
+        # Checked after the repairs, so the report shows the remaining findings.
         report = verify.check(actor=self.actor)
         self.stdout.write(
             "\n\n".join(map(format_finding, report.findings))

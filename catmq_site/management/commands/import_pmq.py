@@ -150,8 +150,8 @@ def entry_name(entry: dict[str, Any]) -> str:
 
 
 def format_report(definitions: Definitions, plan: Plan, *, done: bool) -> Iterator[str]:
-    """Yield the lines of the report: what is created, exists, differs or is left out,
-    remarks, and offsets.
+    """Yield the lines of the report: entries that are created, exist, differ or are left
+    out, remarks, and offsets.
     """
     kinds = ("topic", "group", "subscription")
     counts = [

@@ -37,7 +37,7 @@ class Command(CatmqCommand):
         parser.add_argument("--url", default=config.broker_url, help="URL of the broker")
 
     def run(self, **options: Any) -> None:
-        """Migrate, and create what is missing. Each step first checks whether it was done."""
+        """Migrate, and create missing objects. Each step skips work that was done."""
         config.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         migration_state.check_can_migrate()
         call_command("migrate", interactive=False, verbosity=1)

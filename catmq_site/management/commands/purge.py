@@ -1,4 +1,4 @@
-"""manage.py purge: deletes from the nodes what an archive holds."""
+"""manage.py purge: deletes from the nodes messages that an archive holds."""
 
 from __future__ import annotations
 

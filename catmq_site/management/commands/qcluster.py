@@ -18,7 +18,7 @@ from django_q.management.commands import qcluster
 
 
 class ReliablyStoppedCluster(Cluster):  # type: ignore[misc]  # django-q has no types
-    """A cluster that ignores all signals after the first one, and waits only for its
+    """A cluster that ignores all signals after the first, and waits only for its
     sentinel.
     """
 

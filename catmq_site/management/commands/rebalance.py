@@ -28,7 +28,7 @@ class Command(CatmqCommand):
 
     def run(self, **options: Any) -> None:
         dry_run = options["dry_run"]
-        # All names are resolved first, so a wrong one changes nothing.
+        # All names are resolved first, so a wrong name changes nothing.
         for group in find_groups(options["groups"], everything=options["all"]):
             moves = rebalance.rebalance_by_hand(
                 group=group.name, dry_run=dry_run, actor=self.actor
@@ -46,7 +46,7 @@ def find_groups(names: list[str], *, everything: bool) -> list[GroupInfo]:
 
 
 def format_result(group: GroupInfo, result: RebalanceResult, *, dry_run: bool) -> list[str]:
-    """Return a line for the group, and one for each queue that moves."""
+    """Return a line for the group, and a line for each queue that moves."""
     if not result.moves:
         return [f"{group.name}: balanced, generation {result.generation}"]
     verb = "would move" if dry_run else "moved"

@@ -79,8 +79,8 @@ class Command(CatmqCommand):
             raise CommandError("--username needs an account.")
         if "ca" in chosen and "tls" not in chosen:
             raise CommandError("--ca needs --tls verify.")
-        # State, capacity, TLS and replica change in one update; each account needs a test
-        # connection.
+        # State, capacity, TLS and replica change in a single update; each account needs a
+        # test connection.
         settings: dict[str, Any] = {
             name: chosen[name] for name in OPTIONS[:2] if name in chosen
         }

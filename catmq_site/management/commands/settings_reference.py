@@ -162,7 +162,7 @@ def format_grants_page() -> str:
 
 
 def summarize_model(model: type[Model]) -> str:
-    """Return the first paragraph of a model's docstring on one line."""
+    """Return the first paragraph of a model's docstring on a single line."""
     return " ".join((model.__doc__ or "").partition("\n\n")[0].split())
 
 

@@ -52,6 +52,7 @@ class Command(CatmqCommand):
             actor=self.actor,
         )
         self.stdout.write("\n".join(format_changes(upgrades, dry_run=options["dry_run"])))
+        # A node that fails does not stop the others: brokers use nodes of both versions.
         failed = [node for node in upgrades if node.problem]
         for node in failed:
             self.stderr.write(f"{node.node}: {node.problem}")
@@ -64,7 +65,7 @@ class Command(CatmqCommand):
 
 
 def format_changes(upgrades: Sequence[NodeUpgrade], *, dry_run: bool) -> list[str]:
-    """Return the lines of a table of the changes, and one line for each node."""
+    """Return the lines of a table of the changes, and a line for each node."""
     table = [
         (node.node, change.table, str(change.step.version), change.step.purpose)
         for node in upgrades

@@ -94,11 +94,11 @@ class CatmqError(Exception):
 
 
 class OptionError(CatmqError, ValueError, code="option"):
-    """An option or argument is wrong; the detail says what to write instead."""
+    """An option or argument is wrong; the detail names the remedy."""
 
 
 class Closed(CatmqError, code="closed"):
-    """The object was closed, or belongs to the process that forked this one."""
+    """The object was closed, or belongs to the parent of this forked process."""
 
 
 class ConnectFailed(CatmqError, code="connect_failed", retriable=True):
@@ -121,7 +121,7 @@ class InvalidRequest(Refused, code="invalid"):
 
 
 class Unauthenticated(Refused, code="unauthenticated"):
-    """The request has no API key, or one that the brokers do not know."""
+    """The request has no API key, or a key that the brokers do not know."""
 
 
 class Forbidden(Refused, code="forbidden"):
@@ -137,7 +137,7 @@ class Conflict(Refused, code="conflict"):
 
 
 class Gone(Refused, code="expired"):
-    """The consumer id is no longer valid: `expired` (register again) or `replaced` (stop)."""
+    """The consumer id is not valid: `expired` (register again) or `replaced` (stop)."""
 
 
 class NotBuilt(Refused, code="not_implemented"):
@@ -149,7 +149,7 @@ class ServerFailed(Refused, code="internal", outcome_unknown=True):
 
 
 class Unavailable(Refused, code="busy", retriable=True):
-    """Temporarily impossible. `outcome_unknown` if the request may have been carried out."""
+    """Temporarily impossible. With `outcome_unknown` it may have been carried out."""
 
 
 class SendError(CatmqError, code="send_failed"):
@@ -177,11 +177,11 @@ class ConsumerError(CatmqError, code="consumer_failed"):
 
 
 class CommitFailed(ConsumerError, code="fenced"):
-    """A queue moved to another member before the commit. That member repeats its messages."""
+    """A queue moved to another member before the commit. It repeats the messages."""
 
 
 class ConsumerReplaced(ConsumerError, code="replaced"):
-    """Another process registered under this consumer's name; this one must stop."""
+    """Another process registered under this consumer's name; this consumer must stop."""
 
 
 class MaxPollIntervalExceeded(ConsumerError, code="max_poll_interval"):

@@ -61,7 +61,7 @@ class ProducerOptions:
     # How long a send may wait for room in the buffer, or for a topic's layout at its first
     # use, ms.
     max_block_ms: int = 60_000
-    # Limit of one HTTP request, ms.
+    # Limit of an HTTP request, ms.
     request_timeout_ms: int = 10_000
     # Limit from send() to the receipt, including the wait in the buffer and all tries, ms.
     delivery_timeout_ms: int = 120_000
@@ -96,11 +96,11 @@ class ConsumerOptions:
     # Commit finished messages periodically.
     enable_auto_commit: bool = True
     auto_commit_interval_ms: int = 1_000
-    # Maximum number of messages of one poll(). Also the size of a pull, and the bound of
+    # Maximum number of messages of a poll(). Also the size of a pull, and the bound of
     # the buffer; in run() together with messages that handlers have not begun. Fast
     # handlers may have as many again at work.
     max_poll_records: int = 500
-    # Bytes of one pull, and bound of the buffer.
+    # Bytes of a pull, and bound of the buffer.
     fetch_max_bytes: int = 4 * 1024 * 1024
     # How long a pull waits at the broker for messages, ms (brokers allow 30,000).
     fetch_max_wait_ms: int = 30_000
@@ -108,7 +108,7 @@ class ConsumerOptions:
     max_poll_interval_ms: int = 300_000
     # How long messages of revoked queues may take to finish, ms. Also the limit of close().
     rebalance_timeout_ms: int = 30_000
-    # Limit of one HTTP request, the wait of a pull not counted, ms.
+    # Limit of an HTTP request, the wait of a pull not counted, ms.
     request_timeout_ms: int = 10_000
     # First delay between tries, ms; it doubles, with jitter, up to retry_backoff_max_ms.
     retry_backoff_ms: int = 100
@@ -172,15 +172,15 @@ class ShareConsumerOptions:
     # Topics are preferred in their order. Every n-th pull prefers them in reverse order, so
     # that the last topics do not starve. None = no pull does.
     reverse_topics_every: int | None = None
-    # Maximum number of messages of one poll().
+    # Maximum number of messages of a poll().
     max_poll_records: int = 500
-    # Bytes of one pull.
+    # Bytes of a pull.
     fetch_max_bytes: int = 4 * 1024 * 1024
     # How long a pull waits at the broker for messages, ms (brokers allow 30,000).
     fetch_max_wait_ms: int = 30_000
     # How long close() waits for handlers at work and for the last reports, ms.
     close_timeout_ms: int = 30_000
-    # Limit of one HTTP request, the wait of a pull not counted, ms.
+    # Limit of an HTTP request, the wait of a pull not counted, ms.
     request_timeout_ms: int = 10_000
     # First delay between tries, ms; it doubles, with jitter, up to retry_backoff_max_ms.
     retry_backoff_ms: int = 100
@@ -226,7 +226,7 @@ _MAY_BE_ZERO = {"linger_ms", "max_block_ms", "fetch_max_wait_ms", "consumer_time
 
 
 def check_options(options_class: type[O], options: Mapping[str, Any]) -> O:
-    """Return the options. Raises OptionError, which names the wrong option and the remedy."""
+    """Return the options. Raises OptionError, which names the option and the remedy."""
     known_names = {field.name for field in fields(options_class)}
     for name in options:
         if name not in known_names:

@@ -13,12 +13,12 @@ from catmq_client.errors import CatmqError, InvalidRequest
 
 # Field of the heartbeat's request body.
 FIELD = "report"
-# Time without reports after a broker of an earlier release refused one.
+# Time without reports after a broker of an earlier release refused a report.
 PAUSE_S = 60.0
 
 
 class AtWork(NamedTuple):
-    """A message, or the first of a batch, that a handler works on since a monotonic time."""
+    """A message, or the first of a batch, that a handler has worked on since `since`."""
 
     since: float
     queue: int
@@ -38,10 +38,10 @@ class Process(Protocol):
 
 
 class ProcessReports:
-    """Adds a report to a heartbeat when it is due. Used by one thread.
+    """Adds a report to a heartbeat when it is due. Used by a single thread.
 
     Brokers of an earlier release refuse the field. So no report is sent before an answer
-    has asked for one, and none for PAUSE_S after a refusal: during an upgrade, brokers of
+    has asked for it, and none for PAUSE_S after a refusal: during an upgrade, brokers of
     both releases answer.
     """
 
@@ -62,12 +62,13 @@ class ProcessReports:
     def follow(self, answer: Mapping[str, Any], body: Mapping[str, Any]) -> None:
         """Note how often the broker that accepted `body` wants a report."""
         every_ms = answer.get("report_every_ms")
+        # A broker of an earlier release leaves the field out: then reports stop.
         self._every_s = None if every_ms is None else every_ms / 1000
         if FIELD in body and self._every_s is not None:
             self._next_at = time.monotonic() + self._every_s
 
     def was_refused(self, error: CatmqError) -> bool:
-        """Return True if a heartbeat was refused for its report alone. Reports then pause."""
+        """Return True if a heartbeat was refused for its report alone; pause reports then."""
         fields = {wrong.field.split(".")[0] for wrong in error.errors}
         if not isinstance(error, InvalidRequest) or fields != {FIELD}:
             return False
@@ -87,6 +88,7 @@ def report(state: Process, now: float) -> dict[str, Any]:
         "failed": state.failed,
     }
     if at_work:
+        # Tuples compare by `since` first.
         oldest = min(at_work)
         fields["slowest"] = {
             "queue": oldest.queue,
