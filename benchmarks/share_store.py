@@ -43,7 +43,7 @@ class Member:
     """A member of a share group that calls the store."""
 
     def __init__(self, group: str, topic: str) -> None:
-        from messagestore.shares import leasing
+        from messagestore.shares import queue_choice
         from messagestore.topology import membership
         from metadata.actors import command
         from metadata.cache import snapshot
@@ -55,14 +55,16 @@ class Member:
         )  # fmt: skip
         snapshot.refresh()
         self.id = consumer_ids.check(told.consumer_id)
-        self.group = leasing.find_group(self.id)
+        self.group = queue_choice.find_group(self.id)
 
     def lease(self, messages: int = RUN) -> list[Any]:
         """Runs of so many messages; [] if there are none."""
-        from messagestore.shares import leasing
+        from messagestore.shares import queue_choice
 
-        wanted = leasing.MessageRequest(topics=(), max_messages=messages, max_bytes=1 << 20)
-        return leasing.lease(consumer=self.id, request=wanted).runs
+        wanted = queue_choice.MessageRequest(
+            topics=(), max_messages=messages, max_bytes=1 << 20
+        )
+        return queue_choice.lease(consumer=self.id, request=wanted).runs
 
     def report(self, *reports: Any) -> list[str]:
         """The states of reports."""
@@ -294,16 +296,16 @@ def _compare(
 @contextmanager
 def _transactions(*, shared: bool) -> Iterator[None]:
     """Leases in shared transactions, or each in its own."""
-    from messagestore.shares import taking
+    from messagestore.shares import run_leases
 
-    real = taking._lease_together
-    taking._lease_together = (
+    real = run_leases._lease_together
+    run_leases._lease_together = (
         real if shared else lambda part, *, alone: real(part, alone=True)
     )
     try:
         yield
     finally:
-        taking._lease_together = real
+        run_leases._lease_together = real
 
 
 def _members(name: str, threads: int) -> list[Once]:

@@ -10,9 +10,10 @@ steps (`Poll.answer_to`):
 3. Any other poll is a heartbeat. It is held back until one of the groups has news, because
    the client calls again the moment it is answered. A hold ends when the generation of one of
    the groups rises, which a commit with `flag` 1 also causes (reading.py).
-4. A client without news becomes *quiet*: until something changes, its next polls use the
-   cached memberships, and their heartbeats are written in batches (java_beats). A repeat of
-   the same request may then be held by the server, without a thread (`_RepeatedPoll`).
+4. A client without news becomes *quiet* for up to SETTLED_S. Until something changes, its next
+   polls use the cached memberships, and their heartbeats are written in batches (java_beats).
+   A repeat of the same request may then be held by the server, without a thread
+   (`_RepeatedPoll`).
 
 A client starts to read after its fourth answer, so while it starts, a poll is held back only
 shortly (`_answers_until_start`).

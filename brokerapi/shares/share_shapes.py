@@ -21,8 +21,8 @@ from brokerapi.shares.waiting import ShareResult
 from messagestore.engine.messages import StoredRow
 from messagestore.shares.delivering import Leased
 from messagestore.shares.finishing import GrantReport, ReportOutcome
-from messagestore.shares.leasing import MessageRequest
 from messagestore.shares.listing import LeasedRun
+from messagestore.shares.queue_choice import MessageRequest
 from metadata.cache import snapshot
 from metadata.config import config
 from metadata.rules.groups.sharing import MAX_RUN_MESSAGES

@@ -18,9 +18,9 @@ from django.db import close_old_connections
 
 from brokerapi.http import draining, longpoll
 from messagestore.heads.heads import board
-from messagestore.shares import finishing, leasing
+from messagestore.shares import finishing, queue_choice
 from messagestore.shares.finishing import GrantReport, ReportOutcome
-from messagestore.shares.leasing import LeaseResult, MessageRequest
+from messagestore.shares.queue_choice import LeaseResult, MessageRequest
 from metadata.cache.snapshot_types import GroupInfo
 from metadata.db.consumer_ids import ConsumerId
 from metadata.errors import Code, Conflict
@@ -60,9 +60,9 @@ def share_or_wait(
     owner = longpoll.place_owner(consumer.text, key_id=consumer.key_id, address=address)
     with ExitStack() as places:
         while not has_hung_up():
-            shared = leasing.lease(consumer=consumer, request=request)
+            shared = queue_choice.lease(consumer=consumer, request=request)
             if shared.runs or draining.must_not_wait() or time.monotonic() >= until:
-                return ShareResult(leasing.find_group(consumer), shared, recorded)
+                return ShareResult(queue_choice.find_group(consumer), shared, recorded)
             # A place is taken once and kept over several waits.
             has_place = has_place or places.enter_context(longpoll.waiting_place(owner))
             if not has_place:
@@ -82,7 +82,7 @@ def share_group(consumer: ConsumerId) -> GroupInfo:
     """Return the group of a consumer. Raises NotFound, and Conflict (group_settings_differ)
     if it is not a share group.
     """
-    group = leasing.find_group(consumer)
+    group = queue_choice.find_group(consumer)
     if not group.is_share:
         raise Conflict(
             f"Group {group.name} is {group.mode}, not a share group: its members acquire "

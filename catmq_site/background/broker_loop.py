@@ -44,7 +44,7 @@ class BrokerLoop:
             # Record up to which change this worker uses nothing older: moving a node waits
             # for that.
             change = snapshot.current().version[1]
-            if node_pools.is_current():
+            if node_pools.drop_outdated():
                 registry.report_heads()
                 self.ack.acknowledge(identity=self.identity, change=change)
         except MetadataUnavailable as error:

@@ -48,7 +48,7 @@ from metadata.config import config
 from metadata.db.consumer_ids import ConsumerId
 from metadata.errors import MetadataUnavailable, NodeUnavailable, Unavailable
 from metadata.rules.alarm_texts import alarm_text
-from metadata.rules.groups.filters import MessageFilter
+from metadata.rules.groups.filters import EVERYTHING, MessageFilter
 
 SLOW_S = 0.1  # longest time that a node may take if the pull needs other nodes, too
 _FILTERED_AT_ONCE = 1_000  # offsets that a statement scans for a group with a filter
@@ -158,15 +158,19 @@ class _NodePull:
     def first(self) -> Iterator[PulledQueue]:
         """Read the first queue, if durable messages are known there.
 
-        The same round trip reads the positions of all other queues of the node.
+        Without a filter, the same round trip reads the positions of all other queues of the
+        node.
         """
         ask = self._left[0]
         if board.known(ask.queue) > ask.offset and not self._budget.spent():
             del self._left[0]
             with self._session() as session:
-                answer, self._positions = self._read(
-                    session, ask, also=[other.queue for other in self._left]
-                )
+                if only := self._message_filter(ask.queue):
+                    answer = self._read_filtered(session, ask, only)
+                else:
+                    answer, self._positions = self._read(
+                        session, ask, other_queues=[other.queue for other in self._left]
+                    )
             yield answer
 
     def empty(self) -> Iterator[PulledQueue]:
@@ -192,18 +196,25 @@ class _NodePull:
 
     def others(self) -> Iterator[PulledQueue]:
         """Read the remaining queues while the answer has room. The rest gets no messages."""
-        # A barrier is needed only if nothing above the offset is known to be durable. Other
-        # queues do not wait for it: messages that are not known to be durable yet come
-        # with the next pull.
-        risen = [ask.queue for ask in self._left if board.known(ask.queue) <= ask.offset]
+        # Queues in which no message at the offset or above is known to be durable. A barrier,
+        # a small commit after which all that was visible before it is durable
+        # (durability.py), confirms their heads. The other queues need none: messages that
+        # are not known to be durable yet come with the next pull.
+        unconfirmed = [
+            ask.queue for ask in self._left if board.known(ask.queue) <= ask.offset
+        ]
         durability.confirm(
             node_id=self._node_id,
-            heads={queue: self._positions[queue].head for queue in risen},
+            heads={queue: self._positions[queue].head for queue in unconfirmed},
         )
         if self._left and not self._budget.spent():
             with self._session() as session:
                 while self._left and not self._budget.spent():
-                    yield self._read(session, self._left.pop(0))[0]
+                    ask = self._left.pop(0)
+                    if only := self._message_filter(ask.queue):
+                        yield self._read_filtered(session, ask, only)
+                    else:
+                        yield self._read(session, ask)[0]
         for ask in self._left:
             head = min(self._positions[ask.queue].head, board.known(ask.queue))
             yield PulledQueue(ask.queue, "ok", [], ask.offset, head)
@@ -211,37 +222,54 @@ class _NodePull:
     def _session(self) -> AbstractContextManager[Session]:
         return node_pools.node(self._node_id).reading(within_s=self._within_s)
 
-    def _read(
-        self, session: Session, ask: PullQueue, *, also: Sequence[int] = ()
-    ) -> tuple[PulledQueue, dict[int, Position]]:
-        """Read a queue that has durable messages. Return its answer and the positions of
-        the queues `also`.
+    def _message_filter(self, queue: int) -> MessageFilter:
+        return snapshot.current().message_filter(self._consumer.group_id, queue)
 
-        For a group with a filter, read further parts until the answer is full or
-        `scan_limit` offsets were scanned.
+    def _read(
+        self, session: Session, ask: PullQueue, *, other_queues: Sequence[int] = ()
+    ) -> tuple[PulledQueue, dict[int, Position]]:
+        """Read a queue that has durable messages, for a group without a filter.
+
+        Return its answer and the positions of `other_queues`.
         """
-        durable, group_id = board.known(ask.queue), self._consumer.group_id
-        only = snapshot.current().message_filter(group_id, ask.queue)
+        end = board.known(ask.queue)
         youngest_ms = delivery_delay.youngest_ms(
-            session, group_id=group_id, queue=ask.queue
+            session, group_id=self._consumer.group_id, queue=ask.queue
         )
-        end = min(durable, ask.offset + config.scan_limit) if only else durable
+        answer, other_positions = self._read_range(
+            session,
+            ask,
+            end,
+            only=EVERYTHING,
+            other_queues=other_queues,
+            youngest_ms=youngest_ms,
+        )
+        # Retention may have raised `low` between the reads of position and rows, so a hole is
+        # explained by a fresh `low` before it is called corrupt.
+        if answer.state == _HOLE:
+            answer = _explain_hole(session, ask, answer.head)
+        return answer, other_positions
+
+    def _read_filtered(
+        self, session: Session, ask: PullQueue, only: MessageFilter
+    ) -> PulledQueue:
+        """Read a queue that has durable messages, for a group with a filter.
+
+        Range after range is read, until the answer is full or `scan_limit` offsets were
+        scanned.
+        """
+        end = min(board.known(ask.queue), ask.offset + config.scan_limit)
+        youngest_ms = delivery_delay.youngest_ms(
+            session, group_id=self._consumer.group_id, queue=ask.queue
+        )
         rows: list[StoredRow] = []
         while True:
-            answer, other_positions = self._read_range(
-                session,
-                ask,
-                end,
-                only=only,
-                also=also if not only else (),
-                youngest_ms=youngest_ms,
+            answer, _ = self._read_range(
+                session, ask, end, only=only, other_queues=(), youngest_ms=youngest_ms
             )
-            # Retention may have raised `low` between the reads of position and rows, so a
-            # hole is explained by a fresh `low` before it is called corrupt.
+            # As in _read: a hole is explained before it is called corrupt.
             if answer.state == _HOLE:
                 answer = _explain_hole(session, ask, answer.head)
-            if not only:
-                return answer, other_positions
             rows += answer.rows
             has_moved = answer.state == "ok" and answer.next_offset > ask.offset
             if not has_moved or answer.next_offset >= end or self._budget.spent():
@@ -250,8 +278,8 @@ class _NodePull:
         # A state that ended the loop early (fenced, cleaned, corrupt) is not returned
         # together with rows. The next pull begins at that offset and returns the state.
         if answer.state == "ok" or not rows:
-            return answer._replace(rows=rows), other_positions
-        return PulledQueue(ask.queue, "ok", rows, ask.offset, answer.head), other_positions
+            return answer._replace(rows=rows)
+        return PulledQueue(ask.queue, "ok", rows, ask.offset, answer.head)
 
     def _read_range(
         self,
@@ -260,13 +288,13 @@ class _NodePull:
         end: int,
         *,
         only: MessageFilter,
-        also: Sequence[int],
+        other_queues: Sequence[int],
         youngest_ms: int | None,
     ) -> tuple[PulledQueue, dict[int, Position]]:
         """Read messages below `end` that match the filter, with a single statement.
 
         Return the answer, whose state is _HOLE if the first message is missing, and the
-        positions of the queues `also`.
+        positions of `other_queues`.
         """
         consumer, budget, durable = self._consumer, self._budget, board.known(ask.queue)
         available = end - ask.offset
@@ -274,7 +302,7 @@ class _NodePull:
             min(available, _FILTERED_AT_ONCE) if only else budget.rows(ask.queue, available)
         )
         try:
-            positions, rows, origins = message_sql.select_owned(
+            positions, rows, origins = message_sql.read_positions_and_rows(
                 session,
                 reader=ReaderKey(consumer.group_id, ask.queue, consumer.instance),
                 first=ask.offset,
@@ -282,8 +310,8 @@ class _NodePull:
                 most_bytes=OVERSHOOT * budget.size,
                 only=only,
                 most=budget.rows(ask.queue, available),
-                beside=also,
-                copies=snapshot.current().holds_failures(ask.queue),
+                other_queues=other_queues,
+                with_origins=snapshot.current().holds_failures(ask.queue),
             )
         except db_errors.Final as fault:
             # The table of this queue is missing or was altered. Other queues of the node

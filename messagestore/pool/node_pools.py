@@ -13,7 +13,8 @@ from metadata.cache import snapshot
 from metadata.grouping import grouped
 
 _nodes: dict[int, Node] = {}
-_replaced: list[Node] = []  # outdated nodes with sessions still in use
+# Nodes that were replaced or deleted, while sessions of their pools are still in use.
+_outdated: list[Node] = []
 _nodes_guard = threading.Lock()
 
 
@@ -30,7 +31,7 @@ def node(node_id: int) -> Node:
             _nodes[node_id] = Node(info)
             if replaced is not None:
                 replaced.discard()
-                _replaced.append(replaced)
+                _outdated.append(replaced)
         return _nodes[node_id]
 
 
@@ -54,7 +55,10 @@ def group_by_node_id(node_ids: Mapping[int, int]) -> list[tuple[Node, list[int]]
 
 
 def watch(node_id: int) -> None:
-    """Look after a node that this process uses; a loop of every worker calls it."""
+    """Check the health of a node: open its circuit if it is silent, send due probes.
+
+    Does nothing if this process does not use the node. A loop of every worker calls it.
+    """
     node_in_use = _nodes.get(node_id)
     if node_in_use is not None:
         node_in_use.watch()
@@ -70,11 +74,11 @@ def unreachable_nodes() -> list[str]:
     return sorted(node.info.name for node in list(_nodes.values()) if node.circuit.is_open)
 
 
-def is_current() -> bool:
-    """Return True if no session of an outdated node is in use in this process.
+def drop_outdated() -> bool:
+    """Replace nodes whose description changed, and drop deleted nodes.
 
-    Outdated are nodes that an older snapshot described. Deleted nodes are evicted on the
-    way.
+    Return True if no session of an outdated node is in use in this process any more: then
+    nothing here uses the description of an older snapshot.
     """
     current_nodes = snapshot.current().nodes
     for node_id in list(_nodes):
@@ -87,11 +91,9 @@ def is_current() -> bool:
         ]
         for deleted_node in deleted_nodes:
             deleted_node.discard()
-        _replaced.extend(deleted_nodes)
-        _replaced[:] = [
-            deleted_node for deleted_node in _replaced if deleted_node.pool.busy
-        ]
-        return not _replaced
+        _outdated.extend(deleted_nodes)
+        _outdated[:] = [node for node in _outdated if node.pool.busy]
+        return not _outdated
 
 
 def evict_all() -> None:

@@ -130,8 +130,8 @@ def is_routed_by_key(message: NewMessage, routing: Routing) -> bool:
 
     A client that routes by key names the queue that it chose.
     """
-    # A message that names its queue with `queue_strict` False only prefers it, which no client
-    # that routes by key does. Without a named queue, `queue_strict` is always True.
+    # With `queue_strict` False, the sender itself named a queue that it prefers: the key did not
+    # choose it. Without a named queue, `queue_strict` is always True.
     if message.key is None or not message.queue_strict:
         return False
     return message.queue in (

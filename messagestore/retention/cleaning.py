@@ -13,7 +13,8 @@ from messagestore.engine.mysql_session import READ_TIMEOUT_S
 from messagestore.heads import partitions
 from messagestore.pool import node_pools
 from messagestore.pool.node import Node
-from messagestore.retention.planning import QueuePlan, plan
+from messagestore.retention import planning
+from messagestore.retention.planning import QueuePlan
 from messagestore.sweeping import Progress
 from messagestore.tables import audit_sql, partition_sql, queue_sql, sql_steps
 from metadata.actors import Actor
@@ -27,7 +28,9 @@ from metadata.topics.topic_rows import TopicView
 log = logging.getLogger(__name__)
 CHUNK = 2_000  # rows per transaction, for which every writer waits on SQLite
 REST_S = READ_TIMEOUT_S + 1.0  # longer than any pull: its read would have timed out
-PACE = 200  # writers wait while a partition is dropped: at most 1/PACE of the time
+# Writers wait while a partition is dropped. The pause after it is PACE times as long, so that
+# they wait for at most 1/PACE of the time, but never longer than MOST_PAUSE_S.
+PACE = 200
 MOST_PAUSE_S = 30.0
 PASS_S = 300.0  # a scheduled pass begins no further queue after this
 Say = Callable[[Progress], None]
@@ -76,14 +79,15 @@ def clean(
     clock_jump = clock_marks.check_clock(confirm=actor.kind != "job" and not dry_run)
     if pass_s is not None:
         random.shuffle(topics)  # every topic has its turn, even if passes end early
-    planner = partial(plan, record=not dry_run, jumped=clock_jump)
+    planner = partial(planning.plan, record=not dry_run, jumped=clock_jump)
     run = CleaningRun(
         actor=actor, planner=planner, dry_run=dry_run, say=progress, ends=deadline
     )
     results = run.clean_topics(topics, rest_s=rest_s)
     if dry_run:
         return results
-    # A queue that cannot be cleaned as its topic is set has an alarm; those of others end.
+    # A queue that could not be cleaned as its topic's retention demands gets an alarm. The
+    # alarms of the other queues of this run end.
     cleaned = []
     for result in results:
         name = f"{result.plan.topic}/{result.plan.number}"

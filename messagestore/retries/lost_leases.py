@@ -16,7 +16,7 @@ from messagestore import sweeping
 from messagestore.pool import node_pools
 from messagestore.retries import failures
 from messagestore.retries.failures import Failure
-from messagestore.shares import known_queues, taking, upkeep
+from messagestore.shares import known_queues, run_leases, upkeep
 from messagestore.tables.shares import run_sql
 from metadata.cache import snapshot
 from metadata.cache.snapshot_types import GroupInfo
@@ -65,7 +65,7 @@ def _bury_exhausted(group: GroupInfo, node_id: int, queue: int, epoch: int) -> i
     """
     # Without a retry topic there is no place for dead letters, and the messages are leased
     # again.
-    limit = taking.limit_of(group, queue)
+    limit = run_leases.limit_of(group, queue)
     if not limit:
         return 0
     with node_pools.node(node_id).reading() as session:

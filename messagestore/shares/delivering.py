@@ -22,7 +22,7 @@ from messagestore.engine.messages import ROW_BODY, ROW_OFFSET, StoredRow
 from messagestore.heads import corruption
 from messagestore.heads.gap_check import explain
 from messagestore.pool.node import Node
-from messagestore.shares import known_queues, taking
+from messagestore.shares import known_queues, run_leases
 from messagestore.tables import message_sql, queue_sql
 from messagestore.tables.shares import run_sql
 from messagestore.tables.shares.run_sql import Run
@@ -192,7 +192,7 @@ class Delivery:
         return False
 
     def _put_back(self, run: Run, offsets: Sequence[int]) -> Run | None:
-        return taking.put_back(
+        return run_leases.put_back(
             node=self._node, group_id=self._group.id, run=run, offsets=offsets
         )
 

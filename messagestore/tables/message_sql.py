@@ -95,8 +95,9 @@ def _insert_mysql(
         for text in inserts:
             session.send(text, statements=1, ends_transaction=False)
         session.send(closing, statements=1)
+    # The UPDATE sets `head` to LAST_INSERT_ID(head + count), so that the server returns the new
+    # head with its result, as an insert id. Some proxies drop it: then the offset is unknown.
     raised_to = results[_OPENING_STATEMENTS.index("UPDATE")].number
-    # Some proxies do not pass LAST_INSERT_ID() of an UPDATE on. The offset is unknown then.
     if raised_to < head["message_count"]:
         raise db_errors.Ambiguous("It is stored, but the answer does not say where.")
     return raised_to - head["message_count"]
@@ -121,14 +122,14 @@ def _batch_rows(session: MySqlSession, queue: int, batches: Sequence[NewBatch]) 
 
 
 def _inserts(session: MySqlSession, head: _HeadValues, rows: list[bytes]) -> list[bytes]:
-    """Return INSERT statements for some rows, each within the server's
+    """Return INSERT statements for the rows, each within the server's
     `max_allowed_packet`.
     """
     limit = session.max_packet - 10_000  # leaves room for everything around the rows
     whole = b",".join(rows)
     if len(whole) <= limit:
         return [session.render(step(session, "publish_rows", **head, rows=whole))]
-    chunks: list[list[bytes]] = [[]]
+    packets: list[list[bytes]] = [[]]
     size = 0
     for row in rows:
         if len(row) > limit:
@@ -137,13 +138,13 @@ def _inserts(session: MySqlSession, head: _HeadValues, rows: list[bytes]) -> lis
                 f"{session.max_packet} bytes."
             )
         if size + len(row) > limit:
-            chunks.append([])
+            packets.append([])
             size = 0
-        chunks[-1].append(row)
+        packets[-1].append(row)
         size += len(row) + 1
     return [
-        session.render(step(session, "publish_rows", **head, rows=b",".join(rows)))
-        for rows in chunks
+        session.render(step(session, "publish_rows", **head, rows=b",".join(packet_rows)))
+        for packet_rows in packets
     ]
 
 
@@ -213,7 +214,7 @@ def select_rows(
     most_bytes: int,
     only: MessageFilter = EVERYTHING,
 ) -> list[StoredRow]:
-    """Return the same messages as rows. `only` is explained at select_owned."""
+    """Return the same messages as rows. `only`: see read_positions_and_rows."""
     select = _select(session, queue, first=first, end=end, only=only)
     (result,) = session.run(select.step, count_fitting=up_to_bytes(most_bytes))
     return select.rows(result)
@@ -293,7 +294,7 @@ def count_matching(
     return looked_at, matching
 
 
-def select_owned(
+def read_positions_and_rows(
     session: Session,
     *,
     reader: ReaderKey,
@@ -302,19 +303,23 @@ def select_owned(
     most_bytes: int,
     only: MessageFilter = EVERYTHING,
     most: int | None = None,
-    beside: Sequence[int] = (),
-    copies: bool = False,
+    other_queues: Sequence[int] = (),
+    with_origins: bool = False,
 ) -> tuple[dict[int, Position], list[StoredRow], Sequence[str | None]]:
-    """Return positions of a reader and message rows, in a single round trip.
+    """Return positions of a reader, message rows and their origins, in a single round trip.
 
-    The head is read before the rows, so no row is older than the head that is returned. The
-    positions, {queue: position}, are those of the reader's queue and of the queues
-    `beside`. Messages that `only` leaves out come as rows without headers and body (None).
-    A filter on headers costs one more statement and takes at most `most` messages: the rows
-    end before the next match. With `copies`, the queue belongs to a retry topic: the third
-    result has the origins of the rows, and `only` is ignored.
+    The positions are {queue: position}, of the reader's queue and of `other_queues`. The rows
+    are the messages at offsets first … end-1 of the reader's queue, until their bodies reach
+    `most_bytes`. The head in a position is read before the rows.
+
+    Messages that do not match `only` come as rows without headers and body (None). A filter on
+    headers costs one more statement and takes at most `most` messages: the rows end before the
+    next match.
+
+    `with_origins` is for a queue of a retry topic, whose messages are copies: the third result
+    has the origin of each row, and `only` is ignored. Otherwise it is empty.
     """
-    if copies:
+    if with_origins:
         span = {"first_offset": first, "end_offset": end}
         select = _Select(
             step(session, "select_copies", table=message_table(reader.queue), **span)
@@ -328,13 +333,13 @@ def select_owned(
             session,
             "select_positions",
             **reader_columns(reader),
-            queues=id_list([reader.queue, *beside]),
+            queues=id_list([reader.queue, *other_queues]),
         ),
         select.step,
         count_fitting=up_to_bytes(most_bytes),
     )
     positions_by_queue = {row[0]: Position(*row) for row in positions.rows}
-    if not copies:
+    if not with_origins:
         return positions_by_queue, select.rows(messages), ()
     return positions_by_queue, *_split(messages)
 
@@ -446,8 +451,9 @@ def literal_rows(batches: Sequence[NewBatch]) -> list[bytes]:
     rows: list[bytes] = []
     for batch in batches:
         producer = quoted(batch.producer.encode())
-        # The same for all messages of a batch: escape it once.
-        end = b"',NULL," + producer + b",@t)"
+        # The end of a simple row: it closes the quote of the body. The producer is the same for
+        # all messages of a batch, so it is escaped once.
+        simple_end = b"',NULL," + producer + b",@t)"
         for index, message in enumerate(batch.messages, len(rows)):
             key = message.key
             if (
@@ -459,10 +465,11 @@ def literal_rows(batches: Sequence[NewBatch]) -> list[bytes]:
                 rows.append(_row(index, message, producer))
             else:
                 # Nearly all messages have a key and a body only. Formatting dominates the CPU cost
-                # of a send, so they take one expression.
+                # of a send, so they take one expression. The quote that it opens before the
+                # body is closed by `simple_end`.
                 rows.append(
                     b"(@b+%d,'%b',NULL,NULL,_binary'%b%b"
-                    % (index, escaped(key.encode()), escaped(message.body), end)
+                    % (index, escaped(key.encode()), escaped(message.body), simple_end)
                 )
     return rows
 

@@ -9,7 +9,7 @@ from messagestore.heads import corruption
 from messagestore.heads.heads import board
 from messagestore.pool import known_heads
 from messagestore.produce import group_commit
-from messagestore.shares import known_queues, taking
+from messagestore.shares import known_queues, run_leases
 from metadata.cache.snapshot_types import QueueInfo
 
 
@@ -21,7 +21,7 @@ def evict_except(queues: Mapping[int, QueueInfo]) -> None:
         group_commit,
         budget,
         corruption,
-        taking,
+        run_leases,
         known_queues,
     ):
         cache.evict_except(queues.keys())

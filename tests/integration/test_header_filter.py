@@ -147,13 +147,13 @@ def test_bodies_are_read_of_wanted_messages_only_and_no_more_than_fit(
     send(*[ASIA] * 5, body=b"x" * 100_000)
     send(*[EU] * 9)
     found: list[Any] = []
-    select = message_sql.select_owned
+    select = message_sql.read_positions_and_rows
 
     def noting(*args: Any, **named: Any) -> Any:
         found.append(select(*args, **named))
         return found[-1]
 
-    monkeypatch.setattr(message_sql, "select_owned", noting)
+    monkeypatch.setattr(message_sql, "read_positions_and_rows", noting)
     assert read(ask(member, queue, max_bytes=1_000, max_messages=2)) == ([5, 6], 7)
     bodies = [row[4] for _, rows, _ in found for row in rows]
     assert bodies == [None] * 5 + [b"m"] * len(bodies[5:]) and 2 <= len(bodies[5:]) < 9

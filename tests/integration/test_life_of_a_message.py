@@ -227,7 +227,7 @@ def test_the_page_draws_the_ways_of_programs(
     is_drawn(
         "Pulling",
         on_nodes(lambda: member.pull(at(queue, 0))),
-        verb="message_sql.select_owned",
+        verb="message_sql.read_positions_and_rows",
     )
     is_drawn(
         "Committing",

@@ -437,14 +437,14 @@ def test_a_pull_that_is_cleaned_under_way_is_told_so(
     if ENGINE == "mysql":
         cut(queue, 10, 100)
     member, epochs = join()
-    real = message_sql.select_owned
+    real = message_sql.read_positions_and_rows
 
     def cleaned_before(*given: Any, **named: Any) -> Any:
-        monkeypatch.setattr(message_sql, "select_owned", real)
+        monkeypatch.setattr(message_sql, "read_positions_and_rows", real)
         clean()  # after this pull has read its position, before it reads the rows
         return real(*given, **named)
 
-    monkeypatch.setattr(message_sql, "select_owned", cleaned_before)
+    monkeypatch.setattr(message_sql, "read_positions_and_rows", cleaned_before)
     got = taken(member, queue, epochs[queue], 3)
     assert (got.state, got.low, low(queue)) == ("cleaned", 10, 10)
 

@@ -22,7 +22,7 @@ from messagestore.nodes import promotion
 from messagestore.pool import node_pools
 from messagestore.produce.publish import publish
 from messagestore.retries import lost_leases
-from messagestore.shares import known_queues, taking
+from messagestore.shares import known_queues, run_leases
 from messagestore.shares.delivering import Leased
 from messagestore.shares.finishing import GrantReport
 from messagestore.tables import message_sql
@@ -466,7 +466,7 @@ def test_callers_that_ask_together_share_a_transaction(
     with ThreadPoolExecutor(6) as threads:
         found = [threads.submit(lease, one, max_messages=10) for one in who]
         assert begun.wait(10)
-        while taking._coalescers[pair].waiting() < 5:
+        while run_leases._coalescers[pair].waiting() < 5:
             threading.Event().wait(0.01)
         go.set()
         leased = [offset for one in found for offset in offsets(one.result())]

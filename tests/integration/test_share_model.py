@@ -24,7 +24,7 @@ from hypothesis.stateful import (
 )
 
 from messagestore.pool import node_pools
-from messagestore.shares import known_queues, taking
+from messagestore.shares import known_queues, run_leases
 from messagestore.shares.delivering import Leased
 from messagestore.shares.finishing import GrantReport
 from messagestore.tables.shares import position_sql, run_sql
@@ -272,12 +272,14 @@ class ShareModel(RuleBasedStateMachine):
     @contextmanager
     def _broker(self, number: int) -> Iterator[None]:
         """Work as one of the processes: each has its own view of queues, and its own turns."""
-        before = known_queues._known, known_queues._missing, taking._coalescers
-        known_queues._known, known_queues._missing, taking._coalescers = self.caches[number]
+        before = known_queues._known, known_queues._missing, run_leases._coalescers
+        known_queues._known, known_queues._missing, run_leases._coalescers = self.caches[
+            number
+        ]
         try:
             yield
         finally:
-            known_queues._known, known_queues._missing, taking._coalescers = before
+            known_queues._known, known_queues._missing, run_leases._coalescers = before
 
     def _forget(self) -> None:
         for views, missing, _ in self.caches:

@@ -465,7 +465,7 @@ def test_an_owned_read_shows_position_and_messages(session: Session, queue: int)
     reader = ReaderKey(1, queue)
     reader_sql.insert_readers(session, group_id=1, queues=[queue], epoch=0, latest=False)
     reader_sql.acquire_reader(session, reader=reader, epoch=1, owner="me")
-    positions, rows, _ = message_sql.select_owned(
+    positions, rows, _ = message_sql.read_positions_and_rows(
         session, reader=reader, first=1, end=4, most_bytes=99
     )
     position = positions[reader.queue]

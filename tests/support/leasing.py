@@ -10,10 +10,10 @@ from uuid import uuid4
 from messagestore.engine.messages import ROW_OFFSET, NewMessage
 from messagestore.pool import node_pools
 from messagestore.produce.publish import publish
-from messagestore.shares import finishing, known_queues, leasing, upkeep
+from messagestore.shares import finishing, known_queues, queue_choice, upkeep
 from messagestore.shares.delivering import Leased
 from messagestore.shares.finishing import GrantReport, ReportOutcome
-from messagestore.shares.leasing import LeaseResult, MessageRequest
+from messagestore.shares.queue_choice import LeaseResult, MessageRequest
 from messagestore.tables import reader_sql
 from messagestore.tables.shares import run_sql
 from messagestore.tables.shares.run_sql import Run
@@ -57,7 +57,7 @@ def send(*bodies: str, **more: Any) -> None:
 def asked(who: ConsumerId, **wanted: Any) -> LeaseResult:
     """Ask for runs as a member, and return the whole answer."""
     arguments = {"topics": (), "max_messages": 100, "max_bytes": 1 << 20, **wanted}
-    return leasing.lease(consumer=who, request=MessageRequest(**arguments))
+    return queue_choice.lease(consumer=who, request=MessageRequest(**arguments))
 
 
 def lease(who: ConsumerId, **wanted: Any) -> list[Leased]:
@@ -79,7 +79,9 @@ def report(who: ConsumerId, leased: Leased, **said: Any) -> str:
 
 def record(who: ConsumerId, *reports: GrantReport) -> list[ReportOutcome]:
     """Report on several runs and return the results."""
-    return finishing.record(consumer=who, group=leasing.find_group(who), reports=reports)
+    return finishing.record(
+        consumer=who, group=queue_choice.find_group(who), reports=reports
+    )
 
 
 def end_leases(leased: Leased) -> None:

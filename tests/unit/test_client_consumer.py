@@ -595,7 +595,7 @@ def test_commit_tells_of_a_queue_that_was_lost_since_an_earlier_poll(
     assert consumer.poll(timeout_s=0.0) == []
     broker.expire("g", "me")
     consumer._state.want_heartbeat()
-    assert consumer._state.wait(LIMIT_S, lambda: bool(consumer._state.unreported))
+    assert consumer._state.wait(LIMIT_S, lambda: bool(consumer._state.unannounced_losses))
     with pytest.raises(CommitFailed, match="t queue 1"):
         consumer.commit()
     consumer.commit()

@@ -1,4 +1,4 @@
-"""The consumer of a group that shares queues: see Consumer."""
+"""The consumer of a group whose members each own some of the queues: see Consumer."""
 
 from __future__ import annotations
 
@@ -46,6 +46,7 @@ class Consumer(Reader[Message]):
         self._state = GroupState(self.options)
 
     def _assemble(self) -> Iterable[Callable[[], object]]:
+        """Create acquirer, committer and fetcher. Return the bodies of their threads."""
         transport, state, handle_error = (
             self._transport,
             self._state,
@@ -83,12 +84,10 @@ class Consumer(Reader[Message]):
     def fail(self, message: Message, error: BaseException | str = "") -> None:
         """Report a failed message.
 
-        It is delivered again from the retry topic, until its retries are used up.
-
-        After that, and in an ordered subscription at once, it becomes a dead letter. It
-        counts as finished when the broker has stored it; no commit passes it before. If its
-        queue moved to another member, nothing is reported and that member gets the message
-        again.
+        It is delivered again from the retry topic, until its retries are used up. After that,
+        and in an ordered subscription at once, it becomes a dead letter. It counts as finished
+        when the broker has stored it; no commit passes it before. If its queue moved to another
+        member, nothing is reported and that member gets the message again.
         """
         self._check_process()
         with self._state.changed:
@@ -124,10 +123,10 @@ class Consumer(Reader[Message]):
         )
         lost_queues = self._committer.commit_until(commits, within_s=COMMIT_WITHIN_S)
         with self._state.changed:
-            unreported = self._state.unreported
+            unannounced_losses = self._state.unannounced_losses
             moved_queues = {
-                queue: unreported.pop(queue)
-                for queue in [*unreported]
+                queue: unannounced_losses.pop(queue)
+                for queue in [*unannounced_losses]
                 if offsets is None or queue in offsets
             }
         moved_queues |= {owned.queue: owned for owned in lost_queues}
@@ -217,11 +216,14 @@ class Consumer(Reader[Message]):
         return self.options.rebalance_timeout_ms / 1000
 
     def _finish_taken(self) -> None:
+        """Mark the messages that the application took as finished, except failed ones whose
+        report is pending. Note queues that were lost meanwhile, for the next commit().
+        """
         for owned in self._taken_queues:
             self._state.finished += owned.in_hand - len(owned.reporting)
             owned.finish_all()
             if owned.lost:
-                self._state.unreported[owned.queue] = owned
+                self._state.unannounced_losses[owned.queue] = owned
             if owned.revoked_until is not None:
                 self._state.changed.notify_all()
         self._taken_queues = []

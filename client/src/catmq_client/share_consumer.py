@@ -107,7 +107,7 @@ class ShareConsumer(Reader[ShareMessage]):
             COMMIT_WITHIN_S
         ) and self._renewer.flush(COMMIT_WITHIN_S)
         with self._state.changed:
-            lost_runs, self._state.unreported = self._state.unreported, {}
+            lost_runs, self._state.unannounced_losses = self._state.unannounced_losses, {}
         if lost_runs:
             run_names = ", ".join(map(str, lost_runs.values()))
             raise CommitFailed(

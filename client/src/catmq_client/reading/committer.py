@@ -244,7 +244,7 @@ class Committer(Component):
                     # The caller does not learn of the lost queues now, so the next commit()
                     # reports them.
                     with self._state.changed:
-                        self._state.unreported.update(
+                        self._state.unannounced_losses.update(
                             {owned.queue: owned for owned in lost_queues}
                         )
                     raise

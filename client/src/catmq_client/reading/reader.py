@@ -306,6 +306,6 @@ class Reader(AbstractContextManager["Reader[M]"], Generic[M]):
         poll_timeout, state.poll_timeout = state.poll_timeout, None
         if poll_timeout is not None:
             # The error covers all queues, so the next commit() need not report them again.
-            state.unreported.clear()
+            state.unannounced_losses.clear()
             state.want_heartbeat()
             raise poll_timeout

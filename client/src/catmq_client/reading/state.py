@@ -110,7 +110,7 @@ class GroupState:
         # run(): the handlers at work, by thread.
         self.handlers: dict[int, AtWork] = {}
         # Queues that were lost with uncommitted progress, until commit() has reported them.
-        self.unreported: dict[int, OwnedQueue] = {}
+        self.unannounced_losses: dict[int, OwnedQueue] = {}
         # The application has called run(), whose threads call a handler. Otherwise it takes
         # the messages itself, by poll() or in iteration.
         self.has_worker_threads = False
@@ -265,7 +265,7 @@ class GroupState:
         self.evict(owned)
         owned.lost = True
         if owned.acquired and owned.committable() > owned.committed:
-            self.unreported[owned.queue] = owned
+            self.unannounced_losses[owned.queue] = owned
         if (
             notify
             and owned.acquired
@@ -527,7 +527,7 @@ class GroupState:
         owned.finish(offset, version)
         self.finished += 1
         if owned.lost:
-            self.unreported[owned.queue] = owned
+            self.unannounced_losses[owned.queue] = owned
         if load_before > half >= owned.window_load:
             self.changed.notify_all()
         elif not owned.in_hand:

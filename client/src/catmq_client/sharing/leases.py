@@ -174,7 +174,7 @@ class LeaseBook(GroupState):
         if not isinstance(owned, HeldRun) or owned.lost:
             return
         if owned.finished:
-            self.unreported[owned.queue] = owned
+            self.unannounced_losses[owned.queue] = owned
         self._remove(owned)
         owned.lost = True
         self.on_runnable()

@@ -28,10 +28,10 @@ from messagestore.heads import corruption
 from messagestore.heads.heads import board
 from messagestore.pool import node_pools
 from messagestore.pool.node import Node
-from messagestore.shares import known_queues, taking
+from messagestore.shares import known_queues, run_leases
 from messagestore.shares.delivering import Delivery, Leased
 from messagestore.shares.known_queues import QueueEntry
-from messagestore.shares.taking import RunRequest
+from messagestore.shares.run_leases import RunRequest
 from messagestore.tables.shares.run_sql import Run
 from metadata.cache import snapshot
 from metadata.cache.snapshot_types import GroupInfo, QueueInfo, TopicInfo
@@ -51,7 +51,7 @@ class MessageRequest(NamedTuple):
 
     `held`: the texts of the grants that the member has. If given, the call first returns
     other runs that the member holds: those of a call whose answer was lost. `member_reports_begin`:
-    the member reports when it begins a run; see taking.py for what that means for counts.
+    the member reports when it begins a run; see run_leases.py for what that means for counts.
     """
 
     topics: Sequence[str]
@@ -179,7 +179,7 @@ class _LeaseCall:
         ).items():
             with self._noting_failures(queue_ids):
                 node = node_pools.node(node_id)
-                runs = taking.renew_held(
+                runs = run_leases.renew_held(
                     node=node,
                     group=self._group,
                     queues=queue_ids,
@@ -296,7 +296,7 @@ class _LeaseCall:
             with suppress(CatmqError):
                 for run in runs:
                     offsets = range(run.first, run.end)
-                    taking.put_back(
+                    run_leases.put_back(
                         node=node, group_id=self._group.id, run=run, offsets=offsets
                     )
             raise
@@ -307,7 +307,9 @@ class _LeaseCall:
         count = min(max_rows, self._group.run_messages)
         request = RunRequest(self._group, self._owner, count, self._member_reports_begin)
         if entry.is_due() and (
-            runs := taking.lease_due(node=node, queue=queue, entry=entry, request=request)
+            runs := run_leases.lease_due(
+                node=node, queue=queue, entry=entry, request=request
+            )
         ):
             return runs
         # A first member would take all there is, and the others would wait for it to
@@ -315,6 +317,6 @@ class _LeaseCall:
         count = sharing.fair_share(
             backlog=entry.backlog, members=self._group.member_count, asked=max_rows
         )
-        return taking.lease_new(
+        return run_leases.lease_new(
             node=node, queue=queue, entry=entry, request=request._replace(messages=count)
         )
