@@ -47,6 +47,7 @@ class OverdueRebalances:
 
     def look(self) -> None:
         now = time.monotonic()
+        # Groups that are no longer pending drop out, so their next request waits again.
         self.pending_since = {
             group: self.pending_since.get(group, now)
             for group in rebalance.pending_groups()

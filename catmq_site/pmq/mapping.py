@@ -169,6 +169,7 @@ class Mapping:
             self._add_remark(
                 kind, name, f"owners without an account here: {', '.join(unknown_owners)}"
             )
+        # Import must not add recipients that the portal would refuse.
         allowed: list[str] = []
         refused: list[str] = []
         for address in mail.parse_addresses(text(row, emails)):
@@ -282,6 +283,8 @@ class Mapping:
             else:
                 valid.append(network)
         if invalid:
+            # An empty list of allowed addresses admits every address, so the remark warns
+            # of it.
             opens_group = not valid and column == "ip_white_list"
             consequence = ": all addresses may read" if opens_group else ""
             self._add_remark(

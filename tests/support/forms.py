@@ -51,6 +51,7 @@ class _Inputs(HTMLParser):
         elif (
             tag == "input"
             and name
+            # A browser does not send a checkbox that is not checked.
             and (attributes.get("type") != "checkbox" or "checked" in attributes)
         ):
             self.found[name] = attributes.get("value") or (
@@ -58,6 +59,7 @@ class _Inputs(HTMLParser):
             )
         elif tag == "select":
             self._select = name
+        # Without a selected option, a browser sends the first.
         elif tag == "option" and (
             "selected" in attributes or self._select not in self.found
         ):

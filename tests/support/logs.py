@@ -33,6 +33,7 @@ class Tail:
         if self.path.exists() and self.path.stat().st_size > self._read:
             with self.path.open("rb") as file:
                 file.seek(self._read)
+                # The writer may be within a line; the rest is read next time.
                 whole = file.read().rpartition(b"\n")
             self._read += len(whole[0]) + len(whole[1])
             new = [json.loads(line) for line in whole[0].splitlines() if whole[1]]
@@ -90,6 +91,8 @@ def await_count(counted: Callable[[], int], count: int, *, stall_s: float = 60.0
     def reached() -> bool:
         now = counted()
         if now != state[0]:
+            # Progress renews the limit: a slow machine may take long, but must not stand
+            # still.
             state[:] = now, time.monotonic()
         standing_s = time.monotonic() - state[1]
         assert standing_s < stall_s, (

@@ -101,6 +101,7 @@ def write_result(
 ) -> None:
     """Write the result, and end the command with 3 if a queue failed."""
     write("\n".join(format_result(cleaned_queues, dry_run=dry_run)))
+    # Raised after all lines are written, so the user sees the queues that were cleaned.
     failed = sum(find_problem(cleaned) is not None for cleaned in cleaned_queues)
     if failed:
         raise CommandError(

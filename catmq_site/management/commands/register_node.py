@@ -78,6 +78,7 @@ class Command(CatmqCommand):
 def parse_node_url(name: str, url: str | None) -> dict[str, Any]:
     """Return the arguments of registry.register() that a node's URL means. Raises Invalid."""
     variable = node_variable(name, "URL")
+    # The variable keeps the password out of the list of processes.
     url = url or os.environ.get(variable)
     if not url:
         raise Invalid.field("url", f"give it, or set {variable}")

@@ -131,6 +131,7 @@ def exit_with_status(report: Report) -> None:
             "Stopped: no problems so far, but not everything was checked.",
             returncode=RETRY_LATER,
         )
+    # Checked last: a finding is certain, while a queue that was not seen may be clean.
     if report.unseen:
         text = f"{len(report.unseen)} of {len(report.queues)} queues could not be checked."
         raise CommandError(text, returncode=RETRY_LATER)
