@@ -4,7 +4,9 @@
 at most. The passes of a leased loop are made by one process of all brokers. *Jobs* run once a
 minute or less often: django-q runs them, and `manage.py syncjobs` creates their schedules. A
 job that may take hours runs in a process of its own. Every pass is bounded, and harmless when
-it runs twice at once. The portal's page of jobs shows both lists.
+it runs twice at once. gunicorn starts the loops of a worker
+(server/gunicorn_conf.py), and `manage.py syncjobs` writes the schedules of jobs
+(jobs/schedules.py). The portal's page of jobs shows both lists.
 """
 
 from __future__ import annotations

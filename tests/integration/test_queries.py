@@ -45,7 +45,7 @@ def queues(node: str) -> list[int]:
 
 def plan() -> ReadPlan:
     found = read_plans.read_plan(topic="orders", actor=ACTOR)
-    return cast(ReadPlan, ReadPlanAnswer.of(found))
+    return cast(ReadPlan, ReadPlanAnswer.from_view(found))
 
 
 def test_the_newest_messages_of_a_topic_are_selected_from_all_its_queues(
