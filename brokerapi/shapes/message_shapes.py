@@ -79,8 +79,7 @@ class PackedMessage(Message):
 
 
 # How a send is answered: a result for each message, or runs of those that were stored side
-# by side, which is
-# less to write and to read.
+# by side, which is less to write and to read.
 Receipts = Literal["each", "runs"]
 
 

@@ -2,8 +2,7 @@
 
 The row lock on the head allows a single committing transaction per queue. With a binary
 log, the lock is held during the flushes, so a queue gets a commit per flush. So the first
-sender
-of a queue in a worker leads, and the senders that arrive meanwhile join the next
+sender of a queue in a worker leads, and the senders that arrive meanwhile join the next
 transaction. It raises the head once, and inserts a row into `sent_batch` for each batch,
 and all messages. If such a transaction is rolled back, nothing of it is stored, and each of
 its batches is tried alone. If its outcome is unknown, it is unknown for each of its

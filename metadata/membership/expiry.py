@@ -1,10 +1,9 @@
 """Expiry of members: a member that is silent for longer than the session timeout is
 removed.
 
-A loop of one broker calls expire_silent_members() every second. All brokers call
-observe_database(), because each may take over that loop. How long silence must last,
-and why an outage of the database delays expiry, is in
-metadata.rules.membership.liveness.
+A loop of one broker calls expire_silent_members() every half second. All brokers call
+observe_database(), because each may take over that loop. How long silence must last, and
+why an outage of the database delays expiry, is in metadata.rules.membership.liveness.
 """
 
 from __future__ import annotations

@@ -110,8 +110,7 @@ def send_batch(
     the number of messages.
 
     Like `send`, but faster for many messages. `queue` and `delay_ms` of a message are not
-    supported. Raises OutsideTransaction, OptionError; if any message is invalid,
-    nothing is
+    supported. Raises OutsideTransaction, OptionError; if any message is invalid, nothing is
     written.
     """
     alias = _require_transaction("send_batch", topic, using)
