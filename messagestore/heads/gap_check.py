@@ -45,7 +45,8 @@ def explain(asked: int, *, low: int, gaps: Sequence[tuple[int, int]]) -> Verdict
     earlier read.
 
     >>> (explain(5, low=9, gaps=[]).state,
-    ...  explain(5, low=0, gaps=[(3, 8)]), ...  explain(5, low=0, gaps=[]).state)
+    ...  explain(5, low=0, gaps=[(3, 8)]),
+    ...  explain(5, low=0, gaps=[]).state)
     ('cleaned', Verdict(state='lost_tail', deliver=0, next_offset=8, gap=(5, 8)), 'corrupt')
     """
     if asked < low:

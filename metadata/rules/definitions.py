@@ -105,8 +105,8 @@ def parse_document(document: Any) -> list[Entry]:
     >>> [one.name for one in parse_document({"version": 1, "groups": [{"name": "billing"}]})]
     ['billing']
     >>> parse_document({"version": 2})
-    Traceback (most recent call last): metadata.errors.Invalid: version: is 2; this release
-    reads 1, so export the document ...
+    Traceback (most recent call last):
+    metadata.errors.Invalid: version: is 2; this release reads 1, so export the document ...
     """
     if not isinstance(document, Mapping):
         raise Invalid(f"The document must be a JSON object, not {type(document).__name__}.")

@@ -139,8 +139,8 @@ def check_driver(mode: str, host: str, library: str, environ: Container[str]) ->
     Oracle's library begin at 8.
 
     >>> check_driver("verify", "::1", "3.4.10", {})
-    Traceback (most recent call last): metadata.rules.tls.Refused: (2026, 'version 3.4.10 of
-    the driver does not compare ...')
+    Traceback (most recent call last):
+    metadata.rules.tls.Refused: (2026, 'version 3.4.10 of the driver does not compare ...')
     >>> check_driver("verify", "db1", "3.4.10", {}), check_driver("verify", "::1", "3.3.14", {})
     (None, None)
     """

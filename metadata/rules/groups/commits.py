@@ -40,8 +40,8 @@ def commit_intervals(samples: Iterable[PositionSample]) -> list[CommitInterval]:
     >>> samples = [(5, 10, 11), (5, 20, 21), (9, 30, 31), (7, 40, 41), (9, 50, 51)]
     >>> for interval in commit_intervals(PositionSample(*sample) for sample in samples):
     ...     print(interval)
-    CommitInterval(first=0, end=5, after_ms=None, by_ms=11) CommitInterval(first=5, end=9,
-    after_ms=20, by_ms=31)
+    CommitInterval(first=0, end=5, after_ms=None, by_ms=11)
+    CommitInterval(first=5, end=9, after_ms=20, by_ms=31)
     >>> commit_intervals([PositionSample(0, 10, 11), PositionSample(3, 20, 21)])
     [CommitInterval(first=0, end=3, after_ms=10, by_ms=21)]
     """

@@ -50,7 +50,8 @@ def check_tag_filter(text: str) -> None:
     No message has such a tag, so all messages would be skipped and committed.
 
     >>> check_tag_filter("a && b")
-    Traceback (most recent call last): ValueError: 'a && b' is an expression, not a tag
+    Traceback (most recent call last):
+    ValueError: 'a && b' is an expression, not a tag
     """
     for tag in parse_tags(text):
         if _EXPRESSION.search(tag):

@@ -73,13 +73,16 @@ def find_trend(figures: LagFigures) -> LagTrend:
 
     >>> find_trend(
     ...     LagFigures(2, lag=6000, lag_before=12000, between_s=600, sent=9000, handled=15000)
-    ... ) LagTrend(state='catches_up', per_s=10.0, in_s=600.0)
+    ... )
+    LagTrend(state='catches_up', per_s=10.0, in_s=600.0)
     >>> find_trend(
     ...     LagFigures(2, lag=16000, lag_before=1000, between_s=600, sent=18000, handled=3000)
-    ... ) LagTrend(state='falls_behind', per_s=25.0, in_s=None)
+    ... )
+    LagTrend(state='falls_behind', per_s=25.0, in_s=None)
     >>> find_trend(
     ...     LagFigures(2, lag=5000, lag_before=5010, between_s=600, sent=6000, handled=6010)
-    ... ).state 'steady'
+    ... ).state
+    'steady'
     """
     if figures.paused:
         return LagTrend("paused")
