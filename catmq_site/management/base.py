@@ -1,7 +1,9 @@
 """The base of all commands of CatMQ. An error is one line on stderr, and the exit codes are:
 
-0  done 1  refused: change the call, or the state that it needs 2  wrong usage (argparse) 3
-not possible now: repeat later
+0  done
+1  refused: change the call, or the state that it needs
+2  wrong usage (argparse)
+3  not possible now: repeat later
 """
 
 from __future__ import annotations

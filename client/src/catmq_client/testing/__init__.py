@@ -1,8 +1,9 @@
 """A broker in memory, for tests of applications without a network.
 
-broker = FakeBroker() broker.create_topic("orders", queues=2) producer =
-Producer(transport=broker) consumer = Consumer(transport=broker, group="billing",
-topics=["orders"])
+broker = FakeBroker()
+broker.create_topic("orders", queues=2)
+producer = Producer(transport=broker)
+consumer = Consumer(transport=broker, group="billing", topics=["orders"])
 """
 
 from __future__ import annotations
