@@ -164,7 +164,7 @@ class LoopThreads:
 
 
 class _LoopThread:
-    """The thread of one loop."""
+    """Runs the passes of one loop in a thread of its own."""
 
     def __init__(self, loop: Loop) -> None:
         self._loop = loop

@@ -245,7 +245,7 @@ class PartWriter:
                 # reported only for a part that has no other choice.
                 if not part.movable or refusal.code != Code.QUEUE_NOT_WRITABLE:
                     error = refusal
-                if not self._may_try_next_queue(queue, write.batch_id, refusal):
+                if not self._may_try_next_queue(part, queue, refusal):
                     break
         return [Run(len(part.indexes), error)]
 
@@ -340,7 +340,7 @@ class PartWriter:
             deadline=self._deadline,
         )
 
-    def _may_try_next_queue(self, queue: int, part_id: bytes, refusal: CatmqError) -> bool:
+    def _may_try_next_queue(self, part: Part, queue: int, refusal: CatmqError) -> bool:
         """Return True if the part may be tried on its next queue, after this queue refused it."""
         # After an unknown outcome the part may be stored: in another queue it would be there
         # twice.
@@ -353,9 +353,15 @@ class PartWriter:
         if refusal.code == Code.NODE_FULL:
             # A repeat must stay on this node, which is full.
             return has_new_id
-        return isinstance(refusal, Unavailable) and (
-            has_new_id or _is_absent(queue, part_id)
-        )
+        if not isinstance(refusal, Unavailable):
+            return False
+        if has_new_id:
+            return True
+        try:
+            return not _is_stored(self.batch, part, queue)
+        except CatmqError:
+            # The node does not answer: the part may be stored there, so it stays.
+            return False
 
 
 def _runs(part: Part, place: tuple[int, int] | list[DelayedReceipt]) -> list[Run]:
@@ -382,12 +388,3 @@ def _is_stored(batch: Batch, part: Part, queue: int) -> bool:
             f"changed: {error.detail}"
         )
         raise OutcomeUnknown(cause, retry_after_ms=1000) from error
-
-
-def _is_absent(queue: int, part_id: bytes) -> bool:
-    """Return True if the queue's node is certain not to have stored the part."""
-    try:
-        with node_pools.node_of(queue).reading() as session:
-            return message_sql.find_batch(session, batch_id=part_id) is None
-    except CatmqError:
-        return False  # unknown, so the part stays with its queue
