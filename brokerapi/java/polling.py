@@ -167,37 +167,6 @@ class Poll(JavaEndpoint):
         return answer
 
 
-class _RepeatedPoll(Unchanged):
-    """The repeat of a quiet client's poll, which the server holds without a thread."""
-
-    def __init__(
-        self, java_id: int, versions: Mapping[str, int], quiet_client: _QuietClient
-    ) -> None:
-        super().__init__(_max_hold_s(quiet_client.members), quiet_client.generations)
-        self._java_id, self._versions = java_id, versions
-        self._member_ids = [member.consumer.member_id for member in quiet_client.members]
-
-    def note(self) -> bool:
-        """Record that the client polls. Return False if a full poll is due."""
-        quiet_client = _find_quiet_client(self._java_id, self._versions)
-        if quiet_client is None or not java_members.has_polled(self._java_id):
-            return False
-        if any((self._java_id, group) in _answers_until_start for group in self._versions):
-            return False
-        _note_poll(self._java_id)
-        _record_quiet_poll(quiet_client)
-        return True
-
-    def is_still_valid(self) -> bool:
-        return (
-            not java_beats.needs_full_check(self._member_ids) and super().is_still_valid()
-        )
-
-    def answered(self) -> None:
-        super().answered()
-        _last_poll_at[self._java_id] = time.monotonic()
-
-
 def _answer(groups: Mapping[str, Any], *, deleted: bool = False) -> dict[str, Any]:
     """Return the fields of an answer. `groups` has the news by group name."""
     return {
@@ -209,6 +178,35 @@ def _answer(groups: Mapping[str, Any], *, deleted: bool = False) -> dict[str, An
         "consumerGroupSubEnvMap": {},
         "consumerGroupoSubEnvMap": {},
     }
+
+
+def _find_members(java_id: int, versions: Mapping[str, int]) -> list[JavaMember]:
+    """Return the client's memberships in the groups that its poll names."""
+    return [
+        member
+        for member in java_members.memberships_of_client(java_id, versions=versions)
+        if member.group in versions
+    ]
+
+
+def _find_quiet_client(java_id: int, versions: Mapping[str, int]) -> _QuietClient | None:
+    """Return the quiet client if it sends the versions that it had when it became quiet,
+    and nothing can have changed since. None otherwise.
+    """
+    client = _quiet_clients.get(java_id)
+    if (
+        client is None
+        or client.until < time.monotonic()
+        or client.metadata != snapshot.current().version
+    ):
+        return None
+    # Another broker or an expiry may have changed a membership: then the cache is outdated.
+    if java_beats.needs_full_check(member.consumer.member_id for member in client.members):
+        java_members.forget_client(java_id)
+        return None
+    if versions != {member.group: member.version for member in client.members}:
+        return None
+    return None if holds.has_changed(client.generations) else client
 
 
 def _require_registration(
@@ -225,28 +223,6 @@ def _require_registration(
     # The client calls again at once, while its next heartbeat is seconds away.
     holds.pause(f"poll {java_id}", call.actor, ERROR_HOLD_S)
     return _answer({}, deleted=True)
-
-
-def has_just_polled(java_id: int) -> bool:
-    """Return True if a poll of the client arrived or ended here within RECENT_S. The poll
-    counted as a heartbeat.
-    """
-    return time.monotonic() - _last_poll_at.get(java_id, float("-inf")) < RECENT_S
-
-
-def _note_poll(java_id: int) -> None:
-    # Without polls, the heartbeats of a client do not count.
-    java_beats.note_poll(java_id)
-    _last_poll_at[java_id] = time.monotonic()
-
-
-def _find_members(java_id: int, versions: Mapping[str, int]) -> list[JavaMember]:
-    """Return the client's memberships in the groups that its poll names."""
-    return [
-        member
-        for member in java_members.memberships_of_client(java_id, versions=versions)
-        if member.group in versions
-    ]
 
 
 def _is_full_refresh(members: Sequence[JavaMember], versions: Mapping[str, int]) -> bool:
@@ -352,33 +328,27 @@ def _wait_for_news(
     return {**news, **deleted_news}
 
 
-def _find_quiet_client(java_id: int, versions: Mapping[str, int]) -> _QuietClient | None:
-    """Return the quiet client if it sends the versions that it had when it became quiet,
-    and nothing can have changed since. None otherwise.
+def _record_heartbeats(
+    java_id: int, members: Iterable[JavaMember], versions: Mapping[str, int]
+) -> tuple[dict[str, Any], dict[int, int]]:
+    """Record a heartbeat of each member. Return the news by group name, and the generation
+    by group id.
     """
-    client = _quiet_clients.get(java_id)
-    if (
-        client is None
-        or client.until < time.monotonic()
-        or client.metadata != snapshot.current().version
-    ):
-        return None
-    # Another broker or an expiry may have changed a membership: then the cache is outdated.
-    if java_beats.needs_full_check(member.consumer.member_id for member in client.members):
-        java_members.forget_client(java_id)
-        return None
-    if versions != {member.group: member.version for member in client.members}:
-        return None
-    return None if holds.has_changed(client.generations) else client
-
-
-def _record_quiet_poll(quiet_client: _QuietClient) -> None:
-    """Note the heartbeats of a quiet client in memory. A loop writes them in batches."""
-    for member in quiet_client.members:
-        handles.remember(member.consumer)
-    java_beats.note(
-        {member.consumer.member_id: member.version for member in quiet_client.members}
-    )
+    news, generations = {}, {}
+    for member in members:
+        member_news = assignment.heartbeat(member, versions[member.group])
+        generations[member.consumer.group_id] = member_news.generation
+        if member_news.group is not None:
+            news[member.group] = member_news.group
+            # A higher `rbVersion` makes the client stop and start its queues. A client with
+            # another version missed the last answer, which may have said so: that answer was
+            # lost, or was one to a full refresh.
+            if (
+                member_news.member.last_answer.rb_version > member.last_answer.rb_version
+                or versions[member.group] != member.version
+            ):
+                _answers_until_start[java_id, member.group] = START_ANSWERS
+    return news, generations
 
 
 def _wait_for_quiet_client(
@@ -406,27 +376,44 @@ def _wait_for_quiet_client(
         return _record_heartbeats(java_id, _find_members(java_id, versions), versions)[0]
 
 
-def _record_heartbeats(
-    java_id: int, members: Iterable[JavaMember], versions: Mapping[str, int]
-) -> tuple[dict[str, Any], dict[int, int]]:
-    """Record a heartbeat of each member. Return the news by group name, and the generation
-    by group id.
-    """
-    news, generations = {}, {}
-    for member in members:
-        member_news = assignment.heartbeat(member, versions[member.group])
-        generations[member.consumer.group_id] = member_news.generation
-        if member_news.group is not None:
-            news[member.group] = member_news.group
-            # A higher `rbVersion` makes the client stop and start its queues. A client with
-            # another version missed the last answer, which may have said so: that answer was
-            # lost, or was one to a full refresh.
-            if (
-                member_news.member.last_answer.rb_version > member.last_answer.rb_version
-                or versions[member.group] != member.version
-            ):
-                _answers_until_start[java_id, member.group] = START_ANSWERS
-    return news, generations
+def _record_quiet_poll(quiet_client: _QuietClient) -> None:
+    """Note the heartbeats of a quiet client in memory. A loop writes them in batches."""
+    for member in quiet_client.members:
+        handles.remember(member.consumer)
+    java_beats.note(
+        {member.consumer.member_id: member.version for member in quiet_client.members}
+    )
+
+
+class _RepeatedPoll(Unchanged):
+    """The repeat of a quiet client's poll, which the server holds without a thread."""
+
+    def __init__(
+        self, java_id: int, versions: Mapping[str, int], quiet_client: _QuietClient
+    ) -> None:
+        super().__init__(_max_hold_s(quiet_client.members), quiet_client.generations)
+        self._java_id, self._versions = java_id, versions
+        self._member_ids = [member.consumer.member_id for member in quiet_client.members]
+
+    def note(self) -> bool:
+        """Record that the client polls. Return False if a full poll is due."""
+        quiet_client = _find_quiet_client(self._java_id, self._versions)
+        if quiet_client is None or not java_members.has_polled(self._java_id):
+            return False
+        if any((self._java_id, group) in _answers_until_start for group in self._versions):
+            return False
+        _note_poll(self._java_id)
+        _record_quiet_poll(quiet_client)
+        return True
+
+    def is_still_valid(self) -> bool:
+        return (
+            not java_beats.needs_full_check(self._member_ids) and super().is_still_valid()
+        )
+
+    def answered(self) -> None:
+        super().answered()
+        _last_poll_at[self._java_id] = time.monotonic()
 
 
 def _count_down_and_choose_hold_s(java_id: int, members: Iterable[JavaMember]) -> float:
@@ -448,3 +435,16 @@ def _max_hold_s(members: Iterable[JavaMember]) -> float:
     timeout, because the next poll must come before that ends.
     """
     return min(HOLD_S, *(member.session_timeout_ms / 2000 for member in members))
+
+
+def _note_poll(java_id: int) -> None:
+    # Without polls, the heartbeats of a client do not count.
+    java_beats.note_poll(java_id)
+    _last_poll_at[java_id] = time.monotonic()
+
+
+def has_just_polled(java_id: int) -> bool:
+    """Return True if a poll of the client arrived or ended here within RECENT_S. The poll
+    counted as a heartbeat.
+    """
+    return time.monotonic() - _last_poll_at.get(java_id, float("-inf")) < RECENT_S
