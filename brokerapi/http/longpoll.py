@@ -176,7 +176,7 @@ def browse_or_wait(
                 return page
             close_old_connections()
             with board.watch(NO_GROUP, {queue: offset}) as waiter:
-                if board.known(queue) <= offset and not draining.must_not_wait():
+                if board.durable_head(queue) <= offset and not draining.must_not_wait():
                     with limiter.aside():
                         waiter.wait(until - time.monotonic())
 
@@ -225,7 +225,7 @@ class _LongPoll(ExitStack):
         with_news = {
             queue
             for queue, offset in self._wait_offsets.items()
-            if board.known(queue) > offset
+            if board.durable_head(queue) > offset
         }
         queues_to_read = unwatched | stale | with_news
         return [
@@ -303,7 +303,8 @@ class _LongPoll(ExitStack):
                     draining.must_not_wait()
                     or _current_generation(group_id, generation) != generation
                     or any(
-                        board.known(queue) > at for queue, at in self._wait_offsets.items()
+                        board.durable_head(queue) > at
+                        for queue, at in self._wait_offsets.items()
                     )
                 ):
                     return

@@ -162,7 +162,7 @@ class _NodePull:
         node.
         """
         ask = self._left[0]
-        if board.known(ask.queue) > ask.offset and not self._budget.spent():
+        if board.durable_head(ask.queue) > ask.offset and not self._budget.spent():
             del self._left[0]
             with self._session() as session:
                 if only := self._message_filter(ask.queue):
@@ -201,7 +201,7 @@ class _NodePull:
         # (durability.py), confirms their heads. The other queues need none: messages that
         # are not known to be durable yet come with the next pull.
         unconfirmed = [
-            ask.queue for ask in self._left if board.known(ask.queue) <= ask.offset
+            ask.queue for ask in self._left if board.durable_head(ask.queue) <= ask.offset
         ]
         durability.confirm(
             node_id=self._node_id,
@@ -216,7 +216,7 @@ class _NodePull:
                     else:
                         yield self._read(session, ask)[0]
         for ask in self._left:
-            head = min(self._positions[ask.queue].head, board.known(ask.queue))
+            head = min(self._positions[ask.queue].head, board.durable_head(ask.queue))
             yield PulledQueue(ask.queue, "ok", [], ask.offset, head)
 
     def _session(self) -> AbstractContextManager[Session]:
@@ -232,7 +232,7 @@ class _NodePull:
 
         Return its answer and the positions of `other_queues`.
         """
-        end = board.known(ask.queue)
+        end = board.durable_head(ask.queue)
         youngest_ms = delivery_delay.youngest_ms(
             session, group_id=self._consumer.group_id, queue=ask.queue
         )
@@ -258,7 +258,7 @@ class _NodePull:
         Range after range is read, until the answer is full or `scan_limit` offsets were
         scanned.
         """
-        end = min(board.known(ask.queue), ask.offset + config.scan_limit)
+        end = min(board.durable_head(ask.queue), ask.offset + config.scan_limit)
         youngest_ms = delivery_delay.youngest_ms(
             session, group_id=self._consumer.group_id, queue=ask.queue
         )
@@ -296,7 +296,11 @@ class _NodePull:
         Return the answer, whose state is _HOLE if the first message is missing, and the
         positions of `other_queues`.
         """
-        consumer, budget, durable = self._consumer, self._budget, board.known(ask.queue)
+        consumer, budget, durable = (
+            self._consumer,
+            self._budget,
+            board.durable_head(ask.queue),
+        )
         available = end - ask.offset
         scanned = (
             min(available, _FILTERED_AT_ONCE) if only else budget.rows(ask.queue, available)
@@ -354,7 +358,7 @@ def _without_rows(
     if position is None or position.epoch != ask.epoch or position.owner != consumer.text:
         return PulledQueue(ask.queue, "fenced", [], ask.offset)
     if ask.offset < position.low:
-        head = min(position.head, max(position.low, board.known(ask.queue)))
+        head = min(position.head, max(position.low, board.durable_head(ask.queue)))
         return PulledQueue(ask.queue, "cleaned", [], ask.offset, head, low=position.low)
     if ask.offset > position.head:
         return PulledQueue(
