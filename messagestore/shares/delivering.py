@@ -117,7 +117,7 @@ class Delivery:
         """
         offsets = [
             offset
-            for span in sharing.spans_of(run.left, first=run.first)
+            for span in sharing.spans_of(run.unfinished_bits, first=run.first)
             for offset in range(*span)
         ]
         unread = [offset for offset in offsets if offset >= read.upto]
@@ -162,7 +162,7 @@ class Delivery:
             )
         # Without a message to deliver the run is finished, unless all of its messages were
         # put back.
-        if run.left:
+        if run.unfinished_bits:
             with self._node.reading() as session:
                 # The grant guards the change: a run that was finished or leased to another
                 # member meanwhile stays as it is.
