@@ -21,10 +21,10 @@ a key of a `strict` topic, which waits.
 
 Pacing: the loop must deliver a message soon after it is due, and must not keep the node busy
 with queries. Each query returns when the next row is due, and the next query comes at that
-time. Rows that are stored meanwhile may be due earlier. The workers of this broker count the
-rows that they store (`board.shared.delayed_at`), and a new count ends the pause. For rows that
-other brokers store, the pause is at most IDLE_S. If a query is slow, the pause after it is
-PACE times its duration.
+time, but no later than after IDLE_S, because rows that are stored meanwhile may be due earlier.
+If no other broker is alive, the pause may be ALONE_S: the workers of this broker count the rows
+that they store (`board.shared.delayed_at`), and a new count ends such a pause after IDLE_S. If
+queries are slow, the pause is PACE times their duration.
 """
 
 from __future__ import annotations
