@@ -20,7 +20,7 @@ from typing import NamedTuple
 from messagestore.consume.budget import OVERSHOOT, Budget
 from messagestore.engine.messages import ROW_BODY, ROW_OFFSET, StoredRow
 from messagestore.heads import corruption
-from messagestore.heads.gap_check import explain
+from messagestore.heads.gap_check import explain_missing
 from messagestore.pool.node import Node
 from messagestore.shares import known_queues, run_leases
 from messagestore.tables import message_sql, queue_sql
@@ -183,7 +183,9 @@ class Delivery:
             head = queue_sql.read_head(session, queue=run.queue)
             gaps = queue_sql.read_gaps(session, queue=run.queue, position=missing[0])
         low = head.low if head else 0
-        holes = (o for o in missing if explain(o, low=low, gaps=gaps).state == "corrupt")
+        holes = (
+            o for o in missing if explain_missing(o, low=low, gaps=gaps).state == "corrupt"
+        )
         hole = next(holes, None)
         if hole is None:
             return True
