@@ -84,7 +84,7 @@ class CatmqError(Exception):
         self.detail = detail
         self.code = code or type(self).code
         self.retriable = type(self).retriable if retriable is None else retriable
-        self.errors = tuple(errors)
+        self.errors: tuple[FieldError, ...] = tuple(errors)
         self.retry_after_ms = retry_after_ms
         self.status = status
 

@@ -13,7 +13,7 @@ from catmq_client.callables import check_callable, check_result
 from catmq_client.errors import CatmqError
 from catmq_client.sending.ids import uuid7
 
-log = logging.getLogger("catmq.producer")
+log: logging.Logger = logging.getLogger("catmq.producer")
 
 # Estimated size of a message in a request, without body, key and headers.
 OVERHEAD_BYTES = 64
@@ -184,7 +184,7 @@ class SendFuture:
     def __init__(self, ended: threading.Event) -> None:
         # The event of its batch, not the batch itself. A reference cycle would keep all
         # messages in memory until the garbage collector runs.
-        self.ended = ended
+        self.ended: threading.Event = ended
         self.outcome: Outcome | None = None
         self.callbacks: list[Callable[[SendFuture], object]] | None = None
 
