@@ -15,6 +15,7 @@ from messagestore.pool import node_pools
 from messagestore.tables import queue_sql
 from metadata.cache import snapshot
 from metadata.groups import subscribers
+from metadata.rules.nodes import NodeState
 
 
 def set_heads(queues: Collection[int], *, state: str) -> None:
@@ -51,7 +52,11 @@ def sweep() -> int:
     """
     differing: list[int] = []
     sweeping.run_each(
-        [info for info in snapshot.current().nodes.values() if info.state != "offline"],
+        [
+            info
+            for info in snapshot.current().nodes.values()
+            if info.state != NodeState.OFFLINE
+        ],
         act=lambda info: differing.extend(_find_differing(info.id)),
         name=lambda info: f"Comparison of the queue states of node {info.name}",
     )
