@@ -19,6 +19,7 @@ from datetime import UTC, datetime
 
 from django.core.mail import EmailMessage, get_connection
 from django.core.mail.backends.base import BaseEmailBackend
+from django.utils.functional import Promise
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, override
 
@@ -37,7 +38,7 @@ log = logging.getLogger(__name__)
 MAX_SINGLE_MAILS = 3  # more notices for an address are combined into a single mail
 MAX_LISTED_ALARMS = 50  # alarms that a combined mail names; it counts the others
 MAX_PASS_S = 60.0
-KIND_TEXTS = {
+KIND_TEXTS: dict[str, str | Promise] = {
     AlarmKind.UNREAD_DROPPED: gettext_lazy("messages were dropped unread"),
     AlarmKind.NODE_LOW: gettext_lazy("node nearly full"),
     AlarmKind.NODE_FULL: gettext_lazy("node full, it stores nothing"),
