@@ -218,19 +218,15 @@ def _move_sqlite(
                 values = {**columns, "message_count": 1, "stored_at": at}
                 database.execute(statements["publish_batch"].text, values)
             (insert,) = statements["move_rows"].single({"table": message_table(move.queue)})
-            database.executemany(insert, _values(move, at))
+            rows_of_move = enumerate(zip(move.rows, move.batches, strict=True), move.head)
+            values_of_rows = (
+                (offset, m.key, m.tag, headers_text(m.headers), m.body, m.trace_id,
+                 batch.producer, at, row.attempt, row.origin)
+                for offset, (row, batch) in rows_of_move
+                for m in batch.messages
+            )  # fmt: skip
+            database.executemany(insert, values_of_rows)
         (delete,) = statements["delete_delayed"].single({"rows": id_list(moved)})
         if database.execute(delete).rowcount != len(moved):
             raise db_errors.RolledBack("The delayed messages changed meanwhile.")
     return {move.queue: move.end for move in moves}
-
-
-def _values(move: _Move, stored_at_ms: int) -> list[tuple[object, ...]]:
-    return [
-        (offset, message.key, message.tag, headers_text(message.headers), message.body,
-         message.trace_id,
-        batch.producer,
-         stored_at_ms, row.attempt, row.origin)
-        for offset, (row, batch) in enumerate(zip(move.rows, move.batches, strict=True), move.head)
-        for message in batch.messages
-    ]  # fmt: skip

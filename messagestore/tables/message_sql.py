@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple, TypedDict, cast
 
 from messagestore.engine import db_errors
@@ -173,15 +173,14 @@ def _insert_sqlite(
                 "stored_at": stored_at,
             }
             database.execute(statements["publish_batch"].text, columns)
-            database.executemany(insert, _values(batch, next_offset, stored_at))
+            rows = (
+                (offset, m.key, m.tag, headers_text(m.headers), m.body, m.trace_id,
+                 batch.producer, stored_at)
+                for offset, m in enumerate(batch.messages, next_offset)
+            )  # fmt: skip
+            database.executemany(insert, rows)
             next_offset += len(batch.messages)
     return int(first)
-
-
-def _values(batch: NewBatch, first: int, stored_at: int) -> Iterator[tuple[object, ...]]:
-    for offset, m in enumerate(batch.messages, first):
-        headers = headers_text(m.headers)
-        yield offset, m.key, m.tag, headers, m.body, m.trace_id, batch.producer, stored_at
 
 
 def find_batch(session: Session, *, batch_id: bytes) -> SentBatch | None:
