@@ -9,7 +9,6 @@ from messagestore.engine import db_errors
 from messagestore.engine.messages import (
     ROW_OFFSET,
     MessageSearch,
-    NewMessage,
     StoredMessage,
     StoredRow,
     headers_text,
@@ -469,7 +468,14 @@ def literal_rows(batches: Sequence[NewBatch]) -> list[bytes]:
                 or message.trace_id is not None
                 or message.headers
             ):
-                rows.append(_row(index, message, producer))
+                texts = (key, message.tag, headers_text(message.headers), message.trace_id)
+                key_sql, tag, headers, trace = (
+                    b"NULL" if text is None else quoted(text.encode()) for text in texts
+                )
+                rows.append(
+                    b"(@b+%d,%b,%b,%b,_binary%b,%b,%b,@t)"
+                    % (index, key_sql, tag, headers, quoted(message.body), trace, producer)
+                )
             else:
                 # Nearly all messages have a key and a body only. Formatting dominates the CPU cost
                 # of a send, so they take one expression. The quote that it opens before the
@@ -479,20 +485,3 @@ def literal_rows(batches: Sequence[NewBatch]) -> list[bytes]:
                     % (index, escaped(key.encode()), escaped(message.body), simple_end)
                 )
     return rows
-
-
-def _row(index: int, message: NewMessage, producer: bytes) -> bytes:
-    texts = (message.key, message.tag, headers_text(message.headers), message.trace_id)
-    key, tag, headers, trace = (
-        b"NULL" if text is None else quoted(text.encode()) for text in texts
-    )
-    body = quoted(message.body)
-    return b"(@b+%d,%b,%b,%b,_binary%b,%b,%b,@t)" % (
-        index,
-        key,
-        tag,
-        headers,
-        body,
-        trace,
-        producer,
-    )
