@@ -304,20 +304,34 @@ class TracesQuery(Request, kw_only=True):
     message_id: str = ""
 
 
+class MissingAnswer(Answer, kw_only=True):
+    """Offsets `first` … `end` - 1 of a queue that have no messages: `expired` (deleted by
+    retention), `lost` (declared when a node was lost), or `unexplained`."""
+
+    first: int
+    end: int
+    reason: Literal["expired", "lost", "unexplained"]
+
+
 class MessagesAnswer(Answer, kw_only=True):
     """Messages, and how many were scanned. `next` is the `offset` of the next page of a
-    queue, or the `after` of the next page of a search; null: none."""
+    queue, or the `after` of the next page of a search; null: none. `missing` is there if a
+    page of a queue skipped offsets."""
 
     messages: list[StoredAnswer]
     scanned: int
     next: int | str | None
+    missing: list[MissingAnswer] | UnsetType = UNSET
 
 
 def messages_answer(
     page: MessagePage | SearchResult, kind: formats.Format
 ) -> MessagesAnswer:
     messages = [message_answer(message, kind, message.queue) for message in page.messages]
-    return MessagesAnswer(messages=messages, scanned=page.scanned, next=page.next)
+    answer = MessagesAnswer(messages=messages, scanned=page.scanned, next=page.next)
+    if isinstance(page, MessagePage) and page.missing:
+        answer.missing = [MissingAnswer.from_view(missing) for missing in page.missing]
+    return answer
 
 
 class BrowseQuery(Request, kw_only=True):

@@ -299,7 +299,8 @@ Node = TypedDict(
 )
 
 # Messages, and how many were scanned. `next` is the `offset` of the next page of a queue,
-# or the `after` of the next page of a search; null: none.
+# or the `after` of the next page of a search; null: none. `missing` is there if a page of a
+# queue skipped offsets.
 FoundMessages = TypedDict(
     "FoundMessages",
     {
@@ -308,6 +309,7 @@ FoundMessages = TypedDict(
         "scanned": int,
         # value of `after` for the next page; null on the last one
         "next": int | str | None,
+        "missing": list[dict[str, Any]],
     },
 )
 
