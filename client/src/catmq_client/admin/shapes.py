@@ -309,7 +309,7 @@ FoundMessages = TypedDict(
         "scanned": int,
         # value of `after` for the next page; null on the last one
         "next": int | str | None,
-        "missing": list[dict[str, Any]],
+        "missing": NotRequired[list[dict[str, Any]]],
     },
 )
 
