@@ -220,7 +220,7 @@ class Consumer(Reader[Message]):
         report is pending. Note queues that were lost meanwhile, for the next commit().
         """
         for owned in self._taken_queues:
-            self._state.finished += owned.in_hand - len(owned.reporting)
+            self._state.finished += owned.in_hand - len(owned.unstored_failures)
             owned.finish_all()
             if owned.lost:
                 self._state.unannounced_losses[owned.queue] = owned
