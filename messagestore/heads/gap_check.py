@@ -81,7 +81,7 @@ class MissingOffsets(NamedTuple):
     reason: str
 
 
-def explain_all(
+def explain_all_missing(
     first: int,
     end: int,
     offsets: Sequence[int],
@@ -92,9 +92,9 @@ def explain_all(
     """Explain each offset from `first` to below `end` that is not among the rising
     `offsets`.
 
-    As for `explain`, `low` and `gaps` must be read after the rows.
+    As for `explain_missing`, `low` and `gaps` must be read after the rows.
 
-    >>> for missing in explain_all(0, 12, [3, 4, 8, 11], low=2, gaps=[(5, 8)]):
+    >>> for missing in explain_all_missing(0, 12, [3, 4, 8, 11], low=2, gaps=[(5, 8)]):
     ...     print(*missing)
     0 2 expired
     2 3 unexplained
@@ -105,7 +105,7 @@ def explain_all(
     position = first
     for offset in (*offsets, end):
         while position < offset:
-            verdict = explain(position, low=low, gaps=gaps)
+            verdict = explain_missing(position, low=low, gaps=gaps)
             if verdict.state == "cleaned":
                 reason, piece_end = "expired", low
             elif verdict.state == "lost_tail":

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from messagestore.engine.messages import StoredMessage, masked, parse_message_id
 from messagestore.heads import durability
-from messagestore.heads.gap_check import MissingOffsets, dense, explain_all
+from messagestore.heads.gap_check import MissingOffsets, dense_length, explain_all_missing
 from messagestore.pool import node_pools
 from messagestore.tables import message_sql, queue_sql
 from metadata.actors import Actor
@@ -85,12 +85,12 @@ def read_page(
         next_offset = messages[-1].offset + 1 if messages else start
         offsets = [message.offset for message in messages]
         missing: list[MissingOffsets] = []
-        if dense(offset, offsets) < next_offset - offset:
+        if dense_length(offset, offsets) < next_offset - offset:
             # Both are read after the rows: only then they explain all rows that were missing.
             fresh_head = queue_sql.read_head(session, queue=queue)
             low = head.low if fresh_head is None else fresh_head.low
             gaps = queue_sql.read_gaps(session, queue=queue, position=offset)
-            missing = explain_all(offset, next_offset, offsets, low=low, gaps=gaps)
+            missing = explain_all_missing(offset, next_offset, offsets, low=low, gaps=gaps)
     return MessagePage(
         tuple(messages if may_read else map(masked, messages)),
         len(messages),
