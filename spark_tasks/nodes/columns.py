@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 
@@ -119,6 +119,6 @@ def parse_headers(values: Values) -> pa.Array:
 
     A message without headers has null.
     """
-    texts = values.to_pylist() if isinstance(values, pa.Array) else values
+    texts: Sequence[Any] = values.to_pylist() if isinstance(values, pa.Array) else values
     pairs = [None if text is None else list(json.loads(text).items()) for text in texts]
     return pa.array(pairs, HEADERS_MAP.type)
