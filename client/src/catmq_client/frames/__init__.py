@@ -160,9 +160,9 @@ def _start_read(
     if on_expired not in ("raise", "warn"):
         raise OptionError(f"on_expired={on_expired!r}: write one of raise, warn")
     urls, api_key, transport = connection
-    with ExitStack() as resources:
+    with ExitStack() as until_planned:
         if transport is None:
-            transport = resources.enter_context(
+            transport = until_planned.enter_context(
                 closing(HttpTransport(urls, api_key=api_key))
             )
         topic_reader = TopicReader(
@@ -173,13 +173,13 @@ def _start_read(
         )
         ranges = plan_ranges(topic_reader, queues=queues, start=span[0], end=span[1])
         # From here on, the generator closes the transport when it ends or is closed.
-        held = resources.pop_all()
+        resources = until_planned.pop_all()
     meter = ProgressMeter(topic, sum(r.end - r.first for r in ranges), progress)
-    record_batches = _build_batches(topic_reader, ranges, builder, meter, limit, held)
+    record_batches = build_batches(topic_reader, ranges, builder, meter, limit, resources)
     return builder.schema, record_batches
 
 
-def _build_batches(  # noqa: PLR0917
+def build_batches(  # noqa: PLR0917
     topic_reader: TopicReader,
     ranges: Sequence[QueueRange],
     builder: BatchBuilder,

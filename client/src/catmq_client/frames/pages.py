@@ -106,26 +106,28 @@ class TopicReader:
 
         Raises OffsetsMissing, and what Transport.request raises.
         """
-        left = limit
+        remaining = limit
         with ThreadPoolExecutor(1, thread_name_prefix="catmq-frames") as fetcher:
             try:
                 for span in ranges:
                     fetch = partial(self._fetch_page, span)
                     upcoming: Future[Page] | None = None
                     if span.first < span.end:
-                        upcoming = fetcher.submit(fetch, span.first, left)
+                        upcoming = fetcher.submit(fetch, span.first, remaining)
                     while upcoming is not None:
                         page = upcoming.result()
-                        left = None if left is None else left - len(page.messages)
+                        remaining = (
+                            None if remaining is None else remaining - len(page.messages)
+                        )
                         upcoming = None
                         # Requested before this page is used, so that the broker and the
                         # application work at the same time.
-                        if page.next_offset < span.end and left != 0:
-                            upcoming = fetcher.submit(fetch, page.next_offset, left)
+                        if page.next_offset < span.end and remaining != 0:
+                            upcoming = fetcher.submit(fetch, page.next_offset, remaining)
                         for missing in page.missing:
                             self.report_missing(missing)
                         yield page
-                    if left == 0:
+                    if remaining == 0:
                         return
             finally:
                 # The executor waits for its thread, which may be between two tries.
@@ -145,10 +147,10 @@ class TopicReader:
         # The level is that of a caller of frames.read; a RecordBatchReader has no caller.
         warnings.warn(text, OffsetsMissingWarning, stacklevel=5)
 
-    def _fetch_page(self, span: QueueRange, offset: int, left: int | None) -> Page:
-        """Return messages of a range from `offset` on, at most `left`."""
+    def _fetch_page(self, span: QueueRange, offset: int, remaining: int | None) -> Page:
+        """Return messages of a range from `offset` on, at most `remaining`."""
         queue, end = span.queue, span.end
-        rows = min(PAGE_ROWS, end - offset, PAGE_ROWS if left is None else left)
+        rows = min(PAGE_ROWS, end - offset, PAGE_ROWS if remaining is None else remaining)
         params = {"queue": queue, "offset": offset, "limit": rows}
         answer = self._get(f"{self._path}/messages", params)
         # After a gap a page may reach beyond the end of the range.

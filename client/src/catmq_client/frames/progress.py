@@ -53,7 +53,15 @@ class ProgressMeter:
         self._offsets += page.passed_offsets
         now = time.monotonic()
         if self._on_progress is not None:
-            self._on_progress(self._state(now))
+            state = ReadProgress(
+                self._topic,
+                self._rows,
+                self._bytes,
+                self._offsets,
+                self._total_offsets,
+                now - self._started_at,
+            )
+            self._on_progress(state)
         if now - self._logged_at >= LOG_EVERY_S:
             self._logged_at = now
             log.info("%s", self._line(now))
@@ -63,16 +71,6 @@ class ProgressMeter:
         now = time.monotonic()
         if now - self._started_at >= LOG_EVERY_S:
             log.info("%s: complete", self._line(now))
-
-    def _state(self, now: float) -> ReadProgress:
-        return ReadProgress(
-            self._topic,
-            self._rows,
-            self._bytes,
-            self._offsets,
-            self._total_offsets,
-            now - self._started_at,
-        )
 
     def _line(self, now: float) -> str:
         elapsed_s = max(now - self._started_at, 0.001)

@@ -59,7 +59,12 @@ def plan_ranges(
     selected = None if queues is None else set(queues)
     all_bounds = topic.bounds()
     ids = {queue.queue for queue in all_bounds}
-    named = {queue for position in (start, end) for queue in _named_queues(position)}
+    named = {
+        queue
+        for position in (start, end)
+        if isinstance(position, Mapping)
+        for queue in position
+    }
     for queue in sorted(((selected or set()) | named) - ids, key=str):
         own_queues = ", ".join(map(str, sorted(ids)))
         raise OptionError(
@@ -69,10 +74,10 @@ def plan_ranges(
     if any(q.head is None for q in all_bounds if q.queue in read_queues):
         all_bounds = topic.wait_for_bounds(read_queues)
     bounds = {queue.queue: queue for queue in all_bounds}
-    return [_plan_queue(topic, bounds[queue], start, end) for queue in read_queues]
+    return [plan_queue(topic, bounds[queue], start, end) for queue in read_queues]
 
 
-def _plan_queue(
+def plan_queue(
     topic: Topic, bounds: QueueBounds, start: Position, end: Position
 ) -> QueueRange:
     queue, low, head = bounds.queue, bounds.low or 0, bounds.head or 0
@@ -87,7 +92,7 @@ def _plan_queue(
     if first < low and first < last:
         topic.report_missing(MissingOffsets(queue, first, min(low, last), "expired"))
     elif isinstance(start, datetime) and first == low > 0:
-        # Nobody can tell how old the deleted messages were, so this cannot be an error:
+        # The age of deleted messages is not recorded, so this cannot be an error:
         # every read of "the last 30 days" would fail on a topic that keeps seven.
         warnings.warn(
             f"{topic.topic}, queue {queue}: offsets below {low:,} were deleted by "
@@ -134,7 +139,3 @@ def check_position(name: str, position: object) -> None:
                 )
     elif position not in ("earliest", "latest"):
         raise OptionError(f"{name}={position!r}: {FORMS}")
-
-
-def _named_queues(position: Position) -> Iterable[int]:
-    return position if isinstance(position, Mapping) else ()
