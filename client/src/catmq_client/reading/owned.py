@@ -6,19 +6,11 @@ import math
 import time
 from collections import deque
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any
 
 from catmq_client.http.backoff import delay_s
-from catmq_client.message import Message
+from catmq_client.message import AssignedQueue, Message
 from catmq_client.reading.clocks import lease_clock
-
-
-class AssignedQueue(NamedTuple):
-    """A queue in on_assigned, on_revoked and assignment()."""
-
-    topic: str
-    queue: int
-    epoch: int
 
 
 class OwnedQueue:
