@@ -316,12 +316,15 @@ class MissingAnswer(Answer, kw_only=True):
 class MessagesAnswer(Answer, kw_only=True):
     """Messages, and how many were scanned. `next` is the `offset` of the next page of a
     queue, or the `after` of the next page of a search; null: none. `missing` is there if a
-    page of a queue skipped offsets."""
+    page of a queue skipped offsets. With `form=rows` and `Accept:
+    application/msgpack;messages=rows`, a page of a queue has `rows`, as in pulls, and
+    `messages` is empty."""
 
     messages: list[StoredAnswer]
     scanned: int
     next: int | str | None
     missing: list[MissingAnswer] | UnsetType = UNSET
+    rows: list[StoredRow] | UnsetType = UNSET
 
 
 def messages_answer(
@@ -329,6 +332,8 @@ def messages_answer(
 ) -> MessagesAnswer:
     messages = [message_answer(message, kind, message.queue) for message in page.messages]
     answer = MessagesAnswer(messages=messages, scanned=page.scanned, next=page.next)
+    if isinstance(page, MessagePage) and page.rows:
+        answer.rows = list(page.rows)
     if isinstance(page, MessagePage) and page.missing:
         answer.missing = [MissingAnswer.from_view(missing) for missing in page.missing]
     return answer
@@ -344,6 +349,7 @@ class BrowseQuery(Request, kw_only=True):
     offset: Id = 0
     limit: Annotated[int, Meta(ge=1, le=config.max_pull_messages)] = 100
     wait_ms: Annotated[int, Meta(ge=0, le=config.max_wait_ms)] = 0
+    form: Literal["objects", "rows"] = "objects"
     message_id: str | UnsetType = UNSET
     key: str | UnsetType = UNSET
     trace_id: str | UnsetType = UNSET

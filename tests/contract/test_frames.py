@@ -116,6 +116,33 @@ def test_a_table_has_each_message_with_its_types(
     as_json.close()
 
 
+def test_rows_are_for_those_that_ask_for_them_and_objects_do_for_all(
+    broker: Broker, queue: int, transport: HttpTransport
+) -> None:
+    send(broker, 3, headers={"a": "1"}, key="k")
+    params = {"queue": queue, "offset": 1, "limit": 1}
+    path = "/api/v1/topics/single/messages"
+    as_rows = transport.request("GET", path, params={**params, "form": "rows"})
+    stored_at_ms = as_rows["rows"][0][6]
+    row = [1, "k", None, '{"a":"1"}', b"1", None, stored_at_ms, 0]
+    assert as_rows == {"messages": [], "rows": [row], "scanned": 1, "next": 2}
+    # Clients of earlier releases accept rows of pulls, and read objects here.
+    as_objects = transport.request("GET", path, params=params)
+    assert "rows" not in as_objects and as_objects["messages"][0]["key"] == "k"
+
+    class RefusingTransport(HookedTransport):
+        """Gets the refusal of a broker that does not know the parameter `form`."""
+
+        def request(self, method: str, path: str, **more: Any) -> dict[str, Any]:
+            if "form" in (more["params"] or {}):
+                more["params"] = {**more["params"], "form": "unknown"}
+            return super().request(method, path, **more)
+
+    table = frames.read("single", transport=RefusingTransport(transport, {}))
+    assert table.equals(frames.read("single", transport=transport))
+    assert table.num_rows == 3
+
+
 def test_a_read_joins_no_group(
     broker: Broker, queue: int, transport: HttpTransport
 ) -> None:

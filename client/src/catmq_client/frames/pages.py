@@ -16,11 +16,11 @@ from functools import partial
 from typing import Any
 
 from catmq_client.admin.calls import path_of
-from catmq_client.errors import Closed, OffsetsMissing, Unavailable
+from catmq_client.errors import Closed, InvalidRequest, OffsetsMissing, Unavailable
 from catmq_client.frames.missing import MissingOffsets, OffsetsMissingWarning
 from catmq_client.frames.ranges import QueueBounds, QueueRange
-from catmq_client.http import wire
 from catmq_client.http.transport import Transport, repeat_call, request_until
+from catmq_client.message import BODY, OFFSET, Row, make_row
 
 # Maximum number of messages per request; the API's limit.
 PAGE_ROWS = 1000
@@ -30,13 +30,13 @@ PAGE_TIMEOUT_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Messages of a queue, as the API's objects with `body_bytes`, in the order of offsets.
+    """Messages of a queue in the order of offsets.
 
     `passed_offsets` is the number of offsets from the begin of the page to `next_offset`.
     """
 
     queue: int
-    messages: Sequence[Mapping[str, Any]]
+    rows: Sequence[Row]
     body_bytes: int
     passed_offsets: int
     next_offset: int
@@ -52,6 +52,7 @@ class TopicReader:
         self.topic = topic
         self._transport, self._retry_s = transport, retry_s
         self._raise_expired = raise_expired
+        self._asks_for_rows = True
         self._ended = threading.Event()
         self._path = path_of("topics", topic=topic)
 
@@ -117,7 +118,7 @@ class TopicReader:
                     while upcoming is not None:
                         page = upcoming.result()
                         remaining = (
-                            None if remaining is None else remaining - len(page.messages)
+                            None if remaining is None else remaining - len(page.rows)
                         )
                         upcoming = None
                         # Requested before this page is used, so that the broker and the
@@ -151,40 +152,53 @@ class TopicReader:
         """Return messages of a range from `offset` on, at most `remaining`."""
         queue, end = span.queue, span.end
         rows = min(PAGE_ROWS, end - offset, PAGE_ROWS if remaining is None else remaining)
-        params = {"queue": queue, "offset": offset, "limit": rows}
-        answer = self._get(f"{self._path}/messages", params)
+        answer = self._get_page({"queue": queue, "offset": offset, "limit": rows})
+        page_rows: Sequence[Row] = answer.get("rows") or list(
+            map(make_row, answer["messages"])
+        )
         # After a gap a page may reach beyond the end of the range.
-        messages = [m for m in answer["messages"] if m["offset"] < end]
+        if page_rows and page_rows[-1][OFFSET] >= end:
+            page_rows = [row for row in page_rows if row[OFFSET] < end]
         next_offset = answer["next"]
         # None: the page reached the log end offset, which is not below the end of the range.
         if next_offset is None or next_offset > end:
             next_offset = end
-        for message in messages:
-            if "body_bytes" not in message:
-                message["body_bytes"] = wire.body_of(message)
         reasons = [
             MissingOffsets(queue, gap["first"], min(gap["end"], end), gap["reason"])
             for gap in answer.get("missing", ())
             if gap["first"] < end
         ]
         explained = sum(gap.end - gap.first for gap in reasons)
-        if len(messages) + explained < next_offset - offset or next_offset <= offset:
+        if len(page_rows) + explained < next_offset - offset or next_offset <= offset:
             # A broker of an earlier release gives no reasons, and repeats a page that lies
             # in a gap.
             reasons = [
                 MissingOffsets(queue, first, last, "unexplained")
                 for first, last in find_holes(
-                    offset, max(next_offset, offset + 1), [m["offset"] for m in messages]
+                    offset, max(next_offset, offset + 1), [row[OFFSET] for row in page_rows]
                 )
             ]
         return Page(
             queue,
-            messages,
-            sum(len(message["body_bytes"]) for message in messages),
+            page_rows,
+            sum([len(row[BODY]) for row in page_rows]),
             next_offset - offset,
             next_offset,
             tuple(reasons),
         )
+
+    def _get_page(self, params: dict[str, Any]) -> dict[str, Any]:
+        """Return a page, in rows if the broker can: they cost it a thirtieth of the work."""
+        path = f"{self._path}/messages"
+        if self._asks_for_rows:
+            try:
+                return self._get(path, {**params, "form": "rows"})
+            except InvalidRequest as error:
+                # A broker of an earlier release does not know the parameter.
+                if not any(wrong.field == "form" for wrong in error.errors):
+                    raise
+                self._asks_for_rows = False
+        return self._get(path, params)
 
     def _get(self, path: str, params: Mapping[str, Any]) -> dict[str, Any]:
         """Return the answer to a GET, repeated while it fails with a retriable error."""

@@ -48,7 +48,7 @@ class ProgressMeter:
 
     def add(self, page: Page) -> None:
         """Count a page. An exception of the callback ends the read."""
-        self._rows += len(page.messages)
+        self._rows += len(page.rows)
         self._bytes += page.body_bytes
         self._offsets += page.passed_offsets
         now = time.monotonic()
