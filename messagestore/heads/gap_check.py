@@ -82,10 +82,10 @@ class MissingOffsets(NamedTuple):
 
 
 def explain_all_missing(
-    first: int,
-    end: int,
     offsets: Sequence[int],
     *,
+    first: int,
+    end: int,
     low: int,
     gaps: Sequence[tuple[int, int]],
 ) -> list[MissingOffsets]:
@@ -94,7 +94,9 @@ def explain_all_missing(
 
     As for `explain_missing`, `low` and `gaps` must be read after the rows.
 
-    >>> for missing in explain_all_missing(0, 12, [3, 4, 8, 11], low=2, gaps=[(5, 8)]):
+    >>> for missing in explain_all_missing(
+    ...     [3, 4, 8, 11], first=0, end=12, low=2, gaps=[(5, 8)]
+    ... ):
     ...     print(*missing)
     0 2 expired
     2 3 unexplained

@@ -105,7 +105,9 @@ def read_page(
             fresh_head = queue_sql.read_head(session, queue=queue)
             low = head.low if fresh_head is None else fresh_head.low
             gaps = queue_sql.read_gaps(session, queue=queue, position=offset)
-            missing = explain_all_missing(offset, next_offset, offsets, low=low, gaps=gaps)
+            missing = explain_all_missing(
+                offsets, first=offset, end=next_offset, low=low, gaps=gaps
+            )
     as_rows = as_rows and may_read
     messages = [] if as_rows else [stored_message(queue, row) for row in rows]
     return MessagePage(
