@@ -239,7 +239,7 @@ class Unchanged:
         if draining.must_not_wait() or holds.has_changed(self._generations):
             return False
         return not any(
-            board.known(queue) > offset for queue, offset in self._offsets.items()
+            board.durable_head(queue) > offset for queue, offset in self._offsets.items()
         )
 
     def answered(self) -> None:

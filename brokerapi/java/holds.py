@@ -119,7 +119,9 @@ def wait(
             for group_id in generations:
                 watching.enter_context(board.watch(group_id, offsets, flag=changed))
             # Checked after the watches are set, because they do not report earlier news.
-            has_news = any(board.known(queue) > offset for queue, offset in offsets.items())
+            has_news = any(
+                board.durable_head(queue) > offset for queue, offset in offsets.items()
+            )
             if has_news or draining.must_not_wait() or has_changed(generations):
                 return
             with limiter.aside():

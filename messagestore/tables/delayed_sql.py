@@ -271,7 +271,7 @@ def leave_delayed(
     `message_count` is 1 if the message was stored elsewhere, 0 if it was recalled. Unless
     `also_due`, a row that is due stays, because it may be on its way to another node.
     """
-    # A record needs a digest, but nobody repeats this send: zeros do.
+    # A record needs a digest, which a repeat is compared with. No client repeats this send.
     columns = {**leaving._asdict(), "message_count": message_count, "digest": bytes(16)}
     deleted, _ = session.transact(
         step(session, "leave_delayed", **columns, also_due=int(also_due))
