@@ -37,7 +37,7 @@ from metadata.errors import Unavailable
 from metadata.limits.concurrency import limiter
 from metadata.limits.places import Places
 
-# States of a queue in which a pull goes on waiting. The client can do nothing about "stopped"
+# States of a queue in which a pull continues to wait. The client can do nothing about "stopped"
 # and "unavailable", so their end is waited for like a message. Any other state ends the pull.
 WAITING_STATES = ("ok", "stopped", "unavailable")
 # Nothing wakes a pull when an unavailable node answers again, or when the replica that was
@@ -63,7 +63,7 @@ _places = Places(
     most_of_one=PLACES_OF_ONE,
     most_shared=max(1, config.max_waiters * 3 // 4),
 )
-# Readers without a group (browsers) may have a quarter of the places, those of one key an
+# Readers without a group (browsers) may have a quarter of the places, those of a key an
 # eighth, so that groups always find places.
 _browsers = Places(
     most=max(1, config.max_waiters // 4), most_of_one=max(1, config.max_waiters // 8)
@@ -239,7 +239,7 @@ class _LongPoll(ExitStack):
         self._results |= {result.queue: result for result in new_results}
         results = [self._results[position.queue] for position in self._parameters.queues]
         pairs = list(zip(self._queues, results, strict=True))
-        # Reads that advance without returning a message skip what a filter leaves out.
+        # Reads that advance without returning a message skip messages that a filter leaves out.
         advanced = sum(
             result.next_offset - position.offset
             for position, result in pairs
@@ -271,7 +271,7 @@ class _LongPoll(ExitStack):
         # Without a place this was the first read, and the pull may wait once it has a place.
         if not self._has_place:
             return False
-        # After a wait, one read ends the pull, except if that read only skipped messages: then
+        # After a wait, a single read ends the pull, except if that read only skipped messages: then
         # the pull reads on, until the scan limit or the time ends it.
         only_skipped = self._skipped_in_last_read > 0
         limit_reached = (
@@ -281,7 +281,7 @@ class _LongPoll(ExitStack):
         return limit_reached or not only_skipped
 
     def find_place(self) -> bool:
-        """Take a place to wait, unless the pull has one. Return False if none is free. The
+        """Take a place to wait, unless the pull has a place. Return False if none is free. The
         time to wait begins with the place.
         """
         if not self._has_place:

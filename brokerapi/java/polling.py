@@ -4,7 +4,7 @@ A client names its groups, and the version of each that it has. The broker answe
 groups that have a newer version: their assignments, which are queues to own with settings.
 One poll goes through these steps (`Poll.answer_to`):
 
-1. Find the client's memberships. A client that lacks one must register again.
+1. Find the client's memberships. A client that lacks a membership must register again.
 2. A full refresh (all versions 0) is answered with all groups at once. It records no
    heartbeat.
 3. Any other poll records a heartbeat of each membership. It is held back until one of the
@@ -20,8 +20,8 @@ A client starts to read after its fourth answer, so while it starts, a poll is h
 shortly (`_answers_until_start`).
 
 Besides its polls, a client sends *heartbeat calls* from a thread of its own (joining.py). They
-bring no news, and count only while the client also polls. In this module a heartbeat is what a
-poll records, and a heartbeat call is always called so.
+bring no news, and count only while the client also polls. In this module a heartbeat is the
+record that a poll makes, and a heartbeat call is always called so.
 
 Versions: those of a membership start at the time (ms since 1970) when the client registered,
 and each answer with news has the next. The version of a deleted group is the time of its
@@ -66,7 +66,7 @@ HOLD_S = 7.0
 # A client starts to read after START_ANSWERS answers; until then a poll is held this long.
 START_HOLD_S = 0.3
 START_ANSWERS = 4
-# Heartbeats that arrive within one tick are recorded together. A tick is the shorter of TICK_S
+# Heartbeats that arrive within a tick are recorded together. A tick is the shorter of TICK_S
 # and the session timeout / TICKS_PER_SESSION.
 TICK_S = 1.0
 TICKS_PER_SESSION = 8
@@ -307,7 +307,7 @@ def _wait_for_news(
             known_generations = holds.read_generations(
                 member.consumer.group_id for member in members
             )
-            # Wait for the end of the tick before the heartbeat: one statement then records the
+            # Wait for the end of the tick before the heartbeat: a single statement then records the
             # heartbeats of many clients.
             tick_s = min(
                 TICK_S,

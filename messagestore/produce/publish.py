@@ -41,6 +41,8 @@ from metadata.errors import (
     OutcomeUnknown,
     Unavailable,
 )
+from metadata.rules.rights import Right
+from metadata.rules.topics.states import QueueState
 
 MOST_PRODUCER_CHARS = 100  # width of the column; names of users may be longer
 CLOSED_QUEUE_CODES = (Code.QUEUE_NOT_WRITABLE, Code.NO_WRITABLE_QUEUE)
@@ -92,10 +94,12 @@ def check_may_send(*, topic: str, actor: Actor) -> TopicInfo:
 
     Request handlers call this before they parse the messages, which may be large.
     """
-    access.require(actor, "produce", topic)
+    access.require(actor, Right.PRODUCE, topic)
     info = snapshot.find_topic(topic)
     if info.failure_of is not None:
-        access.require_failure_origin(actor, "produce", topic, snapshot.origin_of(topic))
+        access.require_failure_origin(
+            actor, Right.PRODUCE, topic, snapshot.origin_of(topic)
+        )
     return info
 
 
@@ -237,14 +241,17 @@ class PartWriter:
             queues = self._queues_to_try(part)
         except CatmqError as refusal:
             return [FateRun(len(part.indexes), refusal)]
-        write = self._delayed_write(part) if part.delayed else self._write(part)
+        write = self._new_write(part)
         error: CatmqError = NoWritableQueue(
             f"No queue of topic {self.batch.topic.name} takes messages now.",
             retry_after_ms=1000,
         )
         for queue in queues:
             try:
-                return _runs(part, write.store_once(queue))
+                place = write.store_once(queue)
+                if isinstance(place, list):
+                    return [FateRun(1, receipt) for receipt in place]
+                return [FateRun(len(part.indexes), Receipt(*place))]
             except CatmqError as refusal:
                 # A closed queue is no error if the next queue takes the part, so it is
                 # reported only for a part that has no other choice.
@@ -265,7 +272,12 @@ class PartWriter:
             raise db_errors.RolledBack(
                 "Not tried: the other queues of this request used up its time."
             )
-        if topic.read_only and not self._was_stored(part):
+        # The repeat of a stored part must be answered with its receipt even while the topic is
+        # read-only.
+        if topic.read_only and (
+            self.batch.has_new_id
+            or not any(_is_stored(self.batch, part, queue) for queue in part.queues)
+        ):
             raise Conflict(
                 f"Topic {topic.name} is read-only: sends are refused.",
                 code=Code.TOPIC_READ_ONLY,
@@ -274,16 +286,6 @@ class PartWriter:
         # repeat.
         earlier_queue = self._queue_of_earlier_try(part)
         return part.queues if earlier_queue is None else (earlier_queue,)
-
-    def _was_stored(self, part: Part) -> bool:
-        """Return True if an earlier try stored the part in one of its queues.
-
-        The repeat of a stored part must be answered with its receipt even while the topic is
-        read-only. Raises OutcomeUnknown if a node is unreachable.
-        """
-        return not self.batch.has_new_id and any(
-            _is_stored(self.batch, part, queue) for queue in part.queues
-        )
 
     def _queue_of_earlier_try(self, part: Part) -> int | None:
         """Return a queue on another node that has stored the part in an earlier try, or None.
@@ -299,7 +301,7 @@ class PartWriter:
         if batch.has_new_id or not part.movable:
             return None
         preferred = batch.queue(part.queues[0])
-        is_open = preferred.state == "read_write"
+        is_open = preferred.state == QueueState.READ_WRITE
         # If the queue was reopened since the earlier try, its node has no record of that try
         # and would store the part a second time. The time in a batch id is that of the client,
         # whose clock may run AHEAD_MS ahead. So only an id from this time on was certainly
@@ -321,25 +323,24 @@ class PartWriter:
                     raise
         return None
 
-    def _write(self, part: Part) -> BatchWrite:
+    def _new_write(self, part: Part) -> BatchWrite | DelayedWrite:
         messages = self.batch.messages_of(part)
         part_id = batch_plan.part_id(self.batch, part)
-        return BatchWrite(
-            NewBatch(part_id, digest(messages), messages, self._producer),
-            name=self.batch.id,
-            fresh=self.batch.has_new_id,
-            deadline=self._deadline,
-        )
-
-    def _delayed_write(self, part: Part) -> DelayedWrite:
+        if not part.delayed:
+            return BatchWrite(
+                NewBatch(part_id, digest(messages), messages, self._producer),
+                name=self.batch.id,
+                fresh=self.batch.has_new_id,
+                deadline=self._deadline,
+            )
         return DelayedWrite(
             [
                 NewDelayed(
                     message, by_key=batch_plan.is_routed_by_key(message, self._routing)
                 )
-                for message in self.batch.messages_of(part)
+                for message in messages
             ],
-            batch_id=batch_plan.part_id(self.batch, part),
+            batch_id=part_id,
             producer=self._producer,
             name=str(self.batch.id),
             fresh=self.batch.has_new_id,
@@ -368,12 +369,6 @@ class PartWriter:
         except CatmqError:
             # The node does not answer: the part may be stored there, so it stays.
             return False
-
-
-def _runs(part: Part, place: tuple[int, int] | list[DelayedReceipt]) -> list[FateRun]:
-    if isinstance(place, list):
-        return [FateRun(1, receipt) for receipt in place]
-    return [FateRun(len(part.indexes), Receipt(*place))]
 
 
 def _is_stored(batch: Batch, part: Part, queue: int) -> bool:

@@ -216,7 +216,15 @@ def _lease_together(call: _Call, *, alone: bool) -> list[Run]:
     if coalescer is None:
         created = NodeCoalescer[_Call, list[Run]](
             limit_s=READ_TIMEOUT_S,
-            take=_count_of_first_node,
+            # A transaction takes the leading calls that are on the node of the first.
+            take=lambda calls: next(
+                (
+                    count
+                    for count, waiting_call in enumerate(calls)
+                    if waiting_call.target.node is not calls[0].target.node
+                ),
+                len(calls),
+            ),
             check=lambda waiting_call: waiting_call.target.node.circuit.check(),
             apart_after=_SPOILED,
         )
@@ -342,16 +350,6 @@ def put_back(
                 return None
             run = row._replace(uncounted=run.uncounted)
     return None
-
-
-def _count_of_first_node(calls: Sequence[_Call]) -> int:
-    """Return how many leading calls are on the node of the first: a transaction takes them."""
-    ends = (
-        count
-        for count, call in enumerate(calls)
-        if call.target.node is not calls[0].target.node
-    )
-    return next(ends, len(calls))
 
 
 def evict_except(queues: Collection[int]) -> None:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple, TypedDict, cast
 
 from messagestore.engine import db_errors
 from messagestore.engine.messages import (
     ROW_OFFSET,
     MessageSearch,
-    NewMessage,
     StoredMessage,
     StoredRow,
     headers_text,
@@ -173,15 +172,14 @@ def _insert_sqlite(
                 "stored_at": stored_at,
             }
             database.execute(statements["publish_batch"].text, columns)
-            database.executemany(insert, _values(batch, next_offset, stored_at))
+            rows = (
+                (offset, m.key, m.tag, headers_text(m.headers), m.body, m.trace_id,
+                 batch.producer, stored_at)
+                for offset, m in enumerate(batch.messages, next_offset)
+            )  # fmt: skip
+            database.executemany(insert, rows)
             next_offset += len(batch.messages)
     return int(first)
-
-
-def _values(batch: NewBatch, first: int, stored_at: int) -> Iterator[tuple[object, ...]]:
-    for offset, m in enumerate(batch.messages, first):
-        headers = headers_text(m.headers)
-        yield offset, m.key, m.tag, headers, m.body, m.trace_id, batch.producer, stored_at
 
 
 def find_batch(session: Session, *, batch_id: bytes) -> SentBatch | None:
@@ -470,7 +468,14 @@ def literal_rows(batches: Sequence[NewBatch]) -> list[bytes]:
                 or message.trace_id is not None
                 or message.headers
             ):
-                rows.append(_row(index, message, producer))
+                texts = (key, message.tag, headers_text(message.headers), message.trace_id)
+                key_sql, tag, headers, trace = (
+                    b"NULL" if text is None else quoted(text.encode()) for text in texts
+                )
+                rows.append(
+                    b"(@b+%d,%b,%b,%b,_binary%b,%b,%b,@t)"
+                    % (index, key_sql, tag, headers, quoted(message.body), trace, producer)
+                )
             else:
                 # Nearly all messages have a key and a body only. Formatting dominates the CPU cost
                 # of a send, so they take one expression. The quote that it opens before the
@@ -480,20 +485,3 @@ def literal_rows(batches: Sequence[NewBatch]) -> list[bytes]:
                     % (index, escaped(key.encode()), escaped(message.body), simple_end)
                 )
     return rows
-
-
-def _row(index: int, message: NewMessage, producer: bytes) -> bytes:
-    texts = (message.key, message.tag, headers_text(message.headers), message.trace_id)
-    key, tag, headers, trace = (
-        b"NULL" if text is None else quoted(text.encode()) for text in texts
-    )
-    body = quoted(message.body)
-    return b"(@b+%d,%b,%b,%b,_binary%b,%b,%b,@t)" % (
-        index,
-        key,
-        tag,
-        headers,
-        body,
-        trace,
-        producer,
-    )
