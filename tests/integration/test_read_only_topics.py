@@ -9,7 +9,7 @@ import pytest
 from messagestore.engine import batch_ids
 from messagestore.engine.messages import NewMessage
 from messagestore.produce.batch_plan import Part
-from messagestore.produce.publish import PartWriter, Receipt, FateRun, publish
+from messagestore.produce.publish import FateRun, PartWriter, Receipt, publish
 from messagestore.topology import topics
 from metadata.actors import command
 from metadata.cache import snapshot
