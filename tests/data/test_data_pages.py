@@ -94,7 +94,6 @@ def client_environment(server: Server) -> dict[str, str]:
         "CATMQ_API_KEY": server.api_key,
         "PYTHONPATH": f"{ROOT}:{ROOT / 'client/src'}",
         "JDK_JAVA_OPTIONS": java.options(),
-        "MPLBACKEND": "Agg",
     }
 
 
