@@ -16,7 +16,9 @@ from metadata.cache.snapshot_types import Snapshot, TopicInfo
 from metadata.db.transactions import reachable
 from metadata.listing.topic_lists import check_look
 from metadata.models import Topic
+from metadata.rules.groups.states import SubscriptionState
 from metadata.rules.topics.names import celery_base, lane_base
+from metadata.rules.topics.states import TopicState
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,12 +47,18 @@ def find_internal_topics(*, topics: Collection[str], actor: Actor) -> InternalTo
     """Return the internal topics that belong to `topics`, and those that belong to none."""
     check_look(actor)
     cluster = snapshot.current()
-    names = {topic.name for topic in cluster.topics.values() if topic.state != "deleted"}
+    names = {
+        topic.name for topic in cluster.topics.values() if topic.state != TopicState.DELETED
+    }
     by_base: dict[str, list[TopicInfo]] = defaultdict(list)
     for topic in sorted(cluster.topics.values(), key=lambda topic: topic.name):
         base = _base_of(cluster, topic, names)
         # A page of topics needs only its own; the others are on other pages.
-        if topic.state != "deleted" and base and (base in topics or base not in names):
+        if (
+            topic.state != TopicState.DELETED
+            and base
+            and (base in topics or base not in names)
+        ):
             by_base[base].append(topic)
     lags = _read_lags([topic.name for belonging in by_base.values() for topic in belonging])
     rows = {
@@ -82,7 +90,7 @@ def _group_of(cluster: Snapshot, topic: TopicInfo) -> str:
 
 
 def _read_lags(names: Collection[str]) -> dict[str, int | None]:
-    lag = Max("subscriptions__lag", filter=Q(subscriptions__state="ready"))
+    lag = Max("subscriptions__lag", filter=Q(subscriptions__state=SubscriptionState.READY))
     with reachable():
         rows = Topic.objects.filter(name__in=names).order_by().annotate(largest_lag=lag)
         return dict(rows.values_list("name", "largest_lag"))

@@ -14,6 +14,7 @@ from metadata.cache import snapshot
 from metadata.groups import groups
 from metadata.membership import rebalance
 from metadata.membership.rebalance import Move
+from metadata.rules.groups.states import GroupMode
 from metadata.rules.setting_types import read_settings
 from metadata.rules.settings import GROUP, LIMITS, SHARE
 from portal.actions.action import Action, Create, Delete, Preview
@@ -35,10 +36,10 @@ class NewGroupForm(forms.Form):
     mode = forms.ChoiceField(
         label=lazy("Mode"),
         choices=(
-            ("clustering", lazy("clustering: members share the queues")),
-            ("broadcasting", lazy("broadcasting: every instance reads all")),
+            (GroupMode.CLUSTERING, lazy("clustering: members share the queues")),
+            (GroupMode.BROADCASTING, lazy("broadcasting: every instance reads all")),
             (
-                "share",
+                GroupMode.SHARE,
                 lazy(
                     "share: members lease messages; there may be more members than queues"
                 ),
@@ -100,7 +101,7 @@ class ChangeGroup(Edit, GroupAction):
         """Choose the form with the settings that apply to the mode of the group."""
         super().setup(request, *args, **arguments)
         group = snapshot.current().group(self.name)
-        if group is not None and group.mode == "share":
+        if group is not None and group.is_share:
             self.form_class = EditShareGroupForm
 
     def stored_settings(self) -> dict[str, Any]:

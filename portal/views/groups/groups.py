@@ -24,7 +24,9 @@ from metadata.monitoring.dead_letter_counts import GroupDeadLetters
 from metadata.monitoring.lag_trends import GroupProgress
 from metadata.monitoring.metrics_history import Pace, Point
 from metadata.rules.groups.lag_causes import LONG_MS
+from metadata.rules.groups.states import GroupMode
 from metadata.rules.membership.process_report import ProcessReport
+from metadata.rules.rights import Right
 from metadata.rules.settings import GROUP, LIMITS, SHARE
 from metadata.rules.topics.names import failure_name
 from portal.auth.access import actor, may
@@ -123,7 +125,7 @@ def group(request: HttpRequest, name: str) -> HttpResponse:
     span, points = charts.read_series(request, **samples)
     marks = chart_marks.list_marks(for_s=span.length_s, group=name, actor=actor(request))
     # Users without this right see no links to changes.
-    manages = may(request, "manage", name, what="group")
+    manages = may(request, Right.MANAGE, name, what="group")
     reasons = lag_causes.explain_lag(
         view=view, offsets=offsets, progress=group_progress, actor=actor(request)
     )
@@ -163,7 +165,7 @@ def group(request: HttpRequest, name: str) -> HttpResponse:
             Link(_("Reset offsets"), page_url("group-reset", view.name)),
             *(
                 []
-                if view.mode == "share"
+                if view.mode == GroupMode.SHARE
                 else [Link(_("Rebalance"), page_url("group-rebalance", view.name))]
             ),
             Link(_("Settings"), page_url("group-settings", view.name)),
@@ -203,7 +205,7 @@ def group(request: HttpRequest, name: str) -> HttpResponse:
                 # The tiles and the actions show whether the group is paused. Settings that
                 # have no effect in this mode are left out: members of a share group own no
                 # queues, so nothing limits who may own them; other groups have no leases.
-                without=["stopped", *(LIMITS if view.mode == "share" else SHARE)],
+                without=["stopped", *(LIMITS if view.mode == GroupMode.SHARE else SHARE)],
             ),
             Fact(_("Created"), view.created_at_ms, kind="when"),
             Fact(_("Changes"), _("audit log"), f"{page_url('audit')}?name={view.name}"),
@@ -256,7 +258,7 @@ def _tiles(
             tone="warn" if (oldest or 0) > cells.LATE_MS else "",
             trend=charts.trend(points, lambda point: point.lag_ms),
         ),
-        *(leases.lease_tiles(offsets) if view.mode == "share" else []),
+        *(leases.lease_tiles(offsets) if view.mode == GroupMode.SHARE else []),
         Fact(_("Members"), len(view.members), kind="number"),
     ]
     if dead_letters is not None:
@@ -286,7 +288,7 @@ def _queues_by_topic(
     # Members of a share group own no queues: they lease messages of all of them.
     reader_columns: Columns[QueueLag] = (
         leases.lease_columns()
-        if view.mode == "share"
+        if view.mode == GroupMode.SHARE
         else [
             Column(_("Owner"), _owner_cell),
             Column(
