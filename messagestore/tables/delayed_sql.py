@@ -13,7 +13,6 @@ from messagestore.engine import db_errors
 from messagestore.engine.messages import NewMessage, headers_text
 from messagestore.engine.mysql_session import MySqlSession, Session, count_statements
 from messagestore.engine.sqlite_session import SqliteSession
-from messagestore.engine.statements import load
 from messagestore.tables.shapes import (
     DelayedBatch,
     DelayedRow,
@@ -22,6 +21,7 @@ from messagestore.tables.shapes import (
     StoredDelays,
 )
 from messagestore.tables.sql_steps import fetch_rows, id_list, step
+from messagestore.tables.statements import load
 from metadata.errors import TooLarge
 
 MOST_WAITING = 1_000_000  # more delayed messages of a node are not counted

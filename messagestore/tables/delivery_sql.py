@@ -21,9 +21,9 @@ from messagestore.engine.mysql_session import (
     count_statements,
 )
 from messagestore.engine.sqlite_session import SqliteSession
-from messagestore.engine.statements import load
 from messagestore.tables.shapes import DelayedRow, NewBatch
 from messagestore.tables.sql_steps import id_list, message_table, step
+from messagestore.tables.statements import load
 
 # makes the batch of one message that a delayed row becomes
 ToBatch = Callable[[DelayedRow], NewBatch]

@@ -24,7 +24,6 @@ from messagestore.engine.mysql_session import (
     quoted,
 )
 from messagestore.engine.sqlite_session import SqliteSession
-from messagestore.engine.statements import load
 from messagestore.tables.shapes import NewBatch, Position, ReaderKey, SentBatch
 from messagestore.tables.sql_steps import (
     fetch_rows,
@@ -35,6 +34,7 @@ from messagestore.tables.sql_steps import (
     text_list,
     up_to_bytes,
 )
+from messagestore.tables.statements import load
 from metadata.errors import TooLarge
 from metadata.grouping import chunks
 from metadata.rules.groups.filters import EVERYTHING, MessageFilter

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from messagestore.engine import statements
+from messagestore.tables import statements
 from tests.support.environment import ROOT
 
 PACKAGES = (

@@ -20,13 +20,13 @@ from messagestore.consume import offset_reset, positions, pull
 from messagestore.consume.offset_reset import Target
 from messagestore.consume.positions import Claim, CommitOffset
 from messagestore.consume.pull_types import PullQueue
-from messagestore.engine import batch_ids, statements
+from messagestore.engine import batch_ids
 from messagestore.engine.messages import NewMessage
 from messagestore.nodes import registry
 from messagestore.pool import node_pools
 from messagestore.produce import batches
 from messagestore.produce.publish import publish
-from messagestore.tables import audit_sql, message_sql, partition_sql, queue_sql
+from messagestore.tables import audit_sql, message_sql, partition_sql, queue_sql, statements
 from messagestore.topology import membership, queues, subscriptions, topics
 from messagestore.verify import Finding, Report, Since, rows, run, visit
 from messagestore.verify import batches as walk

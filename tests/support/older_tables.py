@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from messagestore.engine import schema_steps, statements
+from messagestore.engine import schema_steps
 from messagestore.engine.schema_steps import SchemaStep
 from messagestore.pool import node_guard, node_pools, session_pool
-from messagestore.tables import node_sql
+from messagestore.tables import node_sql, statements
 from metadata.cache import snapshot
 from metadata.cache.snapshot_types import NodeInfo
 from tests.support.spare_nodes import NodeDatabase

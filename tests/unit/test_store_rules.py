@@ -9,8 +9,8 @@ import pytest
 from messagestore.engine import batch_ids, db_errors, messages
 from messagestore.engine.messages import NewMessage
 from messagestore.engine.mysql_session import syncs_before_it_shows
-from messagestore.engine.statements import load, parse
 from messagestore.heads import gap_check
+from messagestore.tables.statements import load, parse
 from metadata.config import config
 from metadata.errors import Invalid, OutcomeUnknown, StoreCorrupt, TooLarge
 
