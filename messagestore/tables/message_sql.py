@@ -38,6 +38,7 @@ from messagestore.tables.statements import load
 from metadata.errors import TooLarge
 from metadata.grouping import chunks
 from metadata.rules.groups.filters import EVERYTHING, MessageFilter
+from metadata.rules.nodes import Engine
 
 # The statements of `publish_open`, in order.
 _OPENING_STATEMENTS = ("START TRANSACTION", "UPDATE", "SET", "INSERT")
@@ -153,7 +154,7 @@ def _inserts(session: MySqlSession, head: _HeadValues, rows: list[bytes]) -> lis
 def _insert_sqlite(
     session: SqliteSession, head: _HeadValues, batches: Sequence[NewBatch]
 ) -> int:
-    statements = load("sqlite")
+    statements = load(Engine.SQLITE)
     with session.transaction() as database:
         # SQLite has no multi-statement string, so the same steps run one by one.
         row = database.execute(statements["publish_head"].text, head).fetchone()

@@ -39,6 +39,7 @@ from metadata.groups import groups, ownership
 from metadata.membership import consumers
 from metadata.models import BroadcastInstance, Queue, QueueOffset
 from metadata.nodes import node_rows
+from metadata.rules.nodes import Engine
 from tests.support.environment import ENGINE
 from tests.support.instances import Instance
 from tests.support.tampering import age, declare_gap, plant, raise_low, readers, remove
@@ -424,7 +425,7 @@ def sabotage(monkeypatch: pytest.MonkeyPatch, name: str, where: str) -> None:
     """Makes a statement find less than it should, as one does that an engine understands
     otherwise.
     """
-    known = statements.load(ENGINE)
+    known = statements.load(Engine(ENGINE))
     text = known[name].text
     assert where in text
     changed = statements.parse(

@@ -13,10 +13,11 @@ from messagestore.heads import gap_check
 from messagestore.tables.statements import load, parse
 from metadata.config import config
 from metadata.errors import Invalid, OutcomeUnknown, StoreCorrupt, TooLarge
+from metadata.rules.nodes import Engine
 
 
 def test_both_engines_know_the_same_verbs() -> None:
-    mysql, sqlite = set(load("mysql")), set(load("sqlite"))
+    mysql, sqlite = set(load(Engine.MYSQL)), set(load(Engine.SQLITE))
     of_servers = {
         "select_replication",
         "stop_receiving",
