@@ -11,6 +11,7 @@ from __future__ import annotations
 # In tests/contract/test_pages.py, in this order, on the same broker.
 COMMANDS = (
     "how-to/limit-sending.md",
+    "how-to/manage-api-keys.md",
     "how-to/find-a-message.md",
     "how-to/send-later.md",
     "how-to/broadcast.md",
