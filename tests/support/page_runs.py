@@ -31,6 +31,7 @@ ELSEWHERE = {
     "tutorial/first-steps.md": "tests/acceptance/test_documents.py",
     "tutorial/first-steps.zh-CN.md": "tests/architecture/test_docs.py",
     "how-to/back-up-and-restore.md": "tests/acceptance/test_backup_page.py",
+    "how-to/install-the-client.md": "tests/acceptance/test_install_page.py",
     "how-to/copy-definitions.md": "tests/acceptance/test_operator_pages.py",
     "how-to/query-with-sql.md": "tests/integration/test_queries.py",
     "how-to/run-on-mariadb.md": "tests/acceptance/test_operator_pages.py",
