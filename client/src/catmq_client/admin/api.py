@@ -412,7 +412,7 @@ class Admin(Calls):
 
         Only this answer has the key itself, as `api_key`.
         """
-        limits = {
+        limits: dict[str, object] = {
             "max_messages_per_s": max_messages_per_s,
             "max_bytes_per_s": max_bytes_per_s,
         }
