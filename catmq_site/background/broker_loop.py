@@ -15,6 +15,7 @@ from metadata.actors import job
 from metadata.brokers import discovery, registration, snapshot_acks
 from metadata.cache import snapshot
 from metadata.errors import MetadataUnavailable
+from metadata.rules.membership.brokers import BrokerState
 
 log = logging.getLogger(__name__)
 COMPLAIN_EVERY_S = 60.0  # between two log lines about a name that another broker uses
@@ -60,7 +61,7 @@ class BrokerLoop:
         if registration_state.registered:
             broker_memory.mark_registered()
         self._update_credentials()
-        if registration_state.state == "out":
+        if registration_state.state == BrokerState.OUT:
             draining.disable()
         else:
             draining.enable()
