@@ -22,6 +22,9 @@ def test_install_the_client(tmp_path: Path) -> None:
     environ = clean_environment() | {
         "PATH": f"{copy}/.venv/bin:{os.environ['PATH']}",
         "PIP_DISABLE_PIP_VERSION_CHECK": "1",
+        # pip reads 0 as "no isolation": the session's setuptools builds. The README's test
+        # builds as users do, with a setuptools that pip downloads.
+        "PIP_NO_BUILD_ISOLATION": "0",
     }
     environ.pop("PYTHONPATH", None)
 
@@ -46,4 +49,5 @@ def test_install_the_client(tmp_path: Path) -> None:
     requirements = project / "requirements.txt"
     requirements.write_text(requirement.replace("/srv/wheels", str(copy / "dist")) + "\n")
     installed("pip install -r requirements.txt")
-    installed(offline)
+    # By its name alone, pip would be content with the package of the test session.
+    installed(offline.replace("--no-index", "--no-index --ignore-installed"))
