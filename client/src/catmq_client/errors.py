@@ -197,7 +197,8 @@ class BodyNotText(ReadError, code="body_not_text"):
 
     def __init__(self, detail: str, *, queue: int, offset: int) -> None:
         super().__init__(detail)
-        self.queue, self.offset = queue, offset
+        self.queue: int = queue
+        self.offset: int = offset
 
 
 class ConsumerError(CatmqError, code="consumer_failed"):
