@@ -8,6 +8,7 @@ from typing import Any
 
 from catmq_client.errors import CommitFailed, Unavailable
 from catmq_client.options import ShareConsumerOptions, check_options
+from catmq_client.reading.coroutines import CoroutineHandler
 from catmq_client.reading.reader import Reader
 from catmq_client.reading.workers import Handler
 from catmq_client.sharing.leases import LeaseBook
@@ -59,9 +60,18 @@ class ShareConsumer(Reader[ShareMessage]):
         book.on_failed = self._reporter.add
         return self._puller.run, self._renewer.run
 
-    def run(self, handler: Handler, *, threads: int = 8, batch: int | None = None) -> None:
+    def run(
+        self,
+        handler: Handler | CoroutineHandler,
+        *,
+        threads: int = 8,
+        batch: int | None = None,
+    ) -> None:
         """Call `handler(message)` in threads until stop() or a signal; then finish, report
         and leave.
+
+        An `async def` handler is called in an event loop of this thread, up to `threads`
+        calls at once.
 
         batch: the handler gets a list of at most this many messages of the same topic. If
         the handler returns, its messages are accepted, except for those that it released or
@@ -69,8 +79,12 @@ class ShareConsumer(Reader[ShareMessage]):
         no order. Raises HandlerFailed, and gives its messages back to the group, if a
         failed message cannot be stored for a retry.
         """
-        self._state.threads, self._state.max_at_work = threads, threads * (batch or 1)
-        self._run_handler(handler, threads=threads, order="none", batch=batch)
+        self._note_capacity(threads, batch)
+        self._run_handler(handler, workers=threads, order="none", batch=batch)
+
+    def _note_capacity(self, workers: int, batch: int | None) -> None:
+        """Note how many messages handlers may have at work, which bounds the pulls."""
+        self._state.threads, self._state.max_at_work = workers, workers * (batch or 1)
 
     def fail(self, message: ShareMessage, error: BaseException | str = "") -> None:
         """Report a failed message.
@@ -127,9 +141,9 @@ class ShareConsumer(Reader[ShareMessage]):
     def _close_timeout_s(self) -> float:
         return self.options.close_timeout_ms / 1000
 
-    def _take(self, limit: int, timeout_s: float | None) -> list[ShareMessage]:
+    def _begin_take(self, limit: int) -> None:
         self._state.demand = limit
-        return super()._take(limit, timeout_s)
+        super()._begin_take(limit)
 
     def _finish_taken(self) -> None:
         if self.options.auto_accept:
