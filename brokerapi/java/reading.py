@@ -40,6 +40,7 @@ from metadata.grouping import grouped
 from metadata.groups import handling_traces, ownership
 from metadata.groups.handling_traces import Attempt
 from metadata.membership import java_pulls
+from metadata.rules.groups.states import HandlingOutcome
 
 # The clients wait 10 s for an answer.
 HOLD_MS = 8_000
@@ -113,20 +114,27 @@ class PullData(JavaEndpoint):
                 group_id=consumer.group_id,
                 member=consumer.member_id,
                 attempts=[
-                    Attempt(queue, message.offset, message.attempt, "delivered", 0, None)
+                    Attempt(
+                        queue,
+                        message.offset,
+                        message.attempt,
+                        HandlingOutcome.DELIVERED,
+                        0,
+                        None,
+                    )
                     for message in pulled.messages
                 ],
             )
         return {"msgs": [_java_message(message) for message in pulled.messages]}
 
     def refused(self, call: Call, error: Exception) -> HttpResponse:
-        """Return no messages instead of an error that may pass: the client pauses and asks
+        """Return no messages instead of a temporary error: the client pauses and asks
         again.
         """
-        may_pass = isinstance(error, CatmqError) and not isinstance(
+        is_temporary = isinstance(error, CatmqError) and not isinstance(
             error, Invalid | Draining
         )
-        return super().refused(call, Invalid(str(error)) if may_pass else error)
+        return super().refused(call, Invalid(str(error)) if is_temporary else error)
 
 
 class _RepeatedPull(Unchanged):

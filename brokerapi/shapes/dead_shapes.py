@@ -9,7 +9,16 @@ from rest_framework import serializers
 
 from brokerapi.http import formats
 from brokerapi.shapes.base import Request as Query
-from brokerapi.shapes.fields import Answer, Flag, Number, Request, Text, body_field, texts
+from brokerapi.shapes.fields import (
+    Answer,
+    Flag,
+    Number,
+    Request,
+    Text,
+    body_field,
+    choice_of,
+    texts,
+)
 from messagestore.retries.dead_letters import (
     DeadCount,
     DeadLetterDetail,
@@ -17,6 +26,7 @@ from messagestore.retries.dead_letters import (
 )
 from messagestore.retries.pending import PendingRetry, RetryCount
 from metadata.redrive_rows import RedriveView
+from metadata.rules.groups.states import RedriveTarget
 
 
 class DeadQuery(Query, kw_only=True):
@@ -67,9 +77,9 @@ class RedriveCreate(Request):
     topic = Text(required=False)
     error = Text(required=False, help_text="kind of error, as in lists")
     all = Flag(required=False)
-    to = serializers.ChoiceField(
-        choices=["group", "topic"],
-        default="group",
+    to = choice_of(
+        RedriveTarget,
+        default=RedriveTarget.GROUP,
         help_text="group: only to this group, as a retry; topic: to the topic and all its groups",
     )
     rate = Number(required=False, help_text="messages per second (default 200)")

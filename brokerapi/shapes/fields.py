@@ -13,6 +13,7 @@ declared once, in metadata.rules.settings, for requests and answers alike.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from enum import StrEnum
 from functools import cache
 from itertools import islice
 from types import NoneType
@@ -33,6 +34,15 @@ MOST_NAME_CHARS = 100
 # Values in a request, including nested values: checking them costs more than reading them.
 MOST_PARTS = 10_000
 WHOLE = "non_field_errors"  # the framework's name for the object itself
+
+
+def choice_of(
+    members: Iterable[StrEnum], default: StrEnum | None = None, **options: Any
+) -> serializers.ChoiceField:
+    """Return a field that accepts the values of members of an enum."""
+    if default is not None:
+        options["default"] = default.value
+    return serializers.ChoiceField(choices=[member.value for member in members], **options)
 
 
 class Text(serializers.CharField):
@@ -82,7 +92,7 @@ class Flag(serializers.BooleanField):
 
 
 class Tags(Text):
-    """A tag filter: a list of tags in the view, one string in the API."""
+    """A tag filter: a list of tags in the view, a string in the API."""
 
     def to_representation(self, value: Iterable[str]) -> str:
         return setting_types.Tags.separator.join(value)
@@ -143,7 +153,7 @@ def _typed_field(hint: Any) -> Any:
 
 
 class Shape(serializers.Serializer[Any]):
-    """Base of requests and answers. The fields are the declared ones, and one for each of
+    """Base of requests and answers. The fields are the declared fields, and a field for each of
     the `settings`.
     """
 
@@ -160,7 +170,7 @@ class Shape(serializers.Serializer[Any]):
         return {**setting_fields, **super().get_fields()}
 
     def source_options(self, setting: str) -> dict[str, str]:
-        """Return the field options that say where the view has a setting: `source`, or
+        """Return the field options for the place where the view has a setting: `source`, or
         none if the attribute has the setting's name.
         """
         return {}
@@ -178,7 +188,7 @@ class Request(Shape):
             raise serializers.ValidationError(
                 {WHOLE: [f"must be an object, not {type(data).__name__}"]}
             )
-        # The keys come from the client: many or long ones must not make a large error.
+        # The keys come from the client: many or long keys must not make a large error.
         unknown = (str(name)[:MOST_NAME_CHARS] for name in data if name not in self.fields)
         if names := list(islice(unknown, MOST_NAMED)):
             raise serializers.ValidationError(
@@ -192,7 +202,7 @@ class Request(Shape):
 
 
 def _has_more_parts(data: Any, most: int) -> bool:
-    """Return True if `data` contains more than `most` values, including nested ones."""
+    """Return True if `data` contains more than `most` values, including nested values."""
     # A stack instead of recursion: the nesting of a body is as deep as the client likes.
     stack, count = [data], 0
     while stack:

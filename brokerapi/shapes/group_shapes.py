@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
-from rest_framework import serializers
-
-from brokerapi.shapes.fields import Answer, Change, Flag, Number, Request, Text, numbers
+from brokerapi.shapes.fields import (
+    Answer,
+    Change,
+    Flag,
+    Number,
+    Request,
+    Text,
+    choice_of,
+    numbers,
+)
 from brokerapi.shapes.subscription_shapes import SubscriptionAnswer
 from metadata.groups.groups import GroupView, MemberView
+from metadata.rules.groups.states import GroupMode
 from metadata.rules.membership.process_report import ProcessReport, SlowHandler
 from metadata.rules.settings import GROUP
 
@@ -19,9 +27,7 @@ class GroupCreate(Request):
 
     settings = _AT_START
     name = Text()
-    mode = serializers.ChoiceField(
-        choices=["clustering", "broadcasting", "share"], default="clustering"
-    )
+    mode = choice_of(GroupMode, default=GroupMode.CLUSTERING)
 
 
 class GroupChange(Change):

@@ -6,13 +6,24 @@ from typing import Any
 
 from rest_framework import serializers
 
-from brokerapi.shapes.fields import Answer, Change, Flag, Number, Request, Text, texts
+from brokerapi.shapes.fields import (
+    Answer,
+    Change,
+    Flag,
+    Number,
+    Request,
+    Text,
+    choice_of,
+    texts,
+)
 from messagestore.nodes import registry
 from messagestore.nodes.promotion import Outcome
 from messagestore.nodes.promotion_plans import Plan
 from messagestore.nodes.replica_inspection import Lost, delayed_loss
 from metadata.brokers.discovery import BrokerView
 from metadata.nodes.node_rows import NodeView
+from metadata.rules.membership.brokers import BrokerState
+from metadata.rules.nodes import Engine, NodeKind
 from metadata.rules.settings import NODE
 from metadata.rules.tls import MODES
 
@@ -27,8 +38,8 @@ class NodeCreate(Request):
 
     settings = _AT_START
     name = Text()
-    kind = serializers.ChoiceField(choices=["normal", "failure"], default="normal")
-    engine = serializers.ChoiceField(choices=["mysql", "sqlite"])
+    kind = choice_of(NodeKind, default=NodeKind.NORMAL)
+    engine = choice_of(Engine)
     host = Text(required=False)
     port = Number(required=False)
     database = Text(
@@ -81,7 +92,7 @@ class NodeAnswer(Answer):
 class BrokerChange(Request):
     """Changes to a broker."""
 
-    state = serializers.ChoiceField(choices=["in", "out"])
+    state = choice_of(BrokerState)
 
 
 class BrokerAnswer(Answer):

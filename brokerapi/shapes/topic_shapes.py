@@ -14,13 +14,16 @@ from brokerapi.shapes.fields import (
     Number,
     Request,
     Text,
+    choice_of,
     numbers,
 )
 from messagestore.inspect.read_plans import PlannedNode, PlannedQueue
 from messagestore.topology import queues
-from messagestore.topology.topics import TopicState
+from messagestore.topology.topics import TopicBounds
 from metadata.groups.handling_traces import TraceView
 from metadata.rules.settings import TOPIC
+from metadata.rules.topics import states
+from metadata.rules.topics.states import READABLE_STATES
 from metadata.topics.producers import ProducerView
 from metadata.topics.send_tokens import SendTokenView
 from metadata.topics.topic_rows import TopicView
@@ -98,7 +101,7 @@ class NewSendTokenAnswer(SendTokenAnswer):
     token = Text(help_text="what Java clients give as the token of their producer")
 
 
-def topic_answer(state: TopicState) -> dict[str, Any]:
+def topic_answer(state: TopicBounds) -> dict[str, Any]:
     return TopicAnswer.from_view(state.topic, queues=state.queues, layout=state.topic)
 
 
@@ -157,7 +160,7 @@ class ShrinkRequest(Request):
 class QueueChange(Request):
     """Changes to a queue."""
 
-    state = serializers.ChoiceField(choices=["read_only", "read_write"])
+    state = choice_of(READABLE_STATES)
 
 
 class UnreadAnswer(Answer):
@@ -211,7 +214,9 @@ def layout_change_answer(change: queues.Change) -> dict[str, Any]:
     queue_answers = [
         ChangedQueue.from_view(
             queue,
-            queue=None if change.dry_run and queue.state == "creating" else queue.queue,
+            queue=None
+            if change.dry_run and queue.state == states.QueueState.CREATING
+            else queue.queue,
         )
         for queue in change.queues
     ]

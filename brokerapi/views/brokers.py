@@ -22,7 +22,7 @@ class Brokers(Endpoint):
 class Broker(Endpoint):
     @operation("showBroker", tag="brokers", answer=BrokerAnswer)
     def get(self, call: Call, broker: str) -> HttpResponse:
-        """One broker."""
+        """Shows a broker."""
         return call.answer(
             BrokerAnswer.from_view(discovery.find_broker(name=broker, actor=call.actor))
         )

@@ -31,6 +31,7 @@ from metadata.cache import snapshot
 from metadata.cache.snapshot_types import QueueInfo
 from metadata.config import config
 from metadata.errors import CatmqError
+from metadata.rules.nodes import NodeState
 
 log = logging.getLogger(__name__)
 # shortest pause between two looks into shared memory, however often bells ring
@@ -54,7 +55,9 @@ IDLE_S = 1.0  # longest wait for a first waiter
 def nodes() -> list[int]:
     """Return the ids of the nodes to watch, each in a loop of its own."""
     return [
-        node.id for node in snapshot.current().nodes.values() if node.state != "offline"
+        node.id
+        for node in snapshot.current().nodes.values()
+        if node.state != NodeState.OFFLINE
     ]
 
 
@@ -95,10 +98,18 @@ class NodeWatcher:
 
         Without waiters, return after at most IDLE_S.
         """
-        has_waiters = self._board.has_waiter_within(IDLE_S)
-        awaited = (
-            self._board.awaited(self._queues_of_node()) if has_waiters else frozenset()
-        )
+        awaited: Set[int] = frozenset()
+        if self._board.has_waiter_within(IDLE_S):
+            queues_by_id = snapshot.current().queues
+            # Computed again only if the snapshot has other queues: there may be thousands.
+            if queues_by_id is not self._snapshot_queues:
+                self._snapshot_queues = queues_by_id
+                self._queues = frozenset(
+                    queue
+                    for queue, info in queues_by_id.items()
+                    if info.node_id == self._node_id
+                )
+            awaited = self._board.awaited(self._queues)
         if not awaited:
             # Another worker may have waiters, and must not wait for the end of this lease.
             self.leave()
@@ -147,16 +158,6 @@ class NodeWatcher:
     def leave(self) -> None:
         """Give up the watch over the node, so that another process can take it over."""
         self._board.shared.leave(self._node_id)
-
-    def _queues_of_node(self) -> frozenset[int]:
-        queues = snapshot.current().queues
-        # Computed again only if the snapshot has other queues: there may be thousands.
-        if queues is not self._snapshot_queues:
-            node_queues = (
-                queue for queue, info in queues.items() if info.node_id == self._node_id
-            )
-            self._snapshot_queues, self._queues = queues, frozenset(node_queues)
-        return self._queues
 
     def _wait_for_turn(self) -> bool:
         """Wait until the node may be read again. Return False if that takes longer than a

@@ -16,16 +16,17 @@ import time
 from messagestore.engine import db_errors
 from messagestore.engine.mysql_session import Session
 from messagestore.heads import corruption
-from messagestore.heads.gap_check import explain
+from messagestore.heads.gap_check import explain_missing
 from messagestore.pool import node_pools
 from messagestore.tables import audit_sql, message_sql, partition_sql, queue_sql, reader_sql
 from metadata.cache import snapshot
 from metadata.errors import NodeUnavailable, NotFound
 from metadata.monitoring import alarms
+from metadata.rules.alarm_rules import AlarmKind
 from metadata.rules.alarm_texts import alarm_text, error_text
 
 log = logging.getLogger(__name__)
-KIND = "corrupt"
+KIND = AlarmKind.CORRUPT
 AGAIN_S = 30.0  # at least this long between two alarms for the same mark
 # A mark or alarm is checked after this time without a new fault. Longer than AGAIN_S, so that
 # a queue which is still faulty raises its alarm again first.
@@ -114,7 +115,9 @@ def _find_hole(session: Session, queue: int, offset: int | None) -> str | None:
     current_head = queue_sql.read_head(session, queue=queue)
     gaps = queue_sql.read_gaps(session, queue=queue, position=offset)
     if (
-        explain(offset, low=current_head.low if current_head else 0, gaps=gaps).state
+        explain_missing(
+            offset, low=current_head.low if current_head else 0, gaps=gaps
+        ).state
         != KIND
     ):
         return None

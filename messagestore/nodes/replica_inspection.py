@@ -9,6 +9,7 @@ from messagestore.engine.mysql_session import Session
 from messagestore.tables import promotion_sql, queue_sql
 from metadata.nodes import failovers
 from metadata.nodes.failovers import NodeQueue, ReaderEpoch
+from metadata.rules.topics.states import QueueState
 
 # Offsets skipped above the highest known head. A node stores fewer messages than this between
 # two records of its heads in metadata, so no lost message can have had a higher offset.
@@ -90,7 +91,9 @@ class ReplicaInspection:
         """
         # Retired queues get no messages any more, so their heads may stay.
         open_queues = [
-            queue for queue in self.queues if queue.state != "retired" and not self.complete
+            queue
+            for queue in self.queues
+            if queue.state != QueueState.RETIRED and not self.complete
         ]
         return {
             # A committed offset proves that messages below it were served, even if no head

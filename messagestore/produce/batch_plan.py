@@ -15,6 +15,7 @@ from messagestore.produce import batch_routing
 from metadata.cache.snapshot_types import QueueInfo, Routing, TopicInfo
 from metadata.errors import Code, FieldError, NotFound
 from metadata.rules.topics import routing_rules
+from metadata.rules.topics.states import Keyed, QueueState
 
 
 class Batch(NamedTuple):
@@ -61,8 +62,9 @@ class Part(NamedTuple):
     @property
     def number(self) -> int:
         """Number of the part, unique in its batch whichever queue stores the part."""
-        # Bits: 62 delayed, 1… preferred queue, 0 movable: the key by which `cut` groups. Never
-        # change it: part ids depend on it, and a repeat must have the id of the first try.
+        # Bit 62: delayed. Bits 1 to 61: the preferred queue. Bit 0: movable. Two parts of a batch
+        # differ in one of them, because `cut` groups the messages by all three. Never change
+        # this: part ids depend on the number, and a repeat must have the id of the first try.
         return (self.delayed << 62) + 2 * self.queues[0] + self.movable
 
 
@@ -159,7 +161,7 @@ def _preferred_queue(batch: Batch, routing: Routing, index: int) -> tuple[int, b
     if message.key is None:
         return batch_routing.anywhere(routing, batch.id)[0], True
     queue = routing_rules.queue_for_key(message.key, routing.layout)
-    return queue, routing.keyed != "strict"
+    return queue, routing.keyed != Keyed.STRICT
 
 
 def _candidate_queues(batch: Batch, routing: Routing, preferred: int) -> tuple[int, ...]:
@@ -179,6 +181,6 @@ def _candidate_queues(batch: Batch, routing: Routing, preferred: int) -> tuple[i
     on_home_node = tuple(
         queue for queue in candidates if batch.queue(queue).node_id == home.node_id
     )
-    if home.state == "read_write":
+    if home.state == QueueState.READ_WRITE:
         return on_home_node
     return tuple(dict.fromkeys((*on_home_node, *candidates)))

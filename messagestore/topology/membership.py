@@ -19,12 +19,16 @@ from metadata.limits.bulkhead import bulkhead
 from metadata.limits.places import Places
 from metadata.membership import consumers
 from metadata.membership.casual_groups import is_command_line_tool
+from metadata.rules.groups.states import GroupMode, Start
+from metadata.rules.rights import Right
 
 # Concurrent joins of an API key, or of an address, in this process. More could take all places
 # for calls that wait for metadata (metadata/limits/bulkhead.py), so that those of other keys
 # are refused.
 JOINS_OF_ONE = 24
 _joins = Places(most=1_000, most_of_one=JOINS_OF_ONE, most_shared=JOINS_OF_ONE)
+# How long a join waits for another process that creates or deletes the same object, and the
+# pause between two tries.
 PATIENCE_S = 1.0
 AGAIN_S = 0.05
 
@@ -43,7 +47,7 @@ def join(
     incarnation: str,
     actor: Actor,
     topics: Sequence[str] = (),
-    start: str = "earliest",
+    start: str = Start.EARLIEST,
     instance_id: str | None = None,
     sdk: str = "",
     address: str = "",
@@ -62,7 +66,7 @@ def join(
     and MetadataUnavailable, which is also raised if the key or address has too many joins
     in progress.
     """
-    access.require(actor, "consume", group, what="group")
+    access.require(actor, Right.CONSUME, group, what="group")
     key = (actor.kind, actor.key_id or actor.name)
     with _joins.place(key, [("address", actor.address)]) as has_place:
         if not has_place:
@@ -82,12 +86,12 @@ def join(
         except NotFound:
             if not topics:
                 raise
-            access.require(actor, "manage", group, what="group")
+            access.require(actor, Right.MANAGE, group, what="group")
             values = {key: value for key, value in settings.items() if value is not None}
             create_group = partial(
                 groups.create,
                 name=group,
-                mode=values.pop("mode", "clustering"),
+                mode=values.pop("mode", GroupMode.CLUSTERING),
                 settings=values,
                 casual=is_command_line_tool(sdk),
                 actor=actor,
@@ -97,7 +101,7 @@ def join(
             # Again: another member may have created it with other settings.
             group_id = check_settings()
         if not _subscribed_ids(group_id).issuperset(topic_ids.values()):
-            # Another member may have just created them, which this actor may not be allowed to.
+            # Another member may have just created them, and this actor may lack the right to.
             snapshot.refresh()
         subscribed = _subscribed_ids(group_id)
         for topic, topic_id in topic_ids.items():
@@ -159,9 +163,9 @@ def _subscribed_ids(group_id: int) -> set[int]:
 
 
 def _create_once(create: Callable[[], object]) -> bool:
-    """Run a creation. Returns False if another member was first.
+    """Run a creation. Return False if another member was first.
 
-    Waits up to PATIENCE_S while another process creates or deletes the same thing.
+    Waits up to PATIENCE_S while another process creates or deletes the same object.
     """
     deadline = time.monotonic() + PATIENCE_S
     while True:

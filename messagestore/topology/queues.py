@@ -22,6 +22,7 @@ from metadata.errors import CatmqError, Unavailable
 from metadata.groups import layout, subscribers
 from metadata.groups.layout import LayoutChange
 from metadata.groups.subscribers import TopicQueues
+from metadata.rules.topics.states import QueueState
 from metadata.topics.topic_rows import QueueView, TopicView
 
 log = logging.getLogger(__name__)
@@ -180,7 +181,7 @@ def set_state(*, topic: str, queue: int, state: str, actor: Actor) -> QueueDrain
     # Checks everything, so that the node is not changed for a request that is refused.
     layout.set_state(topic=topic, queue=queue, state=state, actor=actor, dry_run=True)
     try:
-        if state == "read_only":
+        if state == QueueState.READ_ONLY:
             queue_states.set_heads([queue], state="ro")
         layout.set_state(topic=topic, queue=queue, state=state, actor=actor)
     except CatmqError:
@@ -194,24 +195,23 @@ def sweep(older_than_s: float = UNFINISHED_AFTER_S) -> int:
     """Finish or roll back expansions that a crash interrupted. Returns how many were
     checked.
     """
+
+    def finish_or_roll_back(topic_queues: TopicQueues) -> None:
+        topic, queues = topic_queues.topic, topic_queues.queues
+        try:
+            _finish(topic, queues, job("queues"))
+        except CatmqError as error:
+            log.warning(
+                "Expansion of topic %s is rolled back: %s", topic.name, error.detail
+            )
+            _roll_back(topic.id, queues, job("queues"), error)
+
     checked = sweeping.run_each(
         subscribers.stuck_in_creation(older_than_s),
-        act=_finish_or_roll_back,
+        act=finish_or_roll_back,
         name=lambda topic_queues: (
             f"Completion of the expansion of topic {topic_queues.topic.name}"
         ),
     )
     queue_states.sweep()
     return checked
-
-
-def _finish_or_roll_back(topic_queues: TopicQueues) -> None:
-    try:
-        _finish(topic_queues.topic, topic_queues.queues, job("queues"))
-    except CatmqError as error:
-        log.warning(
-            "Expansion of topic %s is rolled back: %s",
-            topic_queues.topic.name,
-            error.detail,
-        )
-        _roll_back(topic_queues.topic.id, topic_queues.queues, job("queues"), error)

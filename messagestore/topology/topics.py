@@ -24,7 +24,7 @@ UNFINISHED_AFTER_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class QueueState:
+class QueueBounds:
     """A queue and its bounds; `low` and `head` are None while its node is unreachable."""
 
     queue: QueueView
@@ -33,9 +33,9 @@ class QueueState:
 
 
 @dataclass(frozen=True, slots=True)
-class TopicState:
+class TopicBounds:
     topic: TopicView
-    queues: tuple[QueueState, ...]
+    queues: tuple[QueueBounds, ...]
 
 
 def create(
@@ -45,7 +45,7 @@ def create(
     actor: Actor,
     node: str | None = None,
     settings: Mapping[str, Any] | None = None,
-) -> TopicState:
+) -> TopicBounds:
     """Create a topic with its tables; ready when this returns. Needs `manage`.
 
     Raises what `metadata.topics.topic_rows.plan_topic` raises. QueuesTaken and
@@ -109,7 +109,7 @@ def _roll_back(topic: TopicView, actor: Actor) -> None:
             _drop(topic, actor)
 
 
-def describe(*, name: str, actor: Actor) -> TopicState:
+def describe(*, name: str, actor: Actor) -> TopicBounds:
     """Return a topic and the bounds of its queues. Needs any right on it.
 
     Raises NotFound(topic_not_found).
@@ -117,8 +117,8 @@ def describe(*, name: str, actor: Actor) -> TopicState:
     return _read_state(topic_rows.find_topic(name=name, actor=actor))
 
 
-def _read_state(topic: TopicView) -> TopicState:
-    states = {queue.queue: QueueState(queue) for queue in topic.queues}
+def _read_state(topic: TopicView) -> TopicBounds:
+    states = {queue.queue: QueueBounds(queue) for queue in topic.queues}
 
     def read(session: Session, queues: Sequence[QueueView]) -> None:
         for queue_id, position in reader_sql.read_positions(
@@ -131,7 +131,7 @@ def _read_state(topic: TopicView) -> TopicState:
     sweeping.query_nodes(
         sweeping.group_by_node(topic.queues), read, subject=f"Queues of topic {topic.name}"
     )
-    return TopicState(topic, tuple(states.values()))
+    return TopicBounds(topic, tuple(states.values()))
 
 
 def delete(*, name: str, confirm: str | None, actor: Actor) -> None:

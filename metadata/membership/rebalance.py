@@ -19,17 +19,20 @@ group's lock:
                                            + 1, or with target NULL it becomes free. If m
                                            leaves or expires, the queue becomes free.
 
-A queue that becomes free because m leaves or expires keeps `other` as its target. That means
-nothing until a rebalance grants the queue, to `other` if it is still a good choice.
+If the owner of a leaving queue leaves or expires, the free queue keeps `other` as its target.
+No member acts on the target of a free queue. The next rebalance takes it for the queue's present
+place, so `other` gets the queue unless that is out of balance by then.
 
 An owner never gets the same (queue, epoch) twice. If a rebalance gives a leaving queue back
 to its owner, that is a new grant with epoch + 1, because the owner may have released it
 already.
 
-`idle_since` of a row begins when its owner is ordered to release it, leaves, or was last heard.
-It ends when the next owner has acquired the queue; rebalance_history.py records the time
-between. In broadcasting groups no queue changes owner (broadcast_instances.py): there a
-rebalance only raises the generation.
+`idle_since` of a row is the time since which no member serves the queue: since its owner was
+ordered to release it, left, or sent its last heartbeat before it expired. It is cleared when the
+next owner has acquired the queue, and rebalance_history.py records the time between.
+
+In broadcasting groups no queue changes owner (broadcast_instances.py): there a rebalance only
+raises the generation.
 """
 
 from __future__ import annotations
@@ -53,13 +56,16 @@ from metadata.db.transactions import reachable, transactional
 from metadata.errors import MetadataUnavailable, NotFound
 from metadata.membership import granted_queues, rebalance_history
 from metadata.models import ConsumerGroup, ConsumerGroupConsumer, QueueOffset
+from metadata.rules.audit_verbs import Verb
+from metadata.rules.groups.states import GroupMode
 from metadata.rules.membership.assignment import assign
 from metadata.rules.membership.eligibility import Candidate, eligible_members
+from metadata.rules.rights import Right
+from metadata.rules.topics.states import READABLE_STATES
 
 log = logging.getLogger(__name__)
 Background = Callable[[int], object]  # group id
 
-LIVE_QUEUES = ("read_write", "read_only")
 _SELECT_PENDING = (
     f"SELECT id FROM {ConsumerGroup._meta.db_table}"  # noqa: S608 - table name only
     " WHERE rebalance_wanted > rebalance_done AND deleted_at IS NULL ORDER BY id LIMIT %s"
@@ -70,11 +76,9 @@ _background: Background | None = None
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """New destination of a queue. `source` and `target` are names of members, None for
-    none.
+    """New destination of a queue. `source` and `target` are names of members; None: no member.
 
-    `at_once`: the target owns the queue now; otherwise the source was ordered to give it
-    up.
+    `at_once`: the target owns the queue now; otherwise the source was ordered to release it.
     """
 
     queue: int
@@ -146,17 +150,17 @@ def groups_with_unassigned_queues(limit: int = 1_000) -> list[int]:
     """Return the ids of groups that have members, and queues with neither owner nor
     target.
 
-    A mark that was lost would leave such groups. Of more than `limit` groups, a random
-    choice is returned.
+    A rebalance whose mark was lost would leave such groups. Of more than `limit` groups, a
+    random choice is returned.
     """
     with reachable():
         rows = QueueOffset.objects.filter(
             owner__isnull=True,
             target__isnull=True,
-            group__mode=ConsumerGroup.Mode.CLUSTERING,
+            group__mode=GroupMode.CLUSTERING,
             group__deleted_at__isnull=True,
             group__members__isnull=False,
-            queue__state__in=LIVE_QUEUES,
+            queue__state__in=READABLE_STATES,
             queue__topic__state="ready",
         )
         group_ids = list(rows.order_by().values_list("group_id", flat=True).distinct())
@@ -197,7 +201,7 @@ def rebalance_by_hand(
     Queues that are balanced already do not move. Raises NotFound(group_not_found),
     Forbidden.
     """
-    access.require(actor, "manage", group, what="group")
+    access.require(actor, Right.MANAGE, group, what="group")
     if dry_run:
         # The moves are found by making them and rolling back.
         with reachable(), transaction.atomic():
@@ -217,7 +221,7 @@ def _rebalance_and_audit(*, group: str, actor: Actor) -> RebalanceResult:
     group_row.refresh_from_db()
     result = _rebalance_group(group_row)
     after = {"generation": result.generation, "moves": len(result.moves)}
-    audit.record(actor=actor, verb="rebalance", kind="group", name=group, after=after)
+    audit.record(actor=actor, verb=Verb.REBALANCE, kind="group", name=group, after=after)
     return result
 
 
@@ -262,7 +266,7 @@ def _rebalance_group(group: ConsumerGroup) -> RebalanceResult:
     The rebalance is recorded in the history if it was due or moved a queue.
     """
     is_due = group.rebalance_wanted > group.rebalance_done
-    assigns_queues = group.mode == ConsumerGroup.Mode.CLUSTERING
+    assigns_queues = group.mode == GroupMode.CLUSTERING
     now = database_now()
     moves, assignment = _assign_queues(group, now) if assigns_queues else ((), {})
     changed = bool(moves) or (is_due and not assigns_queues)
@@ -296,7 +300,7 @@ def _assign_queues(
     rows = list(
         QueueOffset.objects.filter(
             group=group,
-            queue__state__in=LIVE_QUEUES,
+            queue__state__in=READABLE_STATES,
             queue__topic__state="ready",
             queue__topic__subscriptions__group=group,
             queue__topic__subscriptions__state="ready",
@@ -336,8 +340,9 @@ def _assign_queues(
         group_rows.filter(queue__in=queues, owner=owner).update(
             owner=target, target=target, epoch=F("epoch") + 1, **order_columns
         )
-    # The owner of a retargeted queue must release it first. It has no owner if its owner left
-    # while it was leaving, and no member may take it now: then the old target is cleared.
+    # The owner of a retargeted queue must release it first. A free queue is retargeted only if
+    # it kept a target (see the module docstring) and no member can have it now: the target is
+    # cleared.
     for (owner, next_owner), queues in retargets.items():
         group_rows.filter(queue__in=queues, owner=owner).update(
             target=next_owner, **order_columns

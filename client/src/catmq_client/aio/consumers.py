@@ -8,10 +8,10 @@ import logging
 import math
 import os
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import AbstractAsyncContextManager
-from typing import Any, Generic, Self, TypeVar, cast
+from types import TracebackType
+from typing import Any, Generic, Literal, Self, TypeVar, Unpack, cast, overload
 
 from catmq_client.callables import (
     check_callable,
@@ -20,17 +20,19 @@ from catmq_client.callables import (
 )
 from catmq_client.consumer import Consumer
 from catmq_client.errors import Closed, OptionError
+from catmq_client.http.transport import Transport
+from catmq_client.keywords import ConsumerKeywords, ShareConsumerKeywords
 from catmq_client.loops import (
     LoopBell,
     run_coroutine_from_thread,
     run_in_thread,
     start_in_thread,
 )
-from catmq_client.message import Message
+from catmq_client.message import AssignedQueue, Message
 from catmq_client.options import ConsumerOptions, ShareConsumerOptions
 from catmq_client.reading.coroutines import CoroutineHandler
 from catmq_client.reading.dispatcher import check_sizes_and_order
-from catmq_client.reading.owned import AssignedQueue, OwnedQueue
+from catmq_client.reading.owned import OwnedQueue
 from catmq_client.reading.reader import MAX_WAIT_S, Reader
 from catmq_client.share_consumer import ShareConsumer
 from catmq_client.sharing.messages import ShareMessage
@@ -47,7 +49,7 @@ YIELD_EVERY = 100
 CALLBACK_TIMEOUT_S = 30.0
 
 
-class _AsyncReader(AbstractAsyncContextManager["_AsyncReader[M]"], Generic[M]):
+class _AsyncReader(Generic[M]):
     """Base class of the consumers for asyncio: takes messages from the engine of a Reader.
 
     It takes the part of the application's thread: it asks for messages, and calls the
@@ -114,7 +116,15 @@ class _AsyncReader(AbstractAsyncContextManager["_AsyncReader[M]"], Generic[M]):
             )
         await asyncio.wrap_future(self._closing)
 
-    async def __aexit__(self, *_: object) -> None:
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
         await self.close()
 
     async def _run(
@@ -227,20 +237,61 @@ class AsyncConsumer(_AsyncReader[Message]):
     options: ConsumerOptions
     _reader: Consumer
 
-    def __init__(self, *urls: Any, **options: Any) -> None:
-        """Create the consumer. The arguments are those of Consumer."""
-        for name in ("on_assigned", "on_revoked"):
-            if options.get(name) is not None:
-                options[name] = _LoopCallback(name, options[name], lambda: self._loop)
-        super().__init__(Consumer(*urls, **options))
+    def __init__(
+        self,
+        urls: str | Sequence[str] | None = None,
+        *,
+        group: str | None = None,
+        topics: Sequence[str] = (),
+        name: str | None = None,
+        api_key: str | None = None,
+        transport: Transport | None = None,
+        verify: bool | str = True,
+        proxies: Mapping[str, str] | None = None,
+        compression: Literal["gzip"] | None = None,
+        **options: Unpack[ConsumerKeywords],
+    ) -> None:
+        """Create the consumer without a connection or an event loop. The arguments are those
+        of Consumer.
+        """
+        if (on_assigned := options.get("on_assigned")) is not None:
+            options["on_assigned"] = self._loop_callback("on_assigned", on_assigned)
+        if (on_revoked := options.get("on_revoked")) is not None:
+            options["on_revoked"] = self._loop_callback("on_revoked", on_revoked)
+        reader = Consumer(
+            urls, group=group, topics=topics, name=name, api_key=api_key,
+            transport=transport, verify=verify, proxies=proxies, compression=compression,
+            **options,
+        )  # fmt: skip
+        super().__init__(reader)
         self.options = self._reader.options
+
+    @overload
+    async def run(
+        self,
+        handler: Callable[[Message], Awaitable[object]],
+        *,
+        concurrency: int = CONCURRENCY,
+        order: Literal["key", "queue", "none"] = "key",
+        batch: None = None,
+    ) -> None: ...
+
+    @overload
+    async def run(
+        self,
+        handler: Callable[[list[Message]], Awaitable[object]],
+        *,
+        concurrency: int = CONCURRENCY,
+        order: Literal["key", "queue", "none"] = "key",
+        batch: int,
+    ) -> None: ...
 
     async def run(
         self,
-        handler: CoroutineHandler,
+        handler: Callable[[Any], Awaitable[object]],
         *,
         concurrency: int = CONCURRENCY,
-        order: str = "key",
+        order: Literal["key", "queue", "none"] = "key",
         batch: int | None = None,
     ) -> None:
         """Call the coroutine function `handler(message)` until stop(); then finish, commit
@@ -306,6 +357,11 @@ class AsyncConsumer(_AsyncReader[Message]):
         """Return the owned queues that run() has paused because their handler kept failing."""
         return self._reader.paused_by_breaker()
 
+    def _loop_callback(
+        self, name: str, callback: Callable[[list[AssignedQueue]], object]
+    ) -> _LoopCallback:
+        return _LoopCallback(name, callback, lambda: self._loop)
+
     async def _run_due_callbacks(self) -> None:
         while (due := self._reader._next_due_callback()) is not None:
             _, callback, owned = due
@@ -332,14 +388,52 @@ class AsyncShareConsumer(_AsyncReader[ShareMessage]):
     options: ShareConsumerOptions
     _reader: ShareConsumer
 
-    def __init__(self, *urls: Any, **options: Any) -> None:
-        """Create the consumer. The arguments are those of ShareConsumer."""
-        super().__init__(ShareConsumer(*urls, **options))
+    def __init__(
+        self,
+        urls: str | Sequence[str] | None = None,
+        *,
+        group: str | None = None,
+        topics: Sequence[str] = (),
+        name: str | None = None,
+        api_key: str | None = None,
+        transport: Transport | None = None,
+        verify: bool | str = True,
+        proxies: Mapping[str, str] | None = None,
+        compression: Literal["gzip"] | None = None,
+        **options: Unpack[ShareConsumerKeywords],
+    ) -> None:
+        """Create the consumer without a connection or an event loop. The arguments are those
+        of ShareConsumer.
+        """
+        reader = ShareConsumer(
+            urls, group=group, topics=topics, name=name, api_key=api_key,
+            transport=transport, verify=verify, proxies=proxies, compression=compression,
+            **options,
+        )  # fmt: skip
+        super().__init__(reader)
         self.options = self._reader.options
+
+    @overload
+    async def run(
+        self,
+        handler: Callable[[ShareMessage], Awaitable[object]],
+        *,
+        concurrency: int = CONCURRENCY,
+        batch: None = None,
+    ) -> None: ...
+
+    @overload
+    async def run(
+        self,
+        handler: Callable[[list[ShareMessage]], Awaitable[object]],
+        *,
+        concurrency: int = CONCURRENCY,
+        batch: int,
+    ) -> None: ...
 
     async def run(
         self,
-        handler: CoroutineHandler,
+        handler: Callable[[Any], Awaitable[object]],
         *,
         concurrency: int = CONCURRENCY,
         batch: int | None = None,

@@ -6,12 +6,13 @@ import asyncio
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import AbstractAsyncContextManager
 from datetime import datetime
-from typing import Any
+from types import TracebackType
+from typing import Any, Literal, Self, Unpack
 
 from catmq_client.errors import BufferFull, CatmqError
 from catmq_client.http.transport import Transport
+from catmq_client.keywords import ProducerKeywords
 from catmq_client.loops import LoopBell, run_in_thread, start_in_thread
 from catmq_client.producer import ProcessState, Producer
 from catmq_client.sending.new_messages import (
@@ -43,7 +44,7 @@ class _LoopState:
         self.refreshes: dict[str, Future[Routes]] = {}
 
 
-class AsyncProducer(AbstractAsyncContextManager["AsyncProducer"]):
+class AsyncProducer:
     """Sends messages to topics, from coroutines. Safe to share between tasks and loops, and
     to use after a fork.
 
@@ -60,8 +61,8 @@ class AsyncProducer(AbstractAsyncContextManager["AsyncProducer"]):
         transport: Transport | None = None,
         verify: bool | str = True,
         proxies: Mapping[str, str] | None = None,
-        compression: str | None = None,
-        **options: Any,
+        compression: Literal["gzip"] | None = None,
+        **options: Unpack[ProducerKeywords],
     ) -> None:
         """Create the producer without opening connections. It needs no running loop."""
         self._producer = Producer(
@@ -188,7 +189,15 @@ class AsyncProducer(AbstractAsyncContextManager["AsyncProducer"]):
             )
         await asyncio.wrap_future(self._closing)
 
-    async def __aexit__(self, *_: object) -> None:
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
         await self.close()
 
     def _loop_state(self) -> _LoopState:

@@ -11,8 +11,8 @@ import socket
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
-from typing import Any, Generic, Self, TypeVar, cast
+from types import TracebackType
+from typing import Any, Generic, Literal, Self, TypeVar, cast
 
 from catmq_client.callables import check_callable, is_coroutine_function
 from catmq_client.errors import Closed, OptionError
@@ -26,7 +26,7 @@ from catmq_client.reading.membership import Membership
 from catmq_client.reading.outcomes import Outcomes
 from catmq_client.reading.owned import OwnedQueue
 from catmq_client.reading.state import GroupState
-from catmq_client.reading.workers import Handler, Workers
+from catmq_client.reading.workers import Workers
 from catmq_client.telemetry.traces import Traces
 from catmq_client.version import SDK
 
@@ -39,7 +39,7 @@ TRACES_TIMEOUT_S = 2.0
 MAX_WAIT_S = 3600.0
 
 
-class Reader(AbstractContextManager["Reader[M]"], Generic[M]):
+class Reader(Generic[M]):
     """Base class of Consumer and ShareConsumer: takes messages from the shared state."""
 
     options: ConsumerOptions | ShareConsumerOptions
@@ -57,13 +57,9 @@ class Reader(AbstractContextManager["Reader[M]"], Generic[M]):
         transport: Transport | None = None,
         verify: bool | str = True,
         proxies: Mapping[str, str] | None = None,
-        compression: str | None = None,
+        compression: Literal["gzip"] | None = None,
         **options: Any,
     ) -> None:
-        """Subscribe to `topics`, and create the group, if the API key may.
-
-        `name` distinguishes members.
-        """
         self._configure(options)
         if group is None:
             raise OptionError("group is missing: name the consumer group")
@@ -181,12 +177,20 @@ class Reader(AbstractContextManager["Reader[M]"], Generic[M]):
             if self._own_transport is not None:
                 self._own_transport.close()
 
-    def __exit__(self, *_: object) -> None:
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
         self.close()
 
     def _run_handler(
         self,
-        handler: Handler | CoroutineHandler,
+        handler: Callable[[Any], object],
         *,
         workers: int,
         order: str,
@@ -208,7 +212,7 @@ class Reader(AbstractContextManager["Reader[M]"], Generic[M]):
             state=state,
             dispatcher=dispatcher,
             outcomes=outcomes,
-            handler=cast(Handler, handler),
+            handler=handler,
             threads=workers,
             batch=batch,
         )

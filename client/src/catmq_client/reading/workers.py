@@ -16,14 +16,11 @@ from typing import Any
 
 from catmq_client.callables import check_handled
 from catmq_client.errors import HandlerTimeout
-from catmq_client.message import Message
 from catmq_client.reading.dispatcher import Dispatcher, Job
 from catmq_client.reading.outcomes import Outcomes
 from catmq_client.reading.state import GroupState
 
 log = logging.getLogger("catmq.consumer")
-
-Handler = Callable[[Message], object] | Callable[[list[Message]], object]
 
 
 class Workers:
@@ -35,7 +32,7 @@ class Workers:
         state: GroupState,
         dispatcher: Dispatcher,
         outcomes: Outcomes,
-        handler: Handler,
+        handler: Callable[[Any], object],
         threads: int,
         batch: int | None,
     ) -> None:
