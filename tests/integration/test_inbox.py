@@ -132,7 +132,7 @@ def test_a_message_whose_handler_returned_a_coroutine_is_still_new() -> None:
     async def work() -> None: ...
 
     with pytest.raises(OptionError, match="the handler returned"):
-        handled_once()(lambda message: work())(message())
+        _ = handled_once()(lambda message: work())(message())
     with once(message()) as new:
         assert new
 
