@@ -61,6 +61,7 @@ const drawCharts = (() => {
     ctx.save();
     ctx.lineWidth = devicePixelRatio;
     ctx.font = `${12 * devicePixelRatio}px ${getComputedStyle(document.body).fontFamily}`;
+    ctx.textAlign = "left";
     ctx.textBaseline = "bottom";
     // The last label of each row. Events for which no row has room are counted in the label that is in the way.
     const rows = Array(LABEL_ROWS).fill(null);
