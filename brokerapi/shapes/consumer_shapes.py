@@ -16,7 +16,6 @@ from brokerapi.http.longpoll import PullParameters, PullResult
 from brokerapi.http.parsers import Body
 from brokerapi.shapes.base import Answer, Id, Request, ShortText, fields_of
 from brokerapi.shapes.message_shapes import (
-    OriginAnswer,
     StoredAnswer,
     add_origins,
     decode_origin,
@@ -26,7 +25,7 @@ from messagestore.consume import positions
 from messagestore.consume.positions import Claim, CommitOffset
 from messagestore.consume.pull_types import PulledQueue, PullQueue
 from messagestore.engine.messages import StoredRow
-from messagestore.topology import membership
+from messagestore.engine.origins import Origin
 from metadata.cache import snapshot
 from metadata.config import config
 from metadata.errors import Invalid
@@ -57,13 +56,6 @@ class RegisterRequest(Request, kw_only=True):
     max_deliveries: int | None = None
     topics: Annotated[tuple[ShortText, ...], Meta(max_length=1000)] = ()
     sdk: ShortText = ""
-
-
-@fields_of(
-    membership.Joined, "consumer_id session_timeout_ms heartbeat_interval_ms created"
-)
-class RegisterAnswer(Answer, kw_only=True):
-    """`created` names what was created: "group:billing", "subscription:orders"."""
 
 
 class Owned(Request, kw_only=True):
@@ -108,10 +100,10 @@ class HeartbeatRequest(Request, kw_only=True):
     owned: Annotated[list[Owned], Meta(max_length=MAX_OWNED)]
     report: ProcessReport | None = None
 
-    def process_report(self) -> process_report.ProcessReport | None:
+    def process_report(self) -> process_report.ProcessStatus | None:
         if self.report is None:
             return None
-        return convert(self.report, process_report.ProcessReport, from_attributes=True)
+        return convert(self.report, process_report.ProcessStatus, from_attributes=True)
 
 
 class Assigned(Answer, kw_only=True, omit_defaults=True):
@@ -153,17 +145,12 @@ class AcquireRequest(Request, kw_only=True):
         return [Claim(owned.queue, owned.epoch) for owned in self.queues]
 
 
-@fields_of(positions.Acquired)
-class AcquiredQueue(Answer, kw_only=True):
-    """`state` is ok, fenced or unavailable; `offset` is the committed offset."""
-
-
 class AcquireAnswer(Answer, kw_only=True):
     """One state per queue, in order. If `generation` is above that of the member, send a
     heartbeat now.
     """
 
-    queues: list[AcquiredQueue]
+    queues: Sequence[positions.Acquired]
     generation: int
 
 
@@ -221,7 +208,7 @@ class PulledAnswer(Answer, kw_only=True, omit_defaults=True):
     state: str
     messages: list[StoredAnswer] | UnsetType = UNSET
     rows: list[StoredRow] | UnsetType = UNSET
-    origins: list[OriginAnswer | None] | UnsetType = UNSET
+    origins: list[Origin | None] | UnsetType = UNSET
     next_offset: int
     head: int | None
     low: int | UnsetType = UNSET
@@ -289,9 +276,12 @@ class CommitRequest(Request, kw_only=True):
         ]
 
 
-@fields_of(positions.Committed, "queue state")
-class CommitResult(Answer, kw_only=True):
+class CommitResult(Answer):
     """`state` is ok, fenced, out_of_range or unavailable."""
+
+    # Without the number of handled messages, which is only for metrics.
+    queue: int
+    state: str
 
 
 class CommitAnswer(Answer, kw_only=True):

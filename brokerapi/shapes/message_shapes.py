@@ -21,6 +21,7 @@ from messagestore.engine.messages import (
     parse_headers,
     stored_message,
 )
+from messagestore.engine.origins import Origin
 from messagestore.inspect.browse import MessagePage
 from messagestore.inspect.search import SearchResult, TimeRange
 from messagestore.produce.publish import Fate, Receipt, Run
@@ -205,16 +206,6 @@ def _send_result(fate: Fate) -> SendResult:
     return SendResult(message_id=fate.message_id, due_at_ms=fate.due_at_ms)
 
 
-class OriginAnswer(Answer, kw_only=True):
-    """Origin of a retried message; `error` is the last error of its handler."""
-
-    topic: str
-    queue: int
-    offset: int
-    first_failed_at_ms: int
-    error: str
-
-
 class StoredAnswer(Answer, kw_only=False, omit_defaults=True, gc=False):
     """A stored message: `body` (text) or `body_base64` in JSON, `body_bytes` in
     MessagePack.
@@ -234,7 +225,7 @@ class StoredAnswer(Answer, kw_only=False, omit_defaults=True, gc=False):
     body: str | UnsetType = UNSET
     body_base64: bytes | UnsetType = UNSET
     body_bytes: bytes | UnsetType = UNSET
-    origin: OriginAnswer | UnsetType = UNSET  # of messages of a failure topic
+    origin: Origin | UnsetType = UNSET  # of messages of a failure topic
 
 
 def add_origins(
@@ -248,8 +239,8 @@ def add_origins(
     return answers
 
 
-def decode_origin(text: str | None) -> OriginAnswer | None:
-    return None if text is None else json.decode(text, type=OriginAnswer)
+def decode_origin(text: str | None) -> Origin | None:
+    return None if text is None else json.decode(text, type=Origin)
 
 
 def message_answer(

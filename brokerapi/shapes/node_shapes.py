@@ -6,12 +6,20 @@ from typing import Any
 
 from rest_framework import serializers
 
-from brokerapi.shapes.fields import Answer, Change, Flag, Number, Request, Text, texts
+from brokerapi.shapes.fields import (
+    Answer,
+    Change,
+    Flag,
+    Number,
+    Request,
+    Text,
+    texts,
+    views,
+)
 from messagestore.nodes import registry
 from messagestore.nodes.promotion import Outcome
 from messagestore.nodes.promotion_plans import Plan
 from messagestore.nodes.replica_inspection import Lost, delayed_loss
-from metadata.brokers.discovery import BrokerView
 from metadata.nodes.node_rows import NodeView
 from metadata.rules.settings import NODE
 from metadata.rules.tls import MODES
@@ -84,16 +92,6 @@ class BrokerChange(Request):
     state = serializers.ChoiceField(choices=["in", "out"])
 
 
-class BrokerAnswer(Answer):
-    """A broker. Clients use brokers with `alive` true and state `in`."""
-
-    view = BrokerView
-    view_fields = "name url version started_at_ms last_seen_at_ms"
-    state = Text(help_text="`in`, or `out` if it is drained")
-    alive = Flag(help_text="it reported within 10 s, and is not stopping")
-    stopped_at_ms = Number(allow_null=True, help_text="when it began to stop")
-
-
 class NodeExamine(NodeCreate):
     """A database that may become a node."""
 
@@ -146,17 +144,6 @@ class ExaminationAnswer(Answer):
     findings = FindingAnswer(many=True)
 
 
-class LostAnswer(Answer):
-    """Lost messages that a group had not read."""
-
-    view = Lost
-    view_fields = "topic queue group messages"
-    as_of_ms = Number(
-        allow_null=True,
-        help_text="time of its last known offset; what it has read since then is not known",
-    )
-
-
 class NodePlanAnswer(Answer):
     """Plan of a promotion or adoption."""
 
@@ -180,7 +167,7 @@ class NodeMoveAnswer(Answer):
     queues = Number()
     gaps = Number(help_text="number of queues with a gap")
     messages = Number(help_text="messages that are known to be lost")
-    lost = LostAnswer(many=True)
+    lost = views(Lost)
     notes = texts()
     plan = NodePlanAnswer(allow_null=True)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rest_framework import serializers
 
-from brokerapi.shapes.fields import Answer, Change, Number, Request, Text, texts
+from brokerapi.shapes.fields import Answer, Change, Number, Request, Text
 from metadata.groups.subscription_rows import SubscriptionView
 from metadata.rules.settings import DELIVERY, SUBSCRIPTION
 
@@ -44,13 +44,3 @@ class SubscriptionAnswer(Answer):
         in an object of their own.
         """
         return {"source": f"delivery.{setting}"} if setting in DELIVERY else {}
-
-
-class TagMatchesAnswer(Answer):
-    """Result of a filter on the last messages of a topic."""
-
-    looked_at = Number(
-        help_text="number of messages, the last ones of each queue in equal shares"
-    )
-    matching = Number(help_text="number of matching messages")
-    away = texts(help_text="nodes that did not answer")

@@ -9,9 +9,8 @@ from msgspec import UNSET, Meta, UnsetType
 
 from brokerapi.http import formats
 from brokerapi.http.parsers import Body
-from brokerapi.shapes.base import Answer, Id, Request, ShortText, fields_of
+from brokerapi.shapes.base import Answer, Id, Request, ShortText
 from brokerapi.shapes.message_shapes import (
-    OriginAnswer,
     StoredAnswer,
     add_origins,
     decode_origin,
@@ -19,6 +18,7 @@ from brokerapi.shapes.message_shapes import (
 )
 from brokerapi.shares.waiting import ShareResult
 from messagestore.engine.messages import StoredRow
+from messagestore.engine.origins import Origin
 from messagestore.shares.delivering import Leased
 from messagestore.shares.finishing import GrantReport, ReportOutcome
 from messagestore.shares.listing import LeasedRun
@@ -154,7 +154,7 @@ class RunAnswer(Answer, kw_only=True, omit_defaults=True):
     lease_ms: int
     messages: list[StoredAnswer] | UnsetType = UNSET
     rows: list[StoredRow] | UnsetType = UNSET
-    origins: list[OriginAnswer | None] | UnsetType = UNSET
+    origins: list[Origin | None] | UnsetType = UNSET
     skipped: Sequence[tuple[int, int]] = ()
     origin_topic: str | UnsetType = UNSET
     recovered: bool = False
@@ -209,19 +209,10 @@ class ReleaseAnswer(Answer, kw_only=True):
     released: int
 
 
-@fields_of(LeasedRun)
-class ListedRunAnswer(Answer, kw_only=True):
-    """A run: offsets `first` to `end` (not included), `messages` of which are not finished.
-
-    `owner` is the name of the member, null for nobody; `lease_left_ms` is negative when the
-    lease is over.
-    """
-
-
 class RunsAnswer(Answer, kw_only=True):
     """Runs by queue and offset; `away` names the nodes that did not answer."""
 
-    runs: list[ListedRunAnswer]
+    runs: Sequence[LeasedRun]
     away: list[str]
 
 

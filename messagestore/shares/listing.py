@@ -7,6 +7,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from msgspec import Struct
+
 from messagestore import sweeping
 from messagestore.engine.mysql_session import Session
 from messagestore.pool import node_pools
@@ -22,13 +24,11 @@ from metadata.groups import groups, ownership
 from metadata.groups.groups import GroupView
 
 
-@dataclass(frozen=True, slots=True)
-class LeasedRun:
-    """A run of a queue.
+class LeasedRun(Struct, frozen=True):
+    """A run: offsets `first` to `end` (not included), `messages` of which are not finished.
 
-    `owner` is the member's name, None if the run is free or its member left the group.
-    `messages` counts the unfinished messages, `finished` the others. `lease_left_ms` is
-    negative if the lease is over.
+    `owner` is the name of the member, null for nobody; `lease_left_ms` is negative when the
+    lease is over.
     """
 
     topic: str

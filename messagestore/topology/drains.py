@@ -10,6 +10,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Annotated
+
+from msgspec import Meta, Struct
 
 from messagestore import sweeping
 from messagestore.engine.mysql_session import Session
@@ -23,6 +26,7 @@ from metadata.db import access
 from metadata.groups import layout, subscribers
 from metadata.groups.subscribers import ActiveSubscription, TopicQueues
 from metadata.membership import broadcast_instances
+from metadata.rules.wire import Number
 from metadata.topics import topic_rows
 from metadata.topics.topic_rows import DROP_AFTER_DAYS, QueueView, TopicView
 
@@ -37,15 +41,16 @@ Counts = dict[tuple[str, int], list[int | None]]
 Bounds = dict[int, tuple[int, int]]  # queue → (low, head)
 
 
-@dataclass(frozen=True, slots=True)
-class Unread:
-    """Number of messages that a group has not read; None if it is unknown.
-
-    For a broadcasting group it is that of its slowest instance.
-    """
+class Unread(Struct, frozen=True):
+    """Number of messages that a group has not read; null while a node does not answer."""
 
     group: str
-    messages: int | None
+    messages: Annotated[
+        Number | None,
+        Meta(
+            description="unread messages; of the slowest instance in a broadcasting group"
+        ),
+    ]
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta, Struct
 
 from metadata.actors import Actor
 from metadata.config import config
@@ -37,13 +39,12 @@ UNFINISHED = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Difference:
-    """A field whose value `here` differs from the value `there`, in the document."""
+class Difference(Struct, frozen=True):
+    """A field that has another value in the document."""
 
     field: str
-    here: Any
-    there: Any
+    here: Annotated[Any, Meta(description="value in this installation")]
+    there: Annotated[Any, Meta(description="value in the document")]
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from time import monotonic
+from typing import Annotated
+
+from msgspec import Meta, Struct
 
 from metadata.actors import Actor
 from metadata.cache import snapshot
@@ -26,6 +29,7 @@ from metadata.db.transactions import reachable
 from metadata.errors import MetadataUnavailable
 from metadata.models import ConsumerGroupConsumer, HandlingTrace
 from metadata.rules.groups.sampling import is_traced
+from metadata.rules.wire import Number
 
 FLUSH_S = 5.0
 KEPT_DAYS = 3
@@ -53,14 +57,19 @@ class Attempt:
     took_ms: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class TraceView:
+class TraceView(Struct, frozen=True):
+    """An attempt at a message that was in the sample of a group."""
+
     group: str
-    member: str
-    attempt: int
-    outcome: str
-    at_ms: int
-    took_ms: int | None
+    member: Annotated[str, Meta(description="name of the member, or its instance")]
+    attempt: Annotated[Number, Meta(description="failed attempts before this one")]
+    outcome: Annotated[
+        str, Meta(description="handled, failed, or delivered if nothing else is known")
+    ]
+    at_ms: Annotated[Number, Meta(description="time when it began, ms since 1970 UTC")]
+    took_ms: Annotated[
+        Number | None, Meta(description="how long it took; null if that is not known")
+    ]
 
 
 @dataclass(frozen=True, slots=True)

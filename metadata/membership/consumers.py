@@ -23,6 +23,7 @@ from uuid import UUID
 
 from django.db.models import F, Value
 from django.db.models.functions import Coalesce, Least
+from msgspec import Struct
 
 from metadata.actors import Actor
 from metadata.db import access, consumer_ids
@@ -73,8 +74,7 @@ MAX_HEARTBEAT_INTERVAL_MS = 3_000
 MAX_REPLACED = 16
 
 
-@dataclass(frozen=True, slots=True)
-class Registered:
+class Registered(Struct, frozen=True):
     """Result of a registration. The member must send a heartbeat every
     `heartbeat_interval_ms`.
     """

@@ -47,7 +47,7 @@ from metadata.membership.assignment_cache import (
     read_paused_queues,
 )
 from metadata.models import ConsumerGroup, ConsumerGroupConsumer, Heartbeat, QueueOffset
-from metadata.rules.membership.process_report import ProcessReport, pack
+from metadata.rules.membership.process_report import ProcessStatus, pack
 
 # At most five UPDATEs a second in each process; a lone heartbeat is not delayed. The wait
 # costs a member at most a tenth of the shortest session timeout (2 s).
@@ -109,7 +109,7 @@ def heartbeat(
     consumer: ConsumerId,
     generation: int,
     owned: Sequence[tuple[int, int]],
-    report: ProcessReport | None = None,
+    report: ProcessStatus | None = None,
 ) -> HeartbeatAnswer:
     """Record that the member is alive, and return the queues it shall own and give up.
 

@@ -8,10 +8,10 @@ topic may have two tokens, so that clients can change to the new token in turn.
 from __future__ import annotations
 
 import secrets
-from dataclasses import dataclass
 from typing import Any
 
 from django.db import transaction
+from msgspec import Struct
 
 from metadata.actors import Actor
 from metadata.db import access, audit, rows
@@ -21,6 +21,7 @@ from metadata.db.rows import lock_topic, no_topic
 from metadata.db.transactions import reachable, transactional
 from metadata.errors import Code, Conflict, Invalid, NotFound
 from metadata.models import Topic
+from metadata.rules.wire import Number
 from metadata.users.api_keys import digest
 
 PREFIX = "send_"
@@ -29,12 +30,13 @@ ID_CHARS = 8  # of the digest
 MAX_CHARS = 200
 
 
-@dataclass(frozen=True, slots=True)
-class SendTokenView:
-    """A send token without its text. `id` is the beginning of its digest."""
+class SendTokenView(Struct, frozen=True):
+    """A send token of a topic, which Java clients must name; the token itself is not
+    stored.
+    """
 
-    id: str
-    created_at_ms: int
+    id: str  # the beginning of its digest
+    created_at_ms: Number
 
 
 def list_tokens(*, topic: str, actor: Actor) -> list[SendTokenView]:
