@@ -80,6 +80,7 @@ class ImportRequest(Request):
     dry_run = Flag(default=False)
 
 
+# The view has kind, name and place in the entry of the document.
 class StepAnswer(Answer):
     """An entry of the document."""
 

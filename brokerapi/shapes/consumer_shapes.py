@@ -17,9 +17,7 @@ from brokerapi.http.parsers import Body
 from brokerapi.shapes.base import Answer, Id, Request, ShortText, fields_of
 from brokerapi.shapes.message_shapes import (
     StoredAnswer,
-    add_origins,
-    decode_origin,
-    row_answers,
+    content_fields,
 )
 from messagestore.consume import positions
 from messagestore.consume.positions import Claim, CommitOffset
@@ -236,19 +234,10 @@ def pull_answer(pulled: PullResult, kind: formats.Format) -> PullAnswer:
 
 
 def _pulled_answer(queue: PulledQueue, kind: formats.Format) -> PulledAnswer:
-    messages: list[StoredAnswer] | UnsetType = UNSET
-    if not kind.rows:
-        messages = row_answers(queue.queue, queue.rows, kind)
-        if queue.origins:
-            messages = add_origins(messages, queue.origins)
     return PulledAnswer(
         queue=queue.queue,
         state=queue.state,
-        messages=messages,
-        rows=queue.rows if kind.rows else UNSET,
-        origins=[decode_origin(text) for text in queue.origins]
-        if kind.rows and queue.origins
-        else UNSET,
+        **content_fields(queue.queue, queue.rows, queue.origins, kind),
         next_offset=queue.next_offset,
         head=queue.head,
         low=UNSET if queue.low is None else queue.low,

@@ -94,6 +94,7 @@ class DroppedAnswer(Answer):
     dropped = Number()
 
 
+# Without the positions of the redrive, and with its selection as two fields.
 class RedriveAnswer(Answer):
     """A redrive (running, done, stopped, failed). `skipped`: left as dead letters.
     `detail`: pause reason.

@@ -29,6 +29,7 @@ class GroupChange(Change):
     settings = GROUP
 
 
+# The settings have the form that requests give them; the id and `casual` are left out.
 class GroupSummary(Answer):
     """A group in a list."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, ClassVar, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 from uuid import UUID
 
 from msgspec import UNSET, Meta, UnsetType, json
@@ -285,6 +285,24 @@ def row_answers(
         )
         for offset, key, tag, headers, body, trace_id, stored_at_ms, attempt in rows
     ]
+
+
+def content_fields(
+    queue: int,
+    rows: Sequence[StoredRow],
+    origins: Sequence[str | None] | None,
+    kind: formats.Format,
+) -> dict[str, Any]:
+    """Return the field `messages` of an answer, or `rows` and `origins` if the format asks
+    for rows. `origins` are those of the rows of a retry topic.
+    """
+    if kind.rows:
+        return {
+            "rows": rows,
+            "origins": [*map(decode_origin, origins)] if origins else UNSET,
+        }
+    messages = row_answers(queue, rows, kind)
+    return {"messages": add_origins(messages, origins) if origins else messages}
 
 
 class TracesQuery(Request, kw_only=True):

@@ -55,6 +55,7 @@ class NodeChange(Change):
     settings = NODE
 
 
+# Not the view: without its id, and with the version of the tables, which this broker knows.
 class NodeAnswer(Answer):
     """A node, without its password."""
 
@@ -129,6 +130,7 @@ class NodeAdopt(Request):
     dry_run = Flag(default=False)
 
 
+# `detail` and `passed` are computed: the views have a text with values, and the findings.
 class FindingAnswer(Answer):
     """Finding about one thing."""
 
@@ -144,6 +146,7 @@ class ExaminationAnswer(Answer):
     findings = FindingAnswer(many=True)
 
 
+# Both show an Outcome or a Plan, in one shape.
 class NodePlanAnswer(Answer):
     """Plan of a promotion or adoption."""
 

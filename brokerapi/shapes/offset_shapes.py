@@ -48,6 +48,7 @@ class OffsetsUndo(Request):
     dry_run = Flag(default=False)
 
 
+# Without the reset's id, which OffsetsMoved names once.
 class MoveAnswer(Answer):
     """A committed offset that moves. A move forward skips messages, a move backward repeats
     them.
@@ -82,6 +83,7 @@ def moves_answer(moves: Sequence[Move], *, dry_run: bool) -> dict[str, Any]:
     return OffsetsMoved.from_view(None, dry_run=dry_run, reset=reset, moves=moves)
 
 
+# Without the times at which the node was read.
 class LagAnswer(Answer):
     """The committed offset of a group or instance in a queue; lag = log end offset (`head`)
     - committed.
@@ -98,6 +100,7 @@ class LagAnswer(Answer):
     )
 
 
+# The view has trend and rates as objects, with other names.
 class ProgressAnswer(Answer):
     """The trend of a group in the topics where it is not paused; rates are of the last
     minute or two.
@@ -162,6 +165,7 @@ class RebalanceRequest(Request):
     dry_run = Flag(default=False)
 
 
+# Without the id of the group.
 class RebalanceMoves(Answer):
     """Moves that a rebalance made, or with `dry_run` would make."""
 

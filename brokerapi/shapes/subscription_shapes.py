@@ -27,6 +27,7 @@ class SubscriptionChange(Change):
     settings = SUBSCRIPTION
 
 
+# The view has the delivery settings in an object, and ids.
 class SubscriptionAnswer(Answer):
     """A topic that a group reads."""
 

@@ -45,6 +45,7 @@ class TopicChange(Change):
     settings = TOPIC
 
 
+# The views have the queue as an object, with its node's id.
 class _PlacedQueue(Answer):
     queue = Number(source="queue.queue", help_text="id of the queue")
     number = Number(source="queue.number", help_text="its number within the topic")
@@ -67,6 +68,7 @@ class LayoutAnswer(Answer):
     slots = numbers(source="layout")
 
 
+# The settings have the form that requests give them; ids and the layout are left out.
 class TopicSummary(Answer):
     """A topic in a list; `queues` counts."""
 
@@ -121,6 +123,7 @@ class QueueChange(Request):
     state = serializers.ChoiceField(choices=["read_only", "read_write"])
 
 
+# Without the node's id and the size; the id of a planned queue is void.
 class ChangedQueue(Answer):
     """A queue that was added, or drains."""
 
@@ -130,6 +133,7 @@ class ChangedQueue(Answer):
     state = Text()
 
 
+# `moved_share` is computed.
 class LayoutChangeAnswer(Answer):
     """Changes that an expand or shrink made, or with `dry_run` would make."""
 

@@ -12,9 +12,7 @@ from brokerapi.http.parsers import Body
 from brokerapi.shapes.base import Answer, Id, Request, ShortText
 from brokerapi.shapes.message_shapes import (
     StoredAnswer,
-    add_origins,
-    decode_origin,
-    row_answers,
+    content_fields,
 )
 from brokerapi.shares.waiting import ShareResult
 from messagestore.engine.messages import StoredRow
@@ -256,11 +254,6 @@ def report_answers(
 
 def _run_answer(leased: Leased, kind: formats.Format) -> RunAnswer:
     run = leased.run
-    messages: list[StoredAnswer] | UnsetType = UNSET
-    if not kind.rows:
-        messages = row_answers(run.queue, leased.rows, kind)
-        if leased.origins:
-            messages = add_origins(messages, leased.origins)
     topic, origin = _topic_names(run.queue)
     return RunAnswer(
         topic=topic,
@@ -270,11 +263,7 @@ def _run_answer(leased: Leased, kind: formats.Format) -> RunAnswer:
         grant=run.grant.text,
         deliveries=run.delivery,
         lease_ms=leased.lease_ms,
-        messages=messages,
-        rows=leased.rows if kind.rows else UNSET,
-        origins=[decode_origin(text) for text in leased.origins]
-        if kind.rows and leased.origins
-        else UNSET,
+        **content_fields(run.queue, leased.rows, leased.origins, kind),
         skipped=leased.skipped,
         origin_topic=origin or UNSET,
         recovered=leased.recovered,

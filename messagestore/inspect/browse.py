@@ -6,7 +6,7 @@ yet.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from messagestore.engine.messages import StoredMessage, masked, parse_message_id
 from messagestore.heads import durability
@@ -22,8 +22,7 @@ from metadata.errors import Code, Invalid, NotFound
 KEYS_BYTES = 256 * 1024  # of bodies, which are read with the keys
 
 
-@dataclass(frozen=True, slots=True)
-class MessagePage:
+class MessagePage(Struct, frozen=True):
     """Messages in order, the number of rows read, and the next offset (None at the head).
 
     `masked`: the actor may not read bodies and headers, so they are left out.

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+
+from msgspec import Struct, structs
 
 from messagestore import sweeping
 from messagestore.engine.mysql_session import Session
@@ -27,8 +29,7 @@ ROW_BYTES = 60  # overhead of a row
 _KEPT = ("read_write", "read_only")
 
 
-@dataclass(frozen=True, slots=True)
-class Loss:
+class Loss(Struct, frozen=True):
     """Number of unread messages that a group loses. For broadcasting: by its slowest
     instance.
     """
@@ -38,8 +39,7 @@ class Loss:
     active: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class QueuePlan:
+class QueuePlan(Struct, frozen=True):
     """A queue, and the offset `keep_from` below which its messages are removed.
 
     `why`: age, size, archive, or empty if nothing is removed. `partitions`: number of
@@ -71,8 +71,7 @@ class QueuePlan:
         return self.keep_from - self.low
 
 
-@dataclass(frozen=True, slots=True)
-class _Readers:
+class _Readers(Struct, frozen=True):
     """Groups of a topic, their rows by queue, and the active ones, whose unread messages
     stay.
     """
@@ -152,7 +151,9 @@ def _plan_queues(
         # Without the positions of its readers, unread messages could be removed: leave the
         # queue alone.
         if queue.node in skipped:
-            plans.append(replace(blank, blocked_by=None, problem=skipped[queue.node]))
+            plans.append(
+                structs.replace(blank, blocked_by=None, problem=skipped[queue.node])
+            )
             continue
         try:
             with node_pools.node(queue.node_id).reading() as session:
@@ -166,13 +167,13 @@ def _plan_queues(
                         "start_outside", start=str(head.low), end=str(head.head)
                     )
                 if head is None or problem is not None:
-                    plans.append(replace(blank, problem=problem))
+                    plans.append(structs.replace(blank, problem=problem))
                     continue
                 existing = partition_sql.list_partitions(session, queue=blank.queue)
                 planner = _Planner(session, topic, blank, readers, head, existing)
                 plans.append(make_plan(planner))
         except CatmqError as error:
-            plans.append(replace(blank, blocked_by=None, problem=error.detail))
+            plans.append(structs.replace(blank, blocked_by=None, problem=error.detail))
     return plans
 
 
@@ -273,7 +274,7 @@ class _Planner:
             )
             for span in spans
         )
-        return replace(
+        return structs.replace(
             self.blank,
             low=low,
             head=head,

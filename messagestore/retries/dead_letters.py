@@ -8,7 +8,6 @@ A list leaves out a node that does not answer, and names it in `away`. A user wi
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Annotated, Any, TypeVar
 
 from msgspec import Meta, Struct, json, structs
@@ -105,8 +104,7 @@ class DeadLetterInfo(FailedMessage, frozen=True, kw_only=True):
     died_at_ms: Number  # by the clock of its node
 
 
-@dataclass(frozen=True, slots=True)
-class DeadLetterDetail:
+class DeadLetterDetail(Struct, frozen=True):
     """A dead letter with its headers and body."""
 
     about: DeadLetterInfo

@@ -5,7 +5,6 @@ hand.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from msgspec import Struct
 
@@ -48,8 +47,7 @@ class LeasedRun(Struct, frozen=True):
         return self.lease_left_ms > 0
 
 
-@dataclass(frozen=True, slots=True)
-class LeasedRuns:
+class LeasedRuns(Struct, frozen=True):
     """Runs by queue and offset. `away` has the nodes that did not answer, {name: reason}."""
 
     runs: tuple[LeasedRun, ...]

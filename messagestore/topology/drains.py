@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Annotated
 
 from msgspec import Meta, Struct
@@ -53,8 +52,7 @@ class Unread(Struct, frozen=True):
     ]
 
 
-@dataclass(frozen=True, slots=True)
-class QueueDrain:
+class QueueDrain(Struct, frozen=True):
     """A queue with its bounds, its number of slots, and the unread messages of each group.
 
     `low` and `head` are None while the node is unreachable. `draining`: the queue is

@@ -47,8 +47,7 @@ class Difference(Struct, frozen=True):
     there: Annotated[Any, Meta(description="value in the document")]
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(Struct, frozen=True):
     """An entry and its outcome. `problem` is the reason of a conflict, else ''."""
 
     entry: Entry
@@ -63,8 +62,7 @@ class Step:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(Struct, frozen=True):
     """The steps of an import, in the order in which they can be executed."""
 
     steps: tuple[Step, ...]

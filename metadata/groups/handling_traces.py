@@ -12,7 +12,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import timedelta
 from time import monotonic
 from typing import Annotated
@@ -40,8 +39,7 @@ MAX_AGO_MS = 7 * 86_400_000  # the longest age of an attempt; longer ones are cu
 MAX_CHARS = 200
 
 
-@dataclass(frozen=True, slots=True)
-class Attempt:
+class Attempt(Struct, frozen=True):
     """An attempt of a member to handle a message, as the member reports it.
 
     `attempt` is the number of failed attempts before this one. `ago_ms` is the time since the
@@ -72,8 +70,7 @@ class TraceView(Struct, frozen=True):
     ]
 
 
-@dataclass(frozen=True, slots=True)
-class _PendingTrace:
+class _PendingTrace(Struct, frozen=True):
     group_id: int
     member: str | int
     attempt: Attempt

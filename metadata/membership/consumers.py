@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import datetime
 from secrets import token_hex
 from typing import Any
@@ -84,8 +83,7 @@ class Registered(Struct, frozen=True):
     heartbeat_interval_ms: int
 
 
-@dataclass(frozen=True, slots=True)
-class _Applicant:
+class _Applicant(Struct, frozen=True):
     name: str
     incarnation: str
     instance_id: str

@@ -21,11 +21,11 @@ all brokers, the refusal comes with a promise that the member may continue
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Any
 
 from django.db import transaction
 from django.db.models import Case, F, Value, When
+from msgspec import Struct, structs
 
 from metadata.config import config
 from metadata.db.changes import record_change
@@ -59,8 +59,7 @@ SERVE_S = 0.25  # longest pass of the loop that records them
 _ReadQueues = Callable[[Sequence[Owner]], dict[str, tuple[OwnedQueue, ...]]]
 
 
-@dataclass(frozen=True, slots=True)
-class HeartbeatAnswer:
+class HeartbeatAnswer(Struct, frozen=True):
     """The generation of the group, the queues to own, and the queues to give up.
 
     The member acquires each `assigned` queue on its node under the given epoch. It
@@ -73,8 +72,7 @@ class HeartbeatAnswer:
     revoked: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class _Beat:
+class _Beat(Struct, frozen=True):
     """A heartbeat that waits to be recorded.
 
     `generation` is the generation that the member has applied, `report` its packed process
@@ -86,8 +84,7 @@ class _Beat:
     report: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class _MemberState:
+class _MemberState(Struct, frozen=True):
     """State of the member of a recorded heartbeat.
 
     `generation` is that of its group, and `held` are the queues that it owns, including those
@@ -395,7 +392,7 @@ def _state_of_beat(
         return _MemberState(gone=expired_error())
     if member.consumer_id != beat.consumer.text:
         return _MemberState(gone=replaced_error())
-    return replace(
+    return structs.replace(
         states.get(beat.consumer.text, _MemberState()), generation=member.group.generation
     )
 

@@ -37,7 +37,6 @@ from __future__ import annotations
 import logging
 import random
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Annotated
 
@@ -82,8 +81,7 @@ class Move(Struct, frozen=True, rename={"source": "from", "target": "to"}):
     at_once: Annotated[bool, Meta(description="no member must release it first")]
 
 
-@dataclass(frozen=True, slots=True)
-class RebalanceResult:
+class RebalanceResult(Struct, frozen=True):
     """The generation after a rebalance, and the queues that it moved."""
 
     group_id: int

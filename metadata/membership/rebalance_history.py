@@ -8,7 +8,6 @@ import logging
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Annotated
 
@@ -60,8 +59,7 @@ class RebalanceView(Struct, frozen=True):
     moves: tuple[MoveView, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class _Acquisition:
+class _Acquisition(Struct, frozen=True):
     """Queues that a consumer acquired: queue id → epoch, and time.monotonic() of the call."""
 
     consumer: ConsumerId
