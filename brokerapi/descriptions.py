@@ -41,7 +41,7 @@ GROUPS = {
     "assigned": "queues that the member owns or is about to own",
     "assignment": "member of each queue",
     "assignment_changed": "true if the member should heartbeat now, because its queues changed",
-    "committed": "committed offset: the first one that is not handled",
+    "committed": "committed offset: the first that is not handled",
     "consumer_id": "id of the member",
     "created": "subscriptions and groups that the registration made",
     "epoch": "epoch of an ownership, or of a node; calls with an earlier one are refused",
@@ -238,7 +238,7 @@ def described(name: str, kind: object = None) -> str:
     """Return the description of a property of a JSON type, '' if there is none.
 
     >>> described("committed"), described("messages", "integer")
-    ('committed offset: the first one that is not handled', 'number of messages')
+    ('committed offset: the first that is not handled', 'number of messages')
     """
     if name in COUNTED and kind == "integer":
         return f"number of {name}"

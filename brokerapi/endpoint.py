@@ -125,7 +125,7 @@ class Call:
         return now - float(self.request.META.get(CAME_AT, now))
 
     def was_held(self) -> bool:
-        """Return True if the request repeats an earlier one and the server held it until
+        """Return True if the request repeats an earlier request and the server held it until
         something changed.
         """
         return CAME_AT in self.request.META

@@ -62,8 +62,8 @@ class Definitions(Answer):
 
 @extend_schema_field(Definitions)
 class Document(serializers.JSONField):
-    """A document; `metadata.rules.definitions` reads it, and names the place of what is
-    wrong.
+    """A document; `metadata.rules.definitions` reads it, and names the place
+    of an error.
     """
 
 

@@ -33,7 +33,7 @@ class Import(Endpoint):
         "importDefinitions", tag="definitions", request=ImportRequest, answer=ImportAnswer
     )
     def post(self, call: Call) -> HttpResponse:
-        """Makes what a document defines and this installation lacks. `dry_run` makes
+        """Creates the objects of a document that this installation lacks. `dry_run` creates
         nothing.
         """
         # A document may list thousands of topics, so its limit is above that of other

@@ -172,7 +172,7 @@ def _code_of(status: int) -> Code:
 
 
 def to_catmq_error(error: BaseException) -> CatmqError:
-    """Return any exception as a CatmqError. An unexpected one becomes `internal`, without
+    """Return any exception as a CatmqError. An unexpected exception becomes `internal`, without
     its text.
     """
     if isinstance(error, CatmqError):

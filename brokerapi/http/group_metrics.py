@@ -1,9 +1,9 @@
 """The metrics of groups and topics in `/metrics`. Every worker of a broker answers the same.
 
-One worker of a broker, the one that holds a lock, reads the figures every REFRESH_S and
-writes them to a file in the directory of prometheus_client. A scrape reads that file and
-queries no database. Every worker counts the messages that groups pulled and handled, and
-writes the totals to a file of its own. Without gunicorn the process keeps both in memory.
+The worker that holds a lock reads the figures every REFRESH_S and writes them to a file in the
+directory of prometheus_client. A scrape reads that file and queries no database. Every worker
+counts the messages that groups pulled and handled, and writes the totals to a file of its own.
+Without gunicorn the process keeps both in memory.
 
 Gauges of prometheus_client would not do: the series of groups that are deleted or left out
 must end, but its files keep each label for the life of the process.
@@ -143,7 +143,7 @@ class Board:
 
     def totals(self) -> Totals:
         """Return how many messages groups pulled and handled through all workers of the
-        broker, including ended ones.
+        broker, including ended workers.
         """
         if self._directory is None:
             return self._totals

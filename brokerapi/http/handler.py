@@ -77,7 +77,7 @@ def _answer(request: HttpRequest) -> HttpResponseBase:
         if isinstance(response, SimpleTemplateResponse):
             response.render()
         return response
-    except Exception as error:  # noqa: BLE001 - endpoints answer theirs: Django logs and answers what is left
+    except Exception as error:  # noqa: BLE001 - endpoints answer their errors: Django logs and answers all others
         return response_for_exception(request, error)
     finally:
         # Before the answer is written: a slow client must not hold a metadata connection.

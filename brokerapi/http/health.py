@@ -19,7 +19,7 @@ STALE_S = 5.0
 
 
 class Health(msgspec.Struct, kw_only=True):
-    """`because` says in words what is missing."""
+    """`because` is a sentence about the missing part."""
 
     status: Literal["ok", "degraded", "unready"]
     because: list[str]

@@ -3,9 +3,9 @@
 A pull reads once. If there are no messages and nothing to report, the thread waits without a
 database connection until one of the queues has a message, the group's generation changes,
 the broker is drained or stops, or the time is over. Then the pull reads again, but only the
-queues with news and those that could not be read before, and answers. It reads more often
-only if it advances past messages that a filter leaves out; so no other wake-up can make it
-spin.
+queues with news and those that no message wakes (`_LongPoll.queues_to_read`), and answers. It
+reads more often only if it advances past messages that a filter leaves out; so no other
+wake-up can make it spin.
 
 Waiting threads are limited (`max_waiters`) below the number of threads of the worker. Above
 the limit a pull is answered at once, empty, so that sends and commits always find a thread;
@@ -37,7 +37,7 @@ from metadata.errors import Unavailable
 from metadata.limits.concurrency import limiter
 from metadata.limits.places import Places
 
-# States of a queue in which a pull goes on waiting. The client can do nothing about "stopped"
+# States of a queue in which a pull continues to wait. The client can do nothing about "stopped"
 # and "unavailable", so their end is waited for like a message. Any other state ends the pull.
 WAITING_STATES = ("ok", "stopped", "unavailable")
 # Nothing wakes a pull when an unavailable node answers again, or when the replica that was
@@ -53,8 +53,8 @@ TURNED_AWAY_MS = (1_000, 2_000)
 
 # A reader without a group waits for no change of a group.
 NO_GROUP = 0
-# Places of one consumer. It needs one, or two while it changes brokers. The others are slack;
-# the limit stops a consumer that pulls in parallel from taking all places.
+# Most places of a consumer. It needs one place, or two while it changes brokers. The others are
+# slack; the limit stops a consumer that pulls in parallel from taking all places.
 PLACES_OF_ONE = 8
 
 # A quarter of the places stays free for others, however many a key or an address takes.
@@ -63,7 +63,7 @@ _places = Places(
     most_of_one=PLACES_OF_ONE,
     most_shared=max(1, config.max_waiters * 3 // 4),
 )
-# Readers without a group (browsers) may have a quarter of the places, those of one key an
+# Readers without a group (browsers) may have a quarter of the places, those of a key an
 # eighth, so that groups always find places.
 _browsers = Places(
     most=max(1, config.max_waiters // 4), most_of_one=max(1, config.max_waiters // 8)
@@ -71,8 +71,9 @@ _browsers = Places(
 
 
 class PlaceOwner(NamedTuple):
-    """The owner of a place to wait, and the wider owners it counts for: its API key and its
-    address.
+    """The owner of a place to wait.
+
+    The place also counts for each of the `shared` owners, its API key and its address.
     """
 
     who: Hashable
@@ -115,6 +116,8 @@ def pull_or_wait(
     """
     draining.check()
     with _LongPoll(consumer, parameters, address) as poll:
+        # Read, then return or wait. The first pass reads all queues; _LongPoll remembers their
+        # results, and later passes replace those that are read again.
         while True:
             new_results: list[PulledQueue] = []
             if queues := poll.queues_to_read():
@@ -126,7 +129,8 @@ def pull_or_wait(
                         max_bytes=parameters.max_bytes,
                     )
                 except Unavailable:
-                    # In a later read, the earlier results of all queues are answered instead.
+                    # After a failed read of some queues, the earlier results are answered.
+                    # Only a failed read of all queues is an error.
                     if len(queues) == len(parameters.queues):
                         raise
             answer = poll.take(new_results)
@@ -172,7 +176,7 @@ def browse_or_wait(
                 return page
             close_old_connections()
             with board.watch(NO_GROUP, {queue: offset}) as waiter:
-                if board.known(queue) <= offset and not draining.must_not_wait():
+                if board.durable_head(queue) <= offset and not draining.must_not_wait():
                     with limiter.aside():
                         waiter.wait(until - time.monotonic())
 
@@ -210,21 +214,20 @@ class _LongPoll(ExitStack):
         self._skipped_in_last_read = self._skipped_in_all_reads = 0
 
     def queues_to_read(self) -> list[PullQueue]:
-        """Return all queues before the first read; later those with news, and those that
-        could not be read from their nodes.
+        """Return all queues before the first read; later those with news, and those that no
+        message wakes.
         """
-        # Queues that no message wakes, such as unavailable ones, and those read from a replica.
+        # Unwatched: the last wait had no offset to wait for. The queue was unavailable or
+        # stopped, its node was slow, or its next message was not due yet.
         unwatched = self._results.keys() - self._wait_offsets.keys()
+        # Stale: read from a replica. Its node may answer again.
         stale = {queue for queue, result in self._results.items() if result.stale}
-        queues_to_read = (
-            unwatched
-            | stale
-            | {
-                queue
-                for queue, offset in self._wait_offsets.items()
-                if board.known(queue) > offset
-            }
-        )
+        with_news = {
+            queue
+            for queue, offset in self._wait_offsets.items()
+            if board.durable_head(queue) > offset
+        }
+        queues_to_read = unwatched | stale | with_news
         return [
             position
             for position in self._queues
@@ -232,11 +235,11 @@ class _LongPoll(ExitStack):
         ]
 
     def take(self, new_results: Sequence[PulledQueue]) -> PullResult:
-        """Merge new results into those of earlier reads. Return the answer."""
+        """Merge new results into those of earlier reads. Return the answer with all queues."""
         self._results |= {result.queue: result for result in new_results}
         results = [self._results[position.queue] for position in self._parameters.queues]
         pairs = list(zip(self._queues, results, strict=True))
-        # Reads that advance without returning a message skip what a filter leaves out.
+        # Reads that advance without returning a message skip messages that a filter leaves out.
         advanced = sum(
             result.next_offset - position.offset
             for position, result in pairs
@@ -268,16 +271,17 @@ class _LongPoll(ExitStack):
         # Without a place this was the first read, and the pull may wait once it has a place.
         if not self._has_place:
             return False
-        # After a wait, one read ends the pull, except if that read only skipped messages: then
+        # After a wait, a single read ends the pull, except if that read only skipped messages: then
         # the pull reads on, until the scan limit or the time ends it.
-        over = (
+        only_skipped = self._skipped_in_last_read > 0
+        limit_reached = (
             self._skipped_in_all_reads >= config.scan_limit
             or time.monotonic() >= self._until
         )
-        return not self._skipped_in_last_read or over
+        return limit_reached or not only_skipped
 
     def find_place(self) -> bool:
-        """Take a place to wait, unless the pull has one. Return False if none is free. The
+        """Take a place to wait, unless the pull has a place. Return False if none is free. The
         time to wait begins with the place.
         """
         if not self._has_place:
@@ -299,7 +303,8 @@ class _LongPoll(ExitStack):
                     draining.must_not_wait()
                     or _current_generation(group_id, generation) != generation
                     or any(
-                        board.known(queue) > at for queue, at in self._wait_offsets.items()
+                        board.durable_head(queue) > at
+                        for queue, at in self._wait_offsets.items()
                     )
                 ):
                     return
@@ -311,19 +316,18 @@ class _LongPoll(ExitStack):
         queues = self._results.values()
         # In a queue whose next message is younger than the subscription's delay, new messages
         # change nothing: the wait ends when the next message is due.
-        young = [queue.due_in_ms for queue in queues if queue.due_in_ms is not None]
-        # A stopped queue is not among them, as it may hold messages already: the group's next
-        # generation ends its wait.
-        readable = [
-            queue for queue in queues if queue.state == "ok" and queue.due_in_ms is None
-        ]
+        due_in_ms = [queue.due_in_ms for queue in queues if queue.due_in_ms is not None]
+        # Queues that a new message wakes. A stopped queue is not among them, because it may hold
+        # messages already: the group's next generation ends its wait.
         self._wait_offsets = {
-            queue.queue: queue.next_offset for queue in readable if not _is_slow(queue)
+            queue.queue: queue.next_offset
+            for queue in queues
+            if queue.state == "ok" and queue.due_in_ms is None and not _is_slow(queue)
         }
         # Skipped messages count as lag until the client commits past them.
         if self._skipped_in_all_reads:
             self._until = min(self._until, time.monotonic() + SKIPPED_WAIT_S)
-        pauses = [min(young) / 1000] if young else []
+        pauses = [min(due_in_ms) / 1000] if due_in_ms else []
         if any(queue.state == "unavailable" or queue.stale for queue in queues):
             pauses.append(UNAVAILABLE_RETRY_S)
         if any(map(_is_slow, queues)):
@@ -332,5 +336,5 @@ class _LongPoll(ExitStack):
 
 
 def _is_slow(queue: PulledQueue) -> bool:
-    # The pull answered without the queue's node, so its head is not known.
+    # The pull did not wait for the queue's node, so the result has no head.
     return queue.state == "ok" and queue.head is None

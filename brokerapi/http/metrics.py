@@ -36,7 +36,7 @@ from messagestore.engine.messages import ROW_BODY
 from messagestore.heads import corruption
 from messagestore.heads.heads import board
 from messagestore.nodes import registry
-from messagestore.produce.publish import Run
+from messagestore.produce.publish import FateRun
 from messagestore.shares.delivering import Leased
 from messagestore.shares.finishing import ReportOutcome
 from metadata.actors import Actor
@@ -114,7 +114,7 @@ class Sender(NamedTuple):
     sdk: str
 
 
-def count_sent(topic: str, runs: Sequence[Run], *, bytes: int, sender: Sender) -> None:
+def count_sent(topic: str, runs: Sequence[FateRun], *, bytes: int, sender: Sender) -> None:
     """Count the stored messages of a send, and the errors of the refused messages."""
     stored = refused = 0
     for run in runs:

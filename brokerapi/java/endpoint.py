@@ -239,7 +239,7 @@ class Unchanged:
         if draining.must_not_wait() or holds.has_changed(self._generations):
             return False
         return not any(
-            board.known(queue) > offset for queue, offset in self._offsets.items()
+            board.durable_head(queue) > offset for queue, offset in self._offsets.items()
         )
 
     def answered(self) -> None:
@@ -275,7 +275,7 @@ class JavaEndpoint(PublicEndpoint):
                 call.repeat.route = match.route if match is not None else ""
                 call.request.META[REPEAT] = call.repeat
             return answer
-        except Exception as error:  # noqa: BLE001 - as Endpoint does: refused() logs what is a bug
+        except Exception as error:  # noqa: BLE001 - as Endpoint does: refused() logs bugs
             outcome = "limited" if isinstance(error, RateLimited) else "refused"
             return self.refused(call, error)
         finally:

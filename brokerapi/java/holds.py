@@ -1,9 +1,9 @@
 """Waits of the calls of Java clients: until there is news, or to slow a client down.
 
-Java clients call again immediately after an answer, so many threads would wait for them. A
-waiting thread takes one of the places that limit waiting pulls (longpoll.py), or one of a few
-places for short waits. A call without a place does not wait. So there are always threads
-for sends and commits.
+Java clients call again immediately after an answer, so their calls must wait, and would
+occupy many threads. A waiting thread takes a place of those that limit waiting pulls
+(longpoll.py), or of a few places for short waits. A call without a place does not wait. So
+there are always threads for sends and commits.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ CHECK_S = 3.5  # between two calls of `is_over`, such as whether the client has 
 EMPTY: Mapping[int, int] = {}
 
 # When the places of waiting pulls are taken, a quarter of the remaining threads may wait for
-# up to SHORT_S, and half of this quarter for one address.
+# up to SHORT_S, and half of this quarter for an address.
 SHORT_PLACES = max(2, (config.threads - config.max_waiters) // 4)
 _short_places = Places(most=SHORT_PLACES, most_of_one=2, most_shared=SHORT_PLACES // 2)
 # Strangers, which are clients at addresses that are not admitted, have a few places of their
@@ -47,7 +47,7 @@ def waiting_place(key: str, actor: Actor) -> Iterator[float]:
         if has_place:
             yield float("inf")
             return
-    # Limited by address, not by key: the Java clients without a key count as one key, so they
+    # Limited by address, not by key: the Java clients without a key count as a single key, so they
     # would have only half of these places.
     with _short_places.place(key, [actor.address]) as has_place:
         yield SHORT_S if has_place else 0.0
@@ -119,7 +119,9 @@ def wait(
             for group_id in generations:
                 watching.enter_context(board.watch(group_id, offsets, flag=changed))
             # Checked after the watches are set, because they do not report earlier news.
-            has_news = any(board.known(queue) > offset for queue, offset in offsets.items())
+            has_news = any(
+                board.durable_head(queue) > offset for queue, offset in offsets.items()
+            )
             if has_news or draining.must_not_wait() or has_changed(generations):
                 return
             with limiter.aside():

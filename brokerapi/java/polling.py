@@ -1,15 +1,16 @@
 """POST consumer/getConsumerGroupPolling: a Java client polls for news of its groups.
 
 A client names its groups, and the version of each that it has. The broker answers with the
-groups that have a newer version: queues to own, and settings. One poll goes through these
-steps (`Poll.answer_to`):
+groups that have a newer version: their assignments, which are queues to own with settings.
+One poll goes through these steps (`Poll.answer_to`):
 
-1. Find the client's memberships. A client that lacks one must register again.
+1. Find the client's memberships. A client that lacks a membership must register again.
 2. A full refresh (all versions 0) is answered with all groups at once. It records no
    heartbeat.
-3. Any other poll is a heartbeat. It is held back until one of the groups has news, because
-   the client calls again the moment it is answered. A hold ends when the generation of one of
-   the groups rises, which a commit with `flag` 1 also causes (reading.py).
+3. Any other poll records a heartbeat of each membership. It is held back until one of the
+   groups has news, because the client calls again the moment it is answered. A hold ends when
+   the generation of one of the groups rises, which a commit with `flag` 1 also causes
+   (reading.py).
 4. A client without news becomes *quiet* for up to SETTLED_S. Until something changes, its next
    polls use the cached memberships, and their heartbeats are written in batches (java_beats).
    A repeat of the same request may then be held by the server, without a thread
@@ -17,6 +18,15 @@ steps (`Poll.answer_to`):
 
 A client starts to read after its fourth answer, so while it starts, a poll is held back only
 shortly (`_answers_until_start`).
+
+Besides its polls, a client sends *heartbeat calls* from a thread of its own (joining.py). They
+bring no news, and count only while the client also polls. In this module a heartbeat is the
+record that a poll makes, and a heartbeat call is always called so.
+
+Versions: those of a membership start at the time (ms since 1970) when the client registered,
+and each answer with news has the next. The version of a deleted group is the time of its
+deletion. So it is above all versions that the client has of the group, and below those of a new
+group of the same name, for which the client has to register again.
 """
 
 from __future__ import annotations
@@ -56,7 +66,7 @@ HOLD_S = 7.0
 # A client starts to read after START_ANSWERS answers; until then a poll is held this long.
 START_HOLD_S = 0.3
 START_ANSWERS = 4
-# Heartbeats that arrive within one tick are recorded together. A tick is the shorter of TICK_S
+# Heartbeats that arrive within a tick are recorded together. A tick is the shorter of TICK_S
 # and the session timeout / TICKS_PER_SESSION.
 TICK_S = 1.0
 TICKS_PER_SESSION = 8
@@ -69,7 +79,7 @@ MOST_STARTING = 10_000
 # Groups of a client that are looked up among the deleted groups.
 MOST_DELETED = 100
 
-# A poll counts as a heartbeat for this time, see has_just_polled().
+# After a poll, heartbeat calls need not be recorded for this time; see has_just_polled().
 RECENT_S = 8.0
 MOST_CLIENTS = 20_000
 
@@ -77,14 +87,14 @@ MOST_CLIENTS = 20_000
 class _QuietClient(NamedTuple):
     """A client that has the newest version of each of its groups.
 
-    Valid until a time, and only while the groups have these generations and the metadata
-    snapshot has this version.
+    Valid until a time, and only while the groups have these generations and the snapshot of
+    the metadata has this version.
     """
 
     until: float  # time.monotonic()
     members: tuple[JavaMember, ...]
     generations: Mapping[int, int]  # by group id
-    metadata: tuple[Any, ...]  # version of the snapshot
+    snapshot_version: tuple[Any, ...]
 
 
 # By client (java_id).
@@ -111,6 +121,7 @@ class Poll(JavaEndpoint):
             group: version or 0
             for group, version in (request.consumerGroupVersion or {}).items()
         }
+        # Step 1: the memberships.
         quiet_client = _find_quiet_client(java_id, versions)
         members = (
             _find_members(java_id, versions)
@@ -125,23 +136,24 @@ class Poll(JavaEndpoint):
         for member in members:
             # At every poll: a right may have been revoked since the client joined.
             check_right(call, member.consumer.group_id)
-        # A client gets the news of a deleted group once, because their version is the time of
-        # the deletion. Versions of a membership start at the time of its registration, so those
-        # of a deleted group are lower, and those of a new group of the same name are higher.
+        # A client gets the news of a deleted group once: then it has the time of the deletion
+        # as its version of the group.
         deleted_news = {
             name: assignment.deleted_group(name, at_ms)
             for name, at_ms in deleted.items()
             if versions[name] < at_ms
         }
         try:
+            # Step 2: a full refresh.
             if _is_full_refresh(members, versions):
                 return _answer(_full_assignment(java_id, members, versions) | deleted_news)
+            # Steps 3 and 4: heartbeats, and a hold until there is news.
             _note_poll(java_id)
             if quiet_client is None:
                 news = _wait_for_news(call, members, versions, deleted_news)
             else:
                 news = _wait_for_quiet_client(call, quiet_client, versions)
-            _last_poll_at[java_id] = time.monotonic()
+            _last_poll_at[java_id] = time.monotonic()  # the end of a hold counts, too
             # Looked up again: the client may have become quiet in this poll, or have ceased to
             # be quiet while it waited.
             if not news and (client := _find_quiet_client(java_id, versions)) is not None:
@@ -153,8 +165,8 @@ class Poll(JavaEndpoint):
     def refused(self, call: Call, error: Exception) -> HttpResponse:
         """Hold the refusal back, because the client calls again at once. Return the refusal.
 
-        A client at an address that is not admitted (Forbidden) waits in a place for
-        strangers, of which there are fewer.
+        A Forbidden client, whose address is not admitted or whose right was revoked, waits in
+        a place for strangers (holds.py), of which there are fewer.
         """
         answer = refusal(call, error)
         if isinstance(error, Forbidden):
@@ -162,9 +174,230 @@ class Poll(JavaEndpoint):
             answer.status_code = HTTPStatus.FORBIDDEN
             return answer
         holds.pause(f"refused {id(call)}", call.actor, ERROR_HOLD_S)
-        may_pass = isinstance(error, CatmqError) and not draining.must_not_wait()
-        answer.status_code = HTTPStatus.OK if may_pass else answer.status_code
+        # After 200 the client polls this broker again. After any other status it tries the next
+        # broker, so those are for a broker that stops or has a bug.
+        is_ordinary_refusal = isinstance(error, CatmqError) and not draining.must_not_wait()
+        answer.status_code = HTTPStatus.OK if is_ordinary_refusal else answer.status_code
         return answer
+
+
+def _answer(news: Mapping[str, Any], *, deleted: bool = False) -> dict[str, Any]:
+    """Return the fields of an answer with news by group name. `deleted` makes the client
+    register again.
+    """
+    return {
+        "sleepTime": 0,
+        "consumerDeleted": int(deleted),
+        "brokerMetaMode": 0,
+        "consumerGroups": news,
+        # The two kinds of clients spell this field differently.
+        "consumerGroupSubEnvMap": {},
+        "consumerGroupoSubEnvMap": {},
+    }
+
+
+def _find_members(java_id: int, versions: Mapping[str, int]) -> list[JavaMember]:
+    """Return the client's memberships in the groups that its poll names."""
+    return [
+        member
+        for member in java_members.memberships_of_client(java_id, versions=versions)
+        if member.group in versions
+    ]
+
+
+def _find_quiet_client(java_id: int, versions: Mapping[str, int]) -> _QuietClient | None:
+    """Return the quiet client if it sends the versions that it had when it became quiet,
+    and nothing can have changed since. Return None otherwise, and for other clients.
+    """
+    client = _quiet_clients.get(java_id)
+    if (
+        client is None
+        or client.until < time.monotonic()
+        or client.snapshot_version != snapshot.current().version
+    ):
+        return None
+    # Another broker or an expiry may have changed a membership: then the cache is outdated.
+    if java_beats.needs_full_check(member.consumer.member_id for member in client.members):
+        java_members.forget_client(java_id)
+        return None
+    if versions != {member.group: member.version for member in client.members}:
+        return None
+    return None if holds.has_changed(client.generations) else client
+
+
+def _require_registration(
+    call: Call, java_id: int, members: Sequence[JavaMember]
+) -> dict[str, Any]:
+    """Make a client that lacks a membership register again. Return the answer to its poll.
+
+    The client registers when its next heartbeat call is answered with `deleted`.
+    """
+    _last_poll_at.pop(java_id, None)
+    if members:
+        java_beats.require_full_check(member.consumer.member_id for member in members)
+        java_members.require_rejoin(java_id)
+    # The client polls again at once, while its next heartbeat call is seconds away.
+    holds.pause(f"poll {java_id}", call.actor, ERROR_HOLD_S)
+    return _answer({}, deleted=True)
+
+
+def _is_full_refresh(members: Sequence[JavaMember], versions: Mapping[str, int]) -> bool:
+    """Return True if the poll is a full refresh: the client sends version 0 for all groups,
+    to compare the answer with its own state.
+
+    A separate thread of the client does so every two minutes, in parallel with the other
+    polls. In some clients this thread survives the threads that poll, for example when a
+    broker stops. So a full refresh must record no heartbeat: it would keep a client alive
+    that no longer reads.
+    """
+    return all(member.has_answer and not versions[member.group] for member in members)
+
+
+def _full_assignment(
+    java_id: int, members: Sequence[JavaMember], versions: Mapping[str, int]
+) -> dict[str, Any]:
+    """Return the assignments of all members by group name, for a full refresh."""
+    assignments = _read_assignments(members)
+    # An assignment is missing if another broker has answered the client since its membership
+    # was cached here. The new answer is in the database.
+    if len(assignments) < len(members):
+        assignments |= _read_assignments(
+            member
+            for member in _find_members(java_id, versions)
+            if member.group not in assignments
+        )
+    # Before its first poll here, a client may still be starting: it sends version 0 then, too,
+    # and looks like a full refresh if another broker has answered it before.
+    if not java_members.has_polled(java_id):
+        for member in members:
+            _answers_until_start[java_id, member.group] = START_ANSWERS
+    return assignments
+
+
+def _read_assignments(members: Iterable[JavaMember]) -> dict[str, Any]:
+    news = ((member.group, assignment.read_assignment(member).group) for member in members)
+    return {name: group_news for name, group_news in news if group_news is not None}
+
+
+def _wait_for_news(
+    call: Call,
+    members: Sequence[JavaMember],
+    versions: Mapping[str, int],
+    deleted_news: Mapping[str, Any],
+) -> dict[str, Any]:
+    """Record heartbeats, then wait until one of the groups has news. Return the news by
+    group name.
+    """
+    java_id = members[0].java_id
+    for member in members:
+        handles.remember(member.consumer)
+    # A client that has started and has the newest versions most likely gets no news.
+    seems_quiet = not deleted_news and all(
+        versions[member.group] == member.version
+        and (java_id, member.group) not in _answers_until_start
+        for member in members
+    )
+    # The server held this poll, as a repeat, until something changed: answer it at once.
+    was_held = call.was_held()
+    until = time.monotonic() + (
+        0 if was_held else _count_down_and_choose_hold_s(java_id, members)
+    )
+    with holds.waiting_place(f"poll {java_id}", call.actor) as max_wait_s:
+        if seems_quiet and not was_held:
+            known_generations = holds.read_generations(
+                member.consumer.group_id for member in members
+            )
+            # Wait for the end of the tick before the heartbeat: a single statement then records the
+            # heartbeats of many clients.
+            tick_s = min(
+                TICK_S,
+                *(
+                    member.session_timeout_ms / 1000 / TICKS_PER_SESSION
+                    for member in members
+                ),
+            )
+            now = time.monotonic()
+            holds.wait(known_generations, now + min(tick_s - now % tick_s, max_wait_s))
+        # Read before the heartbeats: a later change has another version, and ends the quiet.
+        snapshot_version = snapshot.current().version
+        news, generations = _record_heartbeats(java_id, members, versions)
+        if (
+            seems_quiet
+            and not news
+            and all(member.session_timeout_ms >= MIN_QUIET_SESSION_MS for member in members)
+        ):
+            java_beats.note_present(member.consumer.member_id for member in members)
+            _quiet_clients[java_id] = _QuietClient(
+                time.monotonic() + SETTLED_S, tuple(members), generations, snapshot_version
+            )
+        if not news and not deleted_news and not draining.must_not_wait():
+            holds.wait(
+                generations,
+                min(until, time.monotonic() + max_wait_s),
+                is_over=call.has_hung_up,
+            )
+            if holds.has_changed(generations) and not call.has_hung_up():
+                news, _ = _record_heartbeats(
+                    java_id, _find_members(java_id, versions), versions
+                )
+    return {**news, **deleted_news}
+
+
+def _record_heartbeats(
+    java_id: int, members: Iterable[JavaMember], versions: Mapping[str, int]
+) -> tuple[dict[str, Any], dict[int, int]]:
+    """Record a heartbeat of each member. Return the news by group name, and the generation
+    by group id.
+    """
+    news, generations = {}, {}
+    for member in members:
+        member_news = assignment.heartbeat(member, versions[member.group])
+        generations[member.consumer.group_id] = member_news.generation
+        if member_news.group is not None:
+            news[member.group] = member_news.group
+            # A higher `rbVersion` makes the client stop and start its queues. A client with
+            # another version missed the last answer, which may have had a higher `rbVersion`:
+            # that answer was lost, or was the answer to a full refresh.
+            if (
+                member_news.member.last_answer.rb_version > member.last_answer.rb_version
+                or versions[member.group] != member.version
+            ):
+                _answers_until_start[java_id, member.group] = START_ANSWERS
+    return news, generations
+
+
+def _wait_for_quiet_client(
+    call: Call, quiet_client: _QuietClient, versions: Mapping[str, int]
+) -> dict[str, Any]:
+    """Wait for news as _wait_for_news() does, but note the heartbeats only in memory."""
+    java_id, members = quiet_client.members[0].java_id, quiet_client.members
+    ids = [member.consumer.member_id for member in members]
+    _record_quiet_poll(quiet_client)
+
+    def is_over() -> bool:
+        return java_beats.needs_full_check(ids) or call.has_hung_up()
+
+    with holds.waiting_place(f"poll {java_id}", call.actor) as max_wait_s:
+        until = time.monotonic() + min(
+            _count_down_and_choose_hold_s(java_id, members) - call.waited_s(), max_wait_s
+        )
+        holds.wait(quiet_client.generations, until, is_over=is_over)
+        has_changed = holds.has_changed(
+            quiet_client.generations
+        ) or java_beats.needs_full_check(ids)
+        if not has_changed or call.has_hung_up():
+            return {}
+        java_members.forget_client(java_id)
+        return _record_heartbeats(java_id, _find_members(java_id, versions), versions)[0]
+
+
+def _record_quiet_poll(quiet_client: _QuietClient) -> None:
+    """Note the heartbeats of a quiet client in memory. A loop writes them in batches."""
+    for member in quiet_client.members:
+        handles.remember(member.consumer)
+    java_beats.note(
+        {member.consumer.member_id: member.version for member in quiet_client.members}
+    )
 
 
 class _RepeatedPoll(Unchanged):
@@ -198,237 +431,6 @@ class _RepeatedPoll(Unchanged):
         _last_poll_at[self._java_id] = time.monotonic()
 
 
-def _answer(groups: Mapping[str, Any], *, deleted: bool = False) -> dict[str, Any]:
-    """Return the fields of an answer. `groups` has the news by group name."""
-    return {
-        "sleepTime": 0,
-        "consumerDeleted": int(deleted),
-        "brokerMetaMode": 0,
-        "consumerGroups": groups,
-        # The two kinds of clients spell this field differently.
-        "consumerGroupSubEnvMap": {},
-        "consumerGroupoSubEnvMap": {},
-    }
-
-
-def _require_registration(
-    call: Call, java_id: int, members: Sequence[JavaMember]
-) -> dict[str, Any]:
-    """Make a client that lacks a membership register again. Return the answer to its poll.
-
-    The client registers when its next heartbeat is answered with `deleted`.
-    """
-    _last_poll_at.pop(java_id, None)
-    if members:
-        java_beats.require_full_check(member.consumer.member_id for member in members)
-        java_members.require_rejoin(java_id)
-    # The client calls again at once, while its next heartbeat is seconds away.
-    holds.pause(f"poll {java_id}", call.actor, ERROR_HOLD_S)
-    return _answer({}, deleted=True)
-
-
-def has_just_polled(java_id: int) -> bool:
-    """Return True if a poll of the client arrived or ended here within RECENT_S. The poll
-    counted as a heartbeat.
-    """
-    return time.monotonic() - _last_poll_at.get(java_id, float("-inf")) < RECENT_S
-
-
-def _note_poll(java_id: int) -> None:
-    # Without polls, the heartbeats of a client do not count.
-    java_beats.note_poll(java_id)
-    _last_poll_at[java_id] = time.monotonic()
-
-
-def _find_members(java_id: int, versions: Mapping[str, int]) -> list[JavaMember]:
-    """Return the client's memberships in the groups that its poll names."""
-    return [
-        member
-        for member in java_members.memberships_of_client(java_id, versions=versions)
-        if member.group in versions
-    ]
-
-
-def _is_full_refresh(members: Sequence[JavaMember], versions: Mapping[str, int]) -> bool:
-    """Return True if the poll is a full refresh: the client sends version 0 for all groups,
-    to compare the answer with its own state.
-
-    A separate thread of the client does so every two minutes, in parallel with the other
-    polls. In some clients this thread survives the threads that poll, for example when a
-    broker stops. So a full refresh must record no heartbeat: it would keep a client alive
-    that no longer reads.
-    """
-    return all(member.has_answer and not versions[member.group] for member in members)
-
-
-def _full_assignment(
-    java_id: int, members: Sequence[JavaMember], versions: Mapping[str, int]
-) -> dict[str, Any]:
-    """Return the assignments of all members by group name, for a full refresh."""
-    settings = _read_assignments(members)
-    # An assignment is missing if another broker has answered the client since its membership
-    # was cached here. The new answer is in the database.
-    if len(settings) < len(members):
-        settings |= _read_assignments(
-            member
-            for member in _find_members(java_id, versions)
-            if member.group not in settings
-        )
-    # Before its first poll here, a client may still be starting: it sends version 0 then, too,
-    # and looks like a full refresh if another broker has answered it before.
-    if not java_members.has_polled(java_id):
-        for member in members:
-            _answers_until_start[java_id, member.group] = START_ANSWERS
-    return settings
-
-
-def _read_assignments(members: Iterable[JavaMember]) -> dict[str, Any]:
-    assignments = (
-        (member.group, assignment.read_assignment(member).group) for member in members
-    )
-    return {name: group for name, group in assignments if group is not None}
-
-
-def _wait_for_news(
-    call: Call,
-    members: Sequence[JavaMember],
-    versions: Mapping[str, int],
-    deleted_news: Mapping[str, Any],
-) -> dict[str, Any]:
-    """Record heartbeats, then wait until one of the groups has news. Return the news by
-    group name.
-    """
-    java_id = members[0].java_id
-    for member in members:
-        handles.remember(member.consumer)
-    # A client that has started and has the newest versions most likely only sends a heartbeat.
-    is_quiet = not deleted_news and all(
-        versions[member.group] == member.version
-        and (java_id, member.group) not in _answers_until_start
-        for member in members
-    )
-    # The server holds a repeated poll until something changes: then it is answered at once.
-    was_held = call.was_held()
-    until = time.monotonic() + (
-        0 if was_held else _count_down_and_choose_hold_s(java_id, members)
-    )
-    with holds.waiting_place(f"poll {java_id}", call.actor) as max_wait_s:
-        if is_quiet and not was_held:
-            known_generations = holds.read_generations(
-                member.consumer.group_id for member in members
-            )
-            # Wait for the end of the tick before the heartbeat: one statement then records the
-            # heartbeats of many clients.
-            tick_s = min(
-                TICK_S,
-                *(
-                    member.session_timeout_ms / 1000 / TICKS_PER_SESSION
-                    for member in members
-                ),
-            )
-            now = time.monotonic()
-            holds.wait(known_generations, now + min(tick_s - now % tick_s, max_wait_s))
-        metadata = snapshot.current().version
-        news, generations = _record_heartbeats(java_id, members, versions)
-        if (
-            is_quiet
-            and not news
-            and all(member.session_timeout_ms >= MIN_QUIET_SESSION_MS for member in members)
-        ):
-            java_beats.note_present(member.consumer.member_id for member in members)
-            _quiet_clients[java_id] = _QuietClient(
-                time.monotonic() + SETTLED_S, tuple(members), generations, metadata
-            )
-        if not news and not deleted_news and not draining.must_not_wait():
-            holds.wait(
-                generations,
-                min(until, time.monotonic() + max_wait_s),
-                is_over=call.has_hung_up,
-            )
-            if holds.has_changed(generations) and not call.has_hung_up():
-                news, _ = _record_heartbeats(
-                    java_id, _find_members(java_id, versions), versions
-                )
-    return {**news, **deleted_news}
-
-
-def _find_quiet_client(java_id: int, versions: Mapping[str, int]) -> _QuietClient | None:
-    """Return the quiet client if it sends the versions that it had when it became quiet,
-    and nothing can have changed since. None otherwise.
-    """
-    client = _quiet_clients.get(java_id)
-    if (
-        client is None
-        or client.until < time.monotonic()
-        or client.metadata != snapshot.current().version
-    ):
-        return None
-    # Another broker or an expiry may have changed a membership: then the cache is outdated.
-    if java_beats.needs_full_check(member.consumer.member_id for member in client.members):
-        java_members.forget_client(java_id)
-        return None
-    if versions != {member.group: member.version for member in client.members}:
-        return None
-    return None if holds.has_changed(client.generations) else client
-
-
-def _record_quiet_poll(quiet_client: _QuietClient) -> None:
-    """Note the heartbeats of a quiet client in memory. A loop writes them in batches."""
-    for member in quiet_client.members:
-        handles.remember(member.consumer)
-    java_beats.note(
-        {member.consumer.member_id: member.version for member in quiet_client.members}
-    )
-
-
-def _wait_for_quiet_client(
-    call: Call, quiet_client: _QuietClient, versions: Mapping[str, int]
-) -> dict[str, Any]:
-    """Wait for news as _wait_for_news() does, but note the heartbeats only in memory."""
-    java_id, members = quiet_client.members[0].java_id, quiet_client.members
-    ids = [member.consumer.member_id for member in members]
-    _record_quiet_poll(quiet_client)
-
-    def is_over() -> bool:
-        return java_beats.needs_full_check(ids) or call.has_hung_up()
-
-    with holds.waiting_place(f"poll {java_id}", call.actor) as max_wait_s:
-        until = time.monotonic() + min(
-            _count_down_and_choose_hold_s(java_id, members) - call.waited_s(), max_wait_s
-        )
-        holds.wait(quiet_client.generations, until, is_over=is_over)
-        has_changed = holds.has_changed(
-            quiet_client.generations
-        ) or java_beats.needs_full_check(ids)
-        if not has_changed or call.has_hung_up():
-            return {}
-        java_members.forget_client(java_id)
-        return _record_heartbeats(java_id, _find_members(java_id, versions), versions)[0]
-
-
-def _record_heartbeats(
-    java_id: int, members: Iterable[JavaMember], versions: Mapping[str, int]
-) -> tuple[dict[str, Any], dict[int, int]]:
-    """Record a heartbeat of each member. Return the news by group name, and the generation
-    by group id.
-    """
-    news, generations = {}, {}
-    for member in members:
-        member_news = assignment.heartbeat(member, versions[member.group])
-        generations[member.consumer.group_id] = member_news.generation
-        if member_news.group is not None:
-            news[member.group] = member_news.group
-            # A higher `rbVersion` makes the client stop and start its queues. A client with
-            # another version missed the last answer, which may have said so: that answer was
-            # lost, or was one to a full refresh.
-            if (
-                member_news.member.last_answer.rb_version > member.last_answer.rb_version
-                or versions[member.group] != member.version
-            ):
-                _answers_until_start[java_id, member.group] = START_ANSWERS
-    return news, generations
-
-
 def _count_down_and_choose_hold_s(java_id: int, members: Iterable[JavaMember]) -> float:
     """Return how long to hold a poll, in s. If the client is starting, count its answer."""
     hold_s = _max_hold_s(members)
@@ -448,3 +450,17 @@ def _max_hold_s(members: Iterable[JavaMember]) -> float:
     timeout, because the next poll must come before that ends.
     """
     return min(HOLD_S, *(member.session_timeout_ms / 2000 for member in members))
+
+
+def _note_poll(java_id: int) -> None:
+    # Without polls, the heartbeat calls of a client do not count.
+    java_beats.note_poll(java_id)
+    _last_poll_at[java_id] = time.monotonic()
+
+
+def has_just_polled(java_id: int) -> bool:
+    """Return True if a poll of the client arrived or ended here within RECENT_S.
+
+    A heartbeat call then has nothing to record: the poll has recorded heartbeats.
+    """
+    return time.monotonic() - _last_poll_at.get(java_id, float("-inf")) < RECENT_S

@@ -120,13 +120,13 @@ class PullData(JavaEndpoint):
         return {"msgs": [_java_message(message) for message in pulled.messages]}
 
     def refused(self, call: Call, error: Exception) -> HttpResponse:
-        """Return no messages instead of an error that may pass: the client pauses and asks
+        """Return no messages instead of a temporary error: the client pauses and asks
         again.
         """
-        may_pass = isinstance(error, CatmqError) and not isinstance(
+        is_temporary = isinstance(error, CatmqError) and not isinstance(
             error, Invalid | Draining
         )
-        return super().refused(call, Invalid(str(error)) if may_pass else error)
+        return super().refused(call, Invalid(str(error)) if is_temporary else error)
 
 
 class _RepeatedPull(Unchanged):

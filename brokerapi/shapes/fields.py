@@ -84,7 +84,7 @@ class Flag(serializers.BooleanField):
 
 
 class Tags(Text):
-    """A tag filter: a list of tags in the view, one string in the API."""
+    """A tag filter: a list of tags in the view, a string in the API."""
 
     def to_representation(self, value: Iterable[str]) -> str:
         return setting_types.Tags.separator.join(value)
@@ -160,7 +160,7 @@ def _typed_field(hint: Any) -> Any:
 
 
 class Shape(serializers.Serializer[Any]):
-    """Base of requests and answers. The fields are the declared ones, and one for each of
+    """Base of requests and answers. The fields are the declared fields, and a field for each of
     the `settings`.
     """
 
@@ -177,7 +177,7 @@ class Shape(serializers.Serializer[Any]):
         return {**setting_fields, **super().get_fields()}
 
     def source_options(self, setting: str) -> dict[str, str]:
-        """Return the field options that say where the view has a setting: `source`, or
+        """Return the field options for the place where the view has a setting: `source`, or
         none if the attribute has the setting's name.
         """
         return {}
@@ -195,7 +195,7 @@ class Request(Shape):
             raise serializers.ValidationError(
                 {WHOLE: [f"must be an object, not {type(data).__name__}"]}
             )
-        # The keys come from the client: many or long ones must not make a large error.
+        # The keys come from the client: many or long keys must not make a large error.
         unknown = (str(name)[:MOST_NAME_CHARS] for name in data if name not in self.fields)
         if names := list(islice(unknown, MOST_NAMED)):
             raise serializers.ValidationError(
@@ -209,7 +209,7 @@ class Request(Shape):
 
 
 def _has_more_parts(data: Any, most: int) -> bool:
-    """Return True if `data` contains more than `most` values, including nested ones."""
+    """Return True if `data` contains more than `most` values, including nested values."""
     # A stack instead of recursion: the nesting of a body is as deep as the client likes.
     stack, count = [data], 0
     while stack:

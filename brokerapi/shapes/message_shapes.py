@@ -24,7 +24,7 @@ from messagestore.engine.messages import (
 from messagestore.engine.origins import Origin
 from messagestore.inspect.browse import MessagePage
 from messagestore.inspect.search import SearchResult, TimeRange
-from messagestore.produce.publish import Fate, Receipt, Run
+from messagestore.produce.publish import Fate, FateRun, Receipt
 from metadata.config import config
 from metadata.errors import CatmqError, Code, Invalid
 
@@ -183,7 +183,7 @@ class SendAnswer(Answer, kw_only=True):
     runs: list[SendRun] | UnsetType = UNSET
 
 
-def send_answer(runs: Sequence[Run], receipts: Receipts) -> SendAnswer:
+def send_answer(runs: Sequence[FateRun], receipts: Receipts) -> SendAnswer:
     if receipts == "runs":
         return SendAnswer(
             runs=[

@@ -261,7 +261,7 @@ def _run_answer(leased: Leased, kind: formats.Format) -> RunAnswer:
         first=run.first,
         end=run.end,
         grant=run.grant.text,
-        deliveries=run.delivery,
+        deliveries=run.delivery_number,
         lease_ms=leased.lease_ms,
         **content_fields(run.queue, leased.rows, leased.origins, kind),
         skipped=leased.skipped,

@@ -47,7 +47,7 @@ class About(PublicEndpoint):
 class Schema(PublicEndpoint):
     @extend_schema(exclude=True)
     def get(self, request: HttpRequest) -> HttpResponse:
-        """Return the OpenAPI schema, as YAML, or as JSON if the query or `Accept` says so."""
+        """Return the OpenAPI schema, as YAML, or as JSON if the query or `Accept` asks for it."""
         kind = read_query(request, SchemaQuery).format
         if not kind:
             kind = "json" if "json" in request.META.get("HTTP_ACCEPT", "") else "yaml"

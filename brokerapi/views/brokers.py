@@ -23,7 +23,7 @@ class Brokers(Endpoint):
 class Broker(Endpoint):
     @operation("showBroker", tag="brokers", answer=BrokerView)
     def get(self, call: Call, broker: str) -> HttpResponse:
-        """One broker."""
+        """Shows a broker."""
         return call.answer(discovery.find_broker(name=broker, actor=call.actor))
 
     @operation("changeBroker", tag="brokers", request=BrokerChange, answer=BrokerView)

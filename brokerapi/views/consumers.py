@@ -146,7 +146,7 @@ class Commit(Endpoint):
 class Traces(Endpoint):
     @operation("reportTraces", tag="consumers", request=TracesRequest, status=204)
     def post(self, call: Call, consumer: str) -> HttpResponse:
-        """Reports how sampled messages were handled. What is too much is dropped; do not
+        """Reports how sampled messages were handled. Reports above the limit are dropped; do not
         repeat a report.
         """
         member, request = call.consumer_id(consumer), call.read(TRACES)

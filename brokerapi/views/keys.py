@@ -32,7 +32,7 @@ class Keys(Endpoint):
 class Key(Endpoint):
     @operation("showKey", tag="keys", answer=KeyAnswer)
     def get(self, call: Call, key: str) -> HttpResponse:
-        """One key's rights."""
+        """Shows the rights of a key."""
         return call.answer(
             KeyAnswer.from_view(api_keys.find_key(name=key, actor=call.actor))
         )

@@ -45,10 +45,10 @@ class Messages(Endpoint):
 
     @operation("browseMessages", tag="messages", query=BrowseQuery, answer=MessagesAnswer)
     def get(self, call: Call, topic: str) -> HttpResponse:
-        """Shows stored messages without a group: from an offset of a queue on, one by its
-        id, or those that carry a key, tag, trace id or text, or were stored within a time.
-        One request of a search looks at a part of the topic: go on with `next` as
-        `after`."""
+        """Shows stored messages without a group: from an offset of a queue on, a message by its
+        id, or the messages that have a key, tag, trace id or text, or were stored within a time.
+        A request of a search reads a part of the topic: continue with `next`
+        as `after`."""
         query = call.query(BrowseQuery)
         if query.is_search():
             return call.answer(

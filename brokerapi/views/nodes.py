@@ -44,7 +44,7 @@ class Nodes(Endpoint):
 class Node(Endpoint):
     @operation("showNode", tag="nodes", answer=NodeAnswer)
     def get(self, call: Call, node: str) -> HttpResponse:
-        """One node."""
+        """Shows a node."""
         return call.answer(
             NodeAnswer.from_view(node_rows.find_node(name=node, actor=call.actor))
         )

@@ -55,7 +55,7 @@ class Subscriptions(Endpoint):
 class Subscription(Endpoint):
     @operation("showSubscription", tag="groups", answer=SubscriptionAnswer)
     def get(self, call: Call, group: str, topic: str) -> HttpResponse:
-        """One subscription."""
+        """Shows a subscription."""
         subscription = subscription_rows.find_subscription(
             group=group, topic=topic, actor=call.actor
         )

@@ -26,36 +26,35 @@ def archive_topics() -> int:
     With CATMQ_ARCHIVE_PURGES, archived messages are then deleted from the nodes. Raises
     JobFailed.
     """
-    return _run_for_each(config.archive_topics, _archive_topic)
+    archive, actor = Path(config.archive_dir), actors.job("archive_topics")
+
+    def archive_topic(topic: str) -> None:
+        spark.run_job("archive", settings={"topic": topic, "archive": str(archive)})
+        # Only after a verified archive: retention.purge() checks each file again.
+        if config.archive_purges:
+            cleaned_queues = retention.purge(
+                topic=topic, archive=archive, dry_run=False, actor=actor
+            )
+            problems = [
+                cleaned.problem or cleaned.plan.blocked_by for cleaned in cleaned_queues
+            ]
+            if any(problems):
+                raise spark.JobFailed("; ".join(filter(None, problems)))
+
+    return _run_for_each(config.archive_topics, archive_topic)
 
 
 def make_reports() -> int:
     """Make the configured reports. Return the number of reports. Raises JobFailed."""
-    return _run_for_each(config.daily_reports, _make_report)
-
-
-def _archive_topic(topic: str) -> None:
-    archive = Path(config.archive_dir)
-    spark.run_job("archive", settings={"topic": topic, "archive": str(archive)})
-    # Only after a verified archive: retention.purge() checks each file again.
-    if config.archive_purges:
-        actor = actors.job("archive_topics")
-        cleaned_queues = retention.purge(
-            topic=topic, archive=archive, dry_run=False, actor=actor
-        )
-        problems = [
-            cleaned.problem or cleaned.plan.blocked_by for cleaned in cleaned_queues
-        ]
-        if any(problems):
-            raise spark.JobFailed("; ".join(filter(None, problems)))
-
-
-def _make_report(text: str) -> None:
-    name, _, engine = text.partition(":")
     actor = actors.job("make_reports")
-    reporting.make_report(
-        name=name, topic=None, days=REPORT_DAYS, engine=engine or "direct", actor=actor
-    )
+
+    def make_report(text: str) -> None:
+        name, _, engine = text.partition(":")
+        reporting.make_report(
+            name=name, topic=None, days=REPORT_DAYS, engine=engine or "direct", actor=actor
+        )
+
+    return _run_for_each(config.daily_reports, make_report)
 
 
 def _run_for_each(names: Iterable[str], job: Callable[[str], None]) -> int:

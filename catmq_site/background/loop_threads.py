@@ -193,8 +193,13 @@ class _LoopThread:
     def _run(self) -> None:
         loop, pause_s, failures = self._loop, 0.0, 0
         failure_log = _FailureLog(loop.name)
-        # Jitter keeps workers that start together from asking a database at the same moments.
-        while not self._pause(pause_s * random.uniform(1 - loop.jitter, 1 + loop.jitter)):
+        while True:
+            # Jitter keeps workers that start together from asking a database at the same
+            # moments. `wake` and `end` end the pause.
+            self._wake.wait(pause_s * random.uniform(1 - loop.jitter, 1 + loop.jitter))
+            self._wake.clear()
+            if self._ending.is_set():
+                break
             try:
                 loop.run_once()
             except Exception as error:  # noqa: BLE001 - a loop lives on: it logs and tries again
@@ -208,22 +213,11 @@ class _LoopThread:
             base_s = max(loop.every_s, MIN_FAILURE_BASE_S) if failures else loop.every_s
             longest_pause_s = max(loop.every_s, MAX_PAUSE_S)
             pause_s = min(longest_pause_s, base_s * 2 ** min(failures, 10))
-        self._finish()
-
-    def _pause(self, pause_s: float) -> bool:
-        """Wait until the pause is over, or `wake` or `end` is called. Return True if the loop
-        must end.
-        """
-        self._wake.wait(pause_s)
-        self._wake.clear()
-        return self._ending.is_set()
-
-    def _finish(self) -> None:
         try:
-            if self._loop.finish is not None:
-                self._loop.finish()
+            if loop.finish is not None:
+                loop.finish()
         except CatmqError as error:
-            log.info("Loop %s ended early: %s", self._loop.name, error.detail)
+            log.info("Loop %s ended early: %s", loop.name, error.detail)
         close_old_connections()
 
 

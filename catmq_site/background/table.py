@@ -160,7 +160,10 @@ def loops(*, url: str = config.broker_url) -> list[Loop | NodeLoops]:
         NodeLoops(
             "circuits",
             node_pools.used_node_ids,
-            _circuit_loop,
+            # A loop for each node: a probe of a frozen node takes seconds.
+            lambda node_id: Loop(
+                f"circuit-{node_id}", CIRCUIT_EVERY_S, lambda: node_pools.watch(node_id)
+            ),
             CIRCUIT_EVERY_S,
             purpose="Probe a node that does not answer until it does",
         ),
@@ -307,11 +310,6 @@ def _heads_loop(node_id: int) -> Loop:
     return Loop(
         f"heads-{node_id}", every_s, watcher.run_once, finish=watcher.leave, jitter=0.1
     )
-
-
-def _circuit_loop(node_id: int) -> Loop:
-    # A loop for each node: a probe of a frozen node takes seconds.
-    return Loop(f"circuit-{node_id}", CIRCUIT_EVERY_S, lambda: node_pools.watch(node_id))
 
 
 def _delays_loop(node_id: int) -> Loop:

@@ -151,9 +151,14 @@ class Supervisor:
         # Every child, `prepare` included, opens its metrics files as soon as it starts.
         for name in ("log", "metrics"):
             (self.data / name).mkdir(mode=0o700, parents=True, exist_ok=True)
+
+        def request_stop(*_: object) -> None:
+            self.kill_now = self.stopping  # a second Ctrl-C does not wait
+            self.stopping = True
+
         with self._take_lock():
             for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-                signal.signal(number, self._request_stop)
+                signal.signal(number, request_stop)
             # Only under the lock: another server might use the port and the database.
             self._wait_for_port()
             self._prepare()
@@ -161,10 +166,6 @@ class Supervisor:
                 self._watch_children()
             finally:
                 self._stop_children()
-
-    def _request_stop(self, *_: object) -> None:
-        self.kill_now = self.stopping  # a second Ctrl-C does not wait
-        self.stopping = True
 
     def _sleep(self, seconds: float) -> bool:
         """Sleep, and return True if the server must stop.

@@ -20,9 +20,12 @@ For a group with a filter on tags or headers, a pull passes over messages that d
 the position moves past up to `scan_limit` of them. So an answer without messages may have a
 higher `next_offset`.
 
-Only durable messages are delivered (durability.py), and the `head` of an answer is the
-durable head. Consumer ids are signed and everything else is on the node. So metadata is
-read only for a queue that the snapshot does not have yet.
+Only durable messages are delivered, and the `head` of an answer is the durable head. If a queue
+has messages, but the broker knows none of them to be durable, a *barrier* confirms them: a
+small commit to the node, after which all that was visible before it is durable (durability.py).
+
+Consumer ids are signed and everything else is on the node. So metadata is read only for a
+queue that the snapshot does not have yet.
 """
 
 from __future__ import annotations
@@ -38,7 +41,7 @@ from messagestore.engine import db_errors
 from messagestore.engine.messages import ROW_OFFSET, StoredRow
 from messagestore.engine.mysql_session import Session
 from messagestore.heads import corruption, durability
-from messagestore.heads.gap_check import dense, explain
+from messagestore.heads.gap_check import dense_length, explain_missing
 from messagestore.heads.heads import board
 from messagestore.pool import node_pools
 from messagestore.tables import message_sql, queue_sql, reader_sql
@@ -51,7 +54,7 @@ from metadata.rules.alarm_texts import alarm_text
 from metadata.rules.groups.filters import EVERYTHING, MessageFilter
 
 SLOW_S = 0.1  # longest time that a node may take if the pull needs other nodes, too
-_FILTERED_AT_ONCE = 1_000  # offsets that a statement scans for a group with a filter
+_FILTERED_AT_ONCE = 1_000  # offsets that one statement scans for a group with a filter
 _HOLE = "hole"  # internal state: the first message is missing although the head is above it
 
 _turn = itertools.count()
@@ -81,13 +84,13 @@ def pull(
         )
         try:
             for answer in itertools.chain(
-                node_pull.first(), node_pull.empty(), node_pull.others()
+                node_pull.read_first(), node_pull.answer_empty(), node_pull.read_rest()
             ):
                 pulled[answer.queue] = answer
         except (db_errors.Final, NodeUnavailable) as error:
             unanswered = [ask for ask in node_queues if ask.queue not in pulled]
             state = "ok" if isinstance(error, db_errors.SlowNode) else "unavailable"
-            # A table of the node is missing or was altered. Other nodes are still read.
+            # Final: a table of the node is missing or was altered. Other nodes are still read.
             if isinstance(error, db_errors.Final):
                 state = "corrupt"
                 for ask in unanswered:
@@ -135,10 +138,11 @@ def _group_by_node(
 
 
 class _NodePull:
-    """Pull from a node in three steps. Each step answers some of the remaining queues.
+    """Pull from a node in three steps: read_first(), answer_empty() and read_rest(). Each step
+    answers some of the remaining queues.
 
-    `within_s` is the longest time in seconds until an answer begins, None for the usual
-    limit.
+    `within_s` is the longest time in seconds until the node begins to answer, None for the
+    usual limit.
     """
 
     def __init__(
@@ -155,14 +159,14 @@ class _NodePull:
         self._left = list(queues)
         self._positions: dict[int, Position] = {}
 
-    def first(self) -> Iterator[PulledQueue]:
-        """Read the first queue, if durable messages are known there.
+    def read_first(self) -> Iterator[PulledQueue]:
+        """Read the first queue, if it has messages that are known to be durable.
 
-        Without a filter, the same round trip reads the positions of all other queues of the
-        node.
+        For a group without a filter, the same round trip reads the positions of all other
+        queues of the node.
         """
         ask = self._left[0]
-        if board.known(ask.queue) > ask.offset and not self._budget.spent():
+        if board.durable_head(ask.queue) > ask.offset and not self._budget.spent():
             del self._left[0]
             with self._session() as session:
                 if only := self._message_filter(ask.queue):
@@ -173,9 +177,9 @@ class _NodePull:
                     )
             yield answer
 
-    def empty(self) -> Iterator[PulledQueue]:
-        """Answer the queues whose position shows that they are fenced or have nothing to
-        read.
+    def answer_empty(self) -> Iterator[PulledQueue]:
+        """Answer the queues whose position shows that there is nothing to read: they are
+        fenced, cleaned or out of range, or the offset is at the head.
         """
         candidates, self._left = self._left, []
         if candidates and not self._positions:
@@ -194,14 +198,15 @@ class _NodePull:
             else:
                 yield answer
 
-    def others(self) -> Iterator[PulledQueue]:
-        """Read the remaining queues while the answer has room. The rest gets no messages."""
-        # Queues in which no message at the offset or above is known to be durable. A barrier,
-        # a small commit after which all that was visible before it is durable
-        # (durability.py), confirms their heads. The other queues need none: messages that
-        # are not known to be durable yet come with the next pull.
+    def read_rest(self) -> Iterator[PulledQueue]:
+        """Read the remaining queues while the answer has room. Answer the others without
+        messages.
+        """
+        # Queues in which no message at the offset or above is known to be durable: a barrier
+        # confirms their heads. The other queues have durable messages to read, and their newer
+        # messages come with the next pull, so they need no barrier.
         unconfirmed = [
-            ask.queue for ask in self._left if board.known(ask.queue) <= ask.offset
+            ask.queue for ask in self._left if board.durable_head(ask.queue) <= ask.offset
         ]
         durability.confirm(
             node_id=self._node_id,
@@ -216,7 +221,7 @@ class _NodePull:
                     else:
                         yield self._read(session, ask)[0]
         for ask in self._left:
-            head = min(self._positions[ask.queue].head, board.known(ask.queue))
+            head = min(self._positions[ask.queue].head, board.durable_head(ask.queue))
             yield PulledQueue(ask.queue, "ok", [], ask.offset, head)
 
     def _session(self) -> AbstractContextManager[Session]:
@@ -232,7 +237,7 @@ class _NodePull:
 
         Return its answer and the positions of `other_queues`.
         """
-        end = board.known(ask.queue)
+        end = board.durable_head(ask.queue)
         youngest_ms = delivery_delay.youngest_ms(
             session, group_id=self._consumer.group_id, queue=ask.queue
         )
@@ -244,8 +249,8 @@ class _NodePull:
             other_queues=other_queues,
             youngest_ms=youngest_ms,
         )
-        # Retention may have raised `low` between the reads of position and rows, so a hole is
-        # explained by a fresh `low` before it is called corrupt.
+        # Retention may have raised `low` between the reads of position and rows. So `low` is
+        # read again before a hole is called corrupt.
         if answer.state == _HOLE:
             answer = _explain_hole(session, ask, answer.head)
         return answer, other_positions
@@ -258,7 +263,7 @@ class _NodePull:
         Range after range is read, until the answer is full or `scan_limit` offsets were
         scanned.
         """
-        end = min(board.known(ask.queue), ask.offset + config.scan_limit)
+        end = min(board.durable_head(ask.queue), ask.offset + config.scan_limit)
         youngest_ms = delivery_delay.youngest_ms(
             session, group_id=self._consumer.group_id, queue=ask.queue
         )
@@ -267,12 +272,12 @@ class _NodePull:
             answer, _ = self._read_range(
                 session, ask, end, only=only, other_queues=(), youngest_ms=youngest_ms
             )
-            # As in _read: a hole is explained before it is called corrupt.
+            # As in _read: `low` is read again before a hole is called corrupt.
             if answer.state == _HOLE:
                 answer = _explain_hole(session, ask, answer.head)
             rows += answer.rows
-            has_moved = answer.state == "ok" and answer.next_offset > ask.offset
-            if not has_moved or answer.next_offset >= end or self._budget.spent():
+            has_advanced = answer.state == "ok" and answer.next_offset > ask.offset
+            if not has_advanced or answer.next_offset >= end or self._budget.spent():
                 break
             ask = ask._replace(offset=answer.next_offset)
         # A state that ended the loop early (fenced, cleaned, corrupt) is not returned
@@ -296,7 +301,11 @@ class _NodePull:
         Return the answer, whose state is _HOLE if the first message is missing, and the
         positions of `other_queues`.
         """
-        consumer, budget, durable = self._consumer, self._budget, board.known(ask.queue)
+        consumer, budget, durable = (
+            self._consumer,
+            self._budget,
+            board.durable_head(ask.queue),
+        )
         available = end - ask.offset
         scanned = (
             min(available, _FILTERED_AT_ONCE) if only else budget.rows(ask.queue, available)
@@ -324,7 +333,7 @@ class _NodePull:
             return answer or PulledQueue(ask.queue, "fenced", [], ask.offset), positions
         # Rows past a hole are dropped. The next pull begins at the hole and must explain
         # it.
-        rows = rows[: dense(ask.offset, [row[ROW_OFFSET] for row in rows])]
+        rows = rows[: dense_length(ask.offset, [row[ROW_OFFSET] for row in rows])]
         if not rows:
             return PulledQueue(ask.queue, _HOLE, [], ask.offset, position.head), positions
         # Rows that are not due yet are held back by the subscription's delay.
@@ -354,7 +363,7 @@ def _without_rows(
     if position is None or position.epoch != ask.epoch or position.owner != consumer.text:
         return PulledQueue(ask.queue, "fenced", [], ask.offset)
     if ask.offset < position.low:
-        head = min(position.head, max(position.low, board.known(ask.queue)))
+        head = min(position.head, max(position.low, board.durable_head(ask.queue)))
         return PulledQueue(ask.queue, "cleaned", [], ask.offset, head, low=position.low)
     if ask.offset > position.head:
         return PulledQueue(
@@ -376,7 +385,7 @@ def _explain_hole(session: Session, ask: PullQueue, head: int | None) -> PulledQ
     fresh_head = queue_sql.read_head(session, queue=ask.queue)
     gaps = queue_sql.read_gaps(session, queue=ask.queue, position=ask.offset)
     low = fresh_head.low if fresh_head else None
-    verdict = explain(ask.offset, low=low or 0, gaps=gaps)
+    verdict = explain_missing(ask.offset, low=low or 0, gaps=gaps)
     if verdict.state == "corrupt":
         corruption.report(
             ask.queue, offset=ask.offset, why=alarm_text("missing", end=str(head))

@@ -22,7 +22,7 @@ from messagestore.consume.budget import OVERSHOOT, Budget
 from messagestore.consume.pull_types import PulledQueue, PullQueue
 from messagestore.engine.messages import ROW_OFFSET
 from messagestore.engine.mysql_session import Session
-from messagestore.heads.gap_check import dense, explain
+from messagestore.heads.gap_check import dense_length, explain_missing
 from messagestore.pool import node_pools
 from messagestore.tables import message_sql, queue_sql, reader_sql
 from messagestore.tables.shapes import Position
@@ -101,7 +101,7 @@ def _read_queue(
         most_bytes=OVERSHOOT * budget.size,
         only=only,
     )
-    if count := dense(ask.offset, [row[ROW_OFFSET] for row in rows]):
+    if count := dense_length(ask.offset, [row[ROW_OFFSET] for row in rows]):
         youngest_ms = delivery_delay.youngest_ms(
             session, group_id=group_id, queue=ask.queue
         )
@@ -111,7 +111,7 @@ def _read_queue(
         )
         return answer._replace(rows=fitting_rows, next_offset=ask.offset + passed_offsets)
     gaps = queue_sql.read_gaps(session, queue=ask.queue, position=ask.offset)
-    verdict = explain(ask.offset, low=position.low, gaps=gaps)
+    verdict = explain_missing(ask.offset, low=position.low, gaps=gaps)
     if verdict.state == "corrupt":
         return None
     return answer._replace(

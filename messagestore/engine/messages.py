@@ -144,24 +144,11 @@ def validate(messages: Sequence[NewMessage]) -> None:
         raise TooLarge(
             f"messages: {len(messages)} in one request; at most {limit} are allowed."
         )
+    # Most messages have only a body and a short key, and sending is the hot path: the
+    # conditions spare them the checks of each field.
+    max_bytes, max_chars = config.max_body_bytes, config.max_key_chars
     errors = [
         error
-        for index in _find_suspects(messages)
-        for error in _errors_of_message(index, messages[index])
-    ]
-    if errors:
-        has_large_body = any(error.field.endswith(".body") for error in errors)
-        error_class = TooLarge if has_large_body else Invalid
-        raise error_class(f"{errors[0].field}: {errors[0].message}", errors=errors)
-
-
-def _find_suspects(messages: Sequence[NewMessage]) -> list[int]:
-    """Return the indexes of messages that need all checks."""
-    # Most messages have only a body and a short key, and sending is the hot path: this
-    # comprehension spares them the checks of each field.
-    max_bytes, max_chars = config.max_body_bytes, config.max_key_chars
-    return [
-        index
         for index, message in enumerate(messages)
         if len(message.body) > max_bytes
         or (message.key is not None and len(message.key) > max_chars)
@@ -171,7 +158,12 @@ def _find_suspects(messages: Sequence[NewMessage]) -> list[int]:
         or message.delay_ms is not None
         or message.deliver_at_ms is not None
         or not message.queue_strict
+        for error in _errors_of_message(index, message)
     ]
+    if errors:
+        has_large_body = any(error.field.endswith(".body") for error in errors)
+        error_class = TooLarge if has_large_body else Invalid
+        raise error_class(f"{errors[0].field}: {errors[0].message}", errors=errors)
 
 
 def _errors_of_message(index: int, message: NewMessage) -> list[FieldError]:

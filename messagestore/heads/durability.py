@@ -46,7 +46,9 @@ def confirm(*, node_id: int, heads: Heads | None = None) -> None:
     # Heads that are on the board are durable already. Most reads end here, without a
     # barrier.
     risen = {
-        queue: head for queue, head in (heads or {}).items() if head > board.known(queue)
+        queue: head
+        for queue, head in (heads or {}).items()
+        if head > board.durable_head(queue)
     }
     if not risen and heads is not None:
         return

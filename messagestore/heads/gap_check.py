@@ -14,21 +14,19 @@ from typing import NamedTuple
 class Verdict(NamedTuple):
     """Explanation of a missing offset.
 
-    `state` is `ok`, `cleaned`, `lost_tail` or `corrupt`. `deliver` is the number of rows
-    that may be delivered, `next_offset` the offset at which to continue, and `gap` the rest
-    of a declared gap.
+    `state` is `cleaned`, `lost_tail` or `corrupt`, `next_offset` the offset at which to
+    continue, and `gap` the rest of a declared gap.
     """
 
     state: str
-    deliver: int
     next_offset: int
     gap: tuple[int, int] | None = None
 
 
-def dense(asked: int, offsets: Sequence[int]) -> int:
+def dense_length(asked: int, offsets: Sequence[int]) -> int:
     """Count the rising offsets that follow `asked` without a hole.
 
-    >>> dense(5, [5, 6, 7]), dense(5, [5, 7]), dense(5, [6])
+    >>> dense_length(5, [5, 6, 7]), dense_length(5, [5, 7]), dense_length(5, [6])
     (3, 1, 0)
     """
     if not offsets or offsets[0] != asked:
@@ -38,23 +36,23 @@ def dense(asked: int, offsets: Sequence[int]) -> int:
     return next(index for index, offset in enumerate(offsets) if offset != asked + index)
 
 
-def explain(asked: int, *, low: int, gaps: Sequence[tuple[int, int]]) -> Verdict:
+def explain_missing(asked: int, *, low: int, gaps: Sequence[tuple[int, int]]) -> Verdict:
     """Explain why the message at `asked` is missing although the head is above it.
 
     `low` and `gaps` must be read after the rows: retention may have deleted rows since an
     earlier read.
 
-    >>> (explain(5, low=9, gaps=[]).state,
-    ...  explain(5, low=0, gaps=[(3, 8)]),
-    ...  explain(5, low=0, gaps=[]).state)
-    ('cleaned', Verdict(state='lost_tail', deliver=0, next_offset=8, gap=(5, 8)), 'corrupt')
+    >>> (explain_missing(5, low=9, gaps=[]).state,
+    ...  explain_missing(5, low=0, gaps=[(3, 8)]),
+    ...  explain_missing(5, low=0, gaps=[]).state)
+    ('cleaned', Verdict(state='lost_tail', next_offset=8, gap=(5, 8)), 'corrupt')
     """
     if asked < low:
-        return Verdict("cleaned", 0, asked)
+        return Verdict("cleaned", asked)
     for first, end in gaps:
         if first <= asked < end:
-            return Verdict("lost_tail", 0, end, (asked, end))
-    return Verdict("corrupt", 0, asked)
+            return Verdict("lost_tail", end, (asked, end))
+    return Verdict("corrupt", asked)
 
 
 def count_messages(first: int, end: int, *, gaps: Sequence[tuple[int, int]]) -> int:

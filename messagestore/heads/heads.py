@@ -91,7 +91,7 @@ class HeadBoard:
         if bells is not None:
             self._bell = bells.take()
 
-    def known(self, queue: int) -> int:
+    def durable_head(self, queue: int) -> int:
         """Return the highest durable head of a queue that this broker's workers know, 0 if
         none.
         """
@@ -194,7 +194,7 @@ class HeadBoard:
                 self._by_queue.setdefault(queue, set()).add(waiter)
                 self.shared.want(queue, until_ms)
                 # Checked after registration, so that no head can rise unnoticed in between.
-                if self.known(queue) > offset:
+                if self.durable_head(queue) > offset:
                     waiter.flag.set()
         self._waiter_added.set()
 

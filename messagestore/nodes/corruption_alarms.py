@@ -16,7 +16,7 @@ import time
 from messagestore.engine import db_errors
 from messagestore.engine.mysql_session import Session
 from messagestore.heads import corruption
-from messagestore.heads.gap_check import explain
+from messagestore.heads.gap_check import explain_missing
 from messagestore.pool import node_pools
 from messagestore.tables import audit_sql, message_sql, partition_sql, queue_sql, reader_sql
 from metadata.cache import snapshot
@@ -114,7 +114,9 @@ def _find_hole(session: Session, queue: int, offset: int | None) -> str | None:
     current_head = queue_sql.read_head(session, queue=queue)
     gaps = queue_sql.read_gaps(session, queue=queue, position=offset)
     if (
-        explain(offset, low=current_head.low if current_head else 0, gaps=gaps).state
+        explain_missing(
+            offset, low=current_head.low if current_head else 0, gaps=gaps
+        ).state
         != KIND
     ):
         return None

@@ -326,7 +326,7 @@ def report_heads() -> None:
         if info.state != "offline" or _reported.get(node_id) == info.epoch:
             continue
         heads = {
-            queue_info.id: board.known(queue_info.id)
+            queue_info.id: board.durable_head(queue_info.id)
             for queue_info in current.queues.values()
             if queue_info.node_id == node_id
         }

@@ -61,8 +61,9 @@ class Part(NamedTuple):
     @property
     def number(self) -> int:
         """Number of the part, unique in its batch whichever queue stores the part."""
-        # Bits: 62 delayed, 1… preferred queue, 0 movable: the key by which `cut` groups. Never
-        # change it: part ids depend on it, and a repeat must have the id of the first try.
+        # Bit 62: delayed. Bits 1 to 61: the preferred queue. Bit 0: movable. Two parts of a batch
+        # differ in one of them, because `cut` groups the messages by all three. Never change
+        # this: part ids depend on the number, and a repeat must have the id of the first try.
         return (self.delayed << 62) + 2 * self.queues[0] + self.movable
 
 

@@ -1,20 +1,30 @@
 """Delivery of due delayed messages to their queues.
 
-A loop per node, in a single broker at a time, moves them. Due rows are read without locks,
-then moved by `delivery_sql.move_delayed`: a transaction for many queues inserts exactly the
-rows that it deletes. If two brokers move at once, or a broker dies at any point, each
-message is either still delayed or moved, never both. A moved message is recorded in
-`sent_batch` like a sent message, under an id that is derived from its own. So `verify` finds a
-record for it, and a recall finds out that it is too late.
+A delayed message is a row in a table of its node. A loop per node, in a single broker at a
+time, brings due rows to their queues:
+
+* It *moves* a row to a queue of the same node. Due rows are read without locks, then moved by
+  `delivery_sql.move_delayed`: a transaction for many queues inserts exactly the rows that it
+  deletes. If two brokers move at once, or a broker dies at any point, each message is either
+  still delayed or moved, never both. A moved message is recorded in `sent_batch` like a sent
+  message, under an id that is derived from its own. So `verify` finds a record for it, and a
+  recall finds out that it is too late.
+* It *hands over* a row whose queue is on another node: the message is stored there as a
+  delayed message that is due at once, under a derived batch id, and then deleted here.
+* Before a row is handed over to another queue than it names, it is *retargeted*: the new queue
+  is written into the row, so that a repeat by another broker goes to the same queue.
 
 The queue is chosen when the message is due. A message that was routed by its key goes to
 the queue that its key belongs to at that time, any other to the queue it was stored for. If
 that queue is closed, the rules of a send apply: another open queue of the topic, except for
 a key of a `strict` topic, which waits.
 
-A message for a queue on another node is handed over: it is stored there as a delayed
-message that is due at once, under a derived batch id, and then deleted here. The new queue
-is first written into the row, so that a repeat by another broker goes to the same queue.
+Pacing: the loop must deliver a message soon after it is due, and must not keep the node busy
+with queries. Each query returns when the next row is due, and the next query comes at that
+time, but no later than after IDLE_S, because rows that are stored meanwhile may be due earlier.
+If no other broker is alive, the pause may be ALONE_S: the workers of this broker count the rows
+that they store (`board.shared.delayed_at`), and a new count ends such a pause after IDLE_S. If
+queries are slow, the pause is PACE times their duration.
 """
 
 from __future__ import annotations
@@ -45,7 +55,7 @@ from metadata.rules.topics import routing_rules
 
 log = logging.getLogger(__name__)
 
-# When the next query for due queues is made: see DelayedDelivery._plan_next_query.
+# Pacing; see above, and DelayedDelivery._plan_next_query.
 EVERY_S = 0.05  # pause between two passes of the loop that calls run_once
 # Longest time between two queries while nothing is due. A message that is stored meanwhile,
 # to be due at once, is late by at most this.
@@ -102,22 +112,22 @@ class DelayedDelivery:
         self._node_id = node_id
         self._is_alone = is_alone
         self._lease = leases.LeaseHolder(f"delays-{node_id}", holder, ttl_s=LEASE_S)
-        self._leads = False
-        self._asked_at = float("-inf")
+        self._holds_lease = False
+        self._lease_asked_at = float("-inf")
         # No query is made before this time.
         self._not_before = float("-inf")
         # No row is expected to be due before this time, except one that a worker of this
         # broker stores.
         self._nothing_due_before = float("-inf")
-        # the node's counter of rows that this broker's workers stored, at the last query
-        self._seen_counter = 0
+        # how many rows of the node this broker's workers had stored at the last query
+        self._counter_at_query = 0
         # duration of the last queries, in seconds
-        self._took: deque[float] = deque(maxlen=LOOKS)
+        self._query_durations_s: deque[float] = deque(maxlen=LOOKS)
         # queue → time.monotonic() of its next try
         self._paused_until: dict[int, float] = {}
 
     def run_once(self) -> int:
-        """Move due messages for up to PASS_S. Return the number of rows moved or re-pointed.
+        """Move, hand over or retarget due rows for up to PASS_S. Return the number of rows.
 
         If nothing can be due yet, waits up to WAIT_S first. Raises NodeUnavailable.
         """
@@ -132,7 +142,7 @@ class DelayedDelivery:
 
     def finish(self) -> None:
         """Release the lease, so that another process can take over at once."""
-        if self._leads:
+        if self._holds_lease:
             self._lease.release()
 
     def _may_move(self) -> bool:
@@ -140,24 +150,24 @@ class DelayedDelivery:
         due.
         """
         now = time.monotonic()
-        if now - self._asked_at >= LEASE_EVERY_S:
+        if now - self._lease_asked_at >= LEASE_EVERY_S:
             try:
-                self._leads = self._lease.acquire()
+                self._holds_lease = self._lease.acquire()
             except MetadataUnavailable:
                 # Moving without the lease is safe: the transaction in the store moves each
                 # row once. Waiting for metadata would delay messages that need nothing from
                 # it.
-                self._leads = True
-            self._asked_at = time.monotonic()
-        return self._leads and now >= self._next_at()
+                self._holds_lease = True
+            self._lease_asked_at = time.monotonic()
+        return self._holds_lease and now >= self._next_at()
 
     def _next_at(self) -> float:
         """Return the time.monotonic() before which there is nothing to do."""
-        if not self._leads:
-            return self._asked_at + LEASE_EVERY_S
+        if not self._holds_lease:
+            return self._lease_asked_at + LEASE_EVERY_S
         # A row that was stored after the last query may be due before any row that the
         # query returned.
-        has_new_rows = board.shared.delayed_at(self._node_id) != self._seen_counter
+        has_new_rows = board.shared.delayed_at(self._node_id) != self._counter_at_query
         return (
             self._not_before
             if has_new_rows
@@ -165,12 +175,12 @@ class DelayedDelivery:
         )
 
     def move(self) -> int:
-        """Move a bounded number of due messages. Return the number of rows moved or
-        re-pointed. Raises NodeUnavailable.
+        """Move, hand over or retarget a bounded number of due rows. Return the number of rows.
+        Raises NodeUnavailable.
         """
         node = delayed_store.prepared(self._node_id)
         local, for_other_nodes = self._read_due(node)
-        count = self._move(node, local) if local else 0
+        count = self._move_rows(node, local) if local else 0
         for row_id, queue in for_other_nodes:
             try:
                 count += hand_over(node, row_id)
@@ -188,13 +198,13 @@ class DelayedDelivery:
             # The counter is read before the query: a row that is stored during the query
             # changes the counter after this, and ends the pause. In the other order it
             # could be overlooked.
-            started_at, self._seen_counter = (
+            started_at, self._counter_at_query = (
                 time.monotonic(),
                 board.shared.delayed_at(self._node_id),
             )
             due_in_ms = delayed_sql.read_delayed_queues(session)
             now = time.monotonic()
-            self._took.append(now - started_at)
+            self._query_durations_s.append(now - started_at)
             self._plan_next_query(started_at, due_in_ms)
             # The queue whose message has been due for longest comes first.
             overdue = sorted(
@@ -219,7 +229,7 @@ class DelayedDelivery:
         next_due_s = min(due_in_ms.values(), default=1000 * ALONE_S) / 1000
         # Wait until the next message is due, but not so long that a row stored meanwhile is
         # late. If queries are slow, the wait is longer, so that they use a tenth of the time.
-        pause_s = max(PACE * min(self._took), min(next_due_s, IDLE_S))
+        pause_s = max(PACE * min(self._query_durations_s), min(next_due_s, IDLE_S))
         # The pause between two passes is EVERY_S anyway.
         self._not_before = started_at + (pause_s if pause_s > EVERY_S else 0.0)
         # Rows that another broker stores are not in this broker's counter. So even if nothing
@@ -236,18 +246,18 @@ class DelayedDelivery:
         Return the row ids for queues of this node, and (row id, queue) of the other rows.
         Stops at MOST_BYTES.
         """
-        view = snapshot.current()
+        current = snapshot.current()
         local: Targets = {}
         for_other_nodes: list[tuple[int, int]] = []
         size = 0
         for queue, rows in due_rows.items():
             for row in rows:
-                target = view.queues.get(queue)
+                target = current.queues.get(queue)
                 # A row that already names a queue of another node keeps that queue: an
                 # earlier try may have copied it there. Only hand_over, which can find the
                 # copy, may change it.
                 if target is None or target.node_id == self._node_id:
-                    target = _target_of(view, queue, row, near=self._node_id)
+                    target = _choose_queue(current, queue, row, row_node_id=self._node_id)
                 # The row must wait: there is no open queue for it, or a move to its target
                 # has just failed. The whole queue pauses, and its later rows are read again
                 # after that.
@@ -270,7 +280,7 @@ class DelayedDelivery:
         """Read no rows of a queue, and move none into it, for RETRY_S."""
         self._paused_until[queue] = time.monotonic() + RETRY_S
 
-    def _move(self, node: Node, targets: Targets) -> int:
+    def _move_rows(self, node: Node, targets: Targets) -> int:
         """Move the rows of all queues in a single transaction. If it fails, use a
         transaction for each queue.
         """
@@ -319,44 +329,51 @@ class DelayedDelivery:
         return sum(len(targets[queue]) for queue in heads)
 
 
-def _target_of(view: Snapshot, queue: int, row: DueRow, *, near: int) -> QueueInfo | None:
+def _choose_queue(
+    current: Snapshot, queue: int, row: DueRow, *, row_node_id: int
+) -> QueueInfo | None:
     """Return the queue that a due message goes to, or None if the message must wait.
 
-    If another queue must be chosen, queues on node `near` are preferred.
+    If another queue must be chosen, queues on the node of the row are preferred.
     """
-    info = view.queues.get(queue)
-    topic = view.topics.get(info.topic_id) if info is not None else None
+    info = current.queues.get(queue)
+    topic = current.topics.get(info.topic_id) if info is not None else None
     # A queue that is not in the snapshot belongs to a deleted topic. Its rows are deleted
     # with its table.
     if info is None or topic is None or topic.state != "ready":
         return None
     routed_by_key = row.by_key and row.key is not None and bool(topic.layout)
     home = (
-        view.queues.get(topic.queue_for(row.key))
+        current.queues.get(topic.queue_for(row.key))
         if routed_by_key and row.key is not None
         else info
     )
-    if home is not None and _is_open(view, home):
+    if home is not None and _is_open(current, home):
         return home
     if routed_by_key and topic.keyed == "strict":
         return None
-    queues = [view.queues[queue_id] for queue_id in topic.queues if queue_id in view.queues]
-    open_queues = [candidate for candidate in queues if _is_open(view, candidate)]
-    # Queues on node `near` are preferred: the move is then a single transaction.
-    candidates = [info for info in open_queues if info.node_id == near] or open_queues
+    queues = [
+        current.queues[queue_id] for queue_id in topic.queues if queue_id in current.queues
+    ]
+    open_queues = [candidate for candidate in queues if _is_open(current, candidate)]
+    # On the node of the row, a move in a single transaction is enough.
+    candidates = [
+        info for info in open_queues if info.node_id == row_node_id
+    ] or open_queues
     if not candidates:
         return None
     # The choice depends only on the row and the open queues, so that two movers choose
     # alike.
     order = routing_rules.order_queues(
-        UUID(bytes=moved_id(near, row.id)), [candidate.id for candidate in candidates]
+        UUID(bytes=moved_id(row_node_id, row.id)),
+        [candidate.id for candidate in candidates],
     )
-    return view.queues[order[0]]
+    return current.queues[order[0]]
 
 
-def _is_open(view: Snapshot, queue: QueueInfo) -> bool:
+def _is_open(current: Snapshot, queue: QueueInfo) -> bool:
     """Return True if the queue and its node accept messages."""
-    node = view.nodes.get(queue.node_id)
+    node = current.nodes.get(queue.node_id)
     return queue.state == "read_write" and node is not None and node.state == "read_write"
 
 
@@ -379,12 +396,12 @@ def as_message(node_id: int, row: DelayedRow) -> NewMessage:
 
 
 def hand_over(node: Node, row_id: int) -> bool:
-    """Copy a due row to the node of its queue, then delete it. Return True if the row
-    changed: it left, or was pointed to another queue.
+    """Copy a due row to the node of its queue, then delete it here. Return True if the row was
+    deleted or retargeted.
 
-    A row that names a closed queue, or still names a queue of this node, is only pointed to
-    its new queue. The next call copies it. Raises CatmqError if the copy cannot be stored
-    or the row cannot be deleted.
+    A row that names a closed queue, or still names a queue of this node, is only retargeted.
+    The next call copies it. Raises CatmqError if the copy cannot be stored or the row cannot
+    be deleted.
     """
     # The copy's batch id is derived from the row, and its queue is read from the row. So a
     # repeat, also by another broker, finds the copy. Another queue is chosen only after
@@ -397,14 +414,14 @@ def hand_over(node: Node, row_id: int) -> bool:
     row = rows[0]
     home = snapshot.find_queue(row.queue)
     if home.node_id == node_id:
-        return _point_elsewhere(node, row)
+        return _retarget(node, row)
     # The copy comes before the delete: a crash between the two only repeats the copy.
     try:
         _store_copy(node_id, row)
     except Conflict as refusal:
         if refusal.code != Code.QUEUE_NOT_WRITABLE:
             raise
-        return _point_elsewhere(node, row)
+        return _retarget(node, row)
     leaving = Leaving(row.id, row.queue, moved_id(node_id, row.id))
     with node.writing() as session:
         return delayed_sql.leave_delayed(
@@ -412,14 +429,14 @@ def hand_over(node: Node, row_id: int) -> bool:
         )
 
 
-def _point_elsewhere(node: Node, row: DelayedRow) -> bool:
+def _retarget(node: Node, row: DelayedRow) -> bool:
     """Write into a row the queue that its message goes to now. Return True if the row
     changed.
 
-    The next call moves or copies the message to that queue.
+    The next pass moves or hands over the row to that queue.
     """
     due_row = DueRow(row.id, row.by_key, row.key, 0)
-    target = _target_of(snapshot.current(), row.queue, due_row, near=node.info.id)
+    target = _choose_queue(snapshot.current(), row.queue, due_row, row_node_id=node.info.id)
     if target is not None and target.id != row.queue:
         with node.writing() as session:
             return delayed_sql.retarget_delayed(

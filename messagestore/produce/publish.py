@@ -1,9 +1,11 @@
 """Sends: every message stored exactly once, in the order of its queue.
 
 A batch is cut into one part per queue (batch_plan.py), and each part is one transaction on
-one node. The queue of a part is fixed before the first try: named by the client, or the slot
-of the key, or a pure function of the batch id. The record in `sent_batch` makes a repeat
-harmless. A part may change its queue only while it is certain that no earlier try stored it.
+one node. The queue of a part is fixed before the first try: the client names it, or it follows
+from the key, or from the batch id. The record in `sent_batch` makes a repeat harmless: it is
+answered with the offsets of the first try. A part may change its queue only while it is certain
+that no earlier try stored it.
+
 Messages with a delay form parts of their own, which are stored in the node's table of delayed
 messages by the same rules (delayed_store.py).
 """
@@ -56,11 +58,12 @@ class Receipt(NamedTuple):
 Fate = Receipt | DelayedReceipt | CatmqError
 
 
-class Run(NamedTuple):
+class FateRun(NamedTuple):
     """Consecutive messages of a request with a common outcome.
 
     They are stored at consecutive offsets, the first of which is in `fate`, or all are
-    refused with the same error. A delayed message is a run of length 1.
+    refused with the same error. A delayed message is a run of length 1. (The runs of share
+    groups, which are leased, are something else.)
     """
 
     length: int
@@ -98,7 +101,7 @@ def check_may_send(*, topic: str, actor: Actor) -> TopicInfo:
 
 def send(
     *, topic: str, messages: Sequence[NewMessage], batch_id: UUID | None, actor: Actor
-) -> list[Run]:
+) -> list[FateRun]:
     """Store messages and return their outcomes as runs, in the order of the messages.
 
     Raises Invalid, TooLarge, NotFound, Forbidden or RateLimited before anything is stored.
@@ -188,23 +191,25 @@ def _check_delivery_times(batch: Batch, parts: Sequence[Part]) -> None:
         )
 
 
-def _merge_runs(parts: Sequence[Part], stored: Iterable[Sequence[Run]]) -> list[Run]:
+def _merge_runs(
+    parts: Sequence[Part], stored: Iterable[Sequence[FateRun]]
+) -> list[FateRun]:
     """Merge the runs of all parts into runs in the order of the request."""
     fates: dict[int, Fate] = {}
     for part, runs in zip(parts, stored, strict=True):
         fates.update(
             zip(part.indexes, (fate for run in runs for fate in run.fates()), strict=True)
         )
-    merged: list[Run] = []
+    merged: list[FateRun] = []
     for index in sorted(fates):
         if merged and _extends(merged[-1], fates[index]):
-            merged[-1] = Run(merged[-1].length + 1, merged[-1].fate)
+            merged[-1] = FateRun(merged[-1].length + 1, merged[-1].fate)
         else:
-            merged.append(Run(1, fates[index]))
+            merged.append(FateRun(1, fates[index]))
     return merged
 
 
-def _extends(run: Run, fate: Fate) -> bool:
+def _extends(run: FateRun, fate: Fate) -> bool:
     """Return True if a message with this outcome extends the run."""
     if isinstance(run.fate, Receipt):
         return fate == Receipt(run.fate.queue, run.fate.offset + run.length)
@@ -222,7 +227,7 @@ class PartWriter:
         self._producer = producer
         self._deadline = deadline
 
-    def store(self, part: Part) -> list[Run]:
+    def store(self, part: Part) -> list[FateRun]:
         """Store a part in the first of its queues that accepts it. Return the outcomes as runs.
 
         Errors are returned as the outcome of all messages of the part, never raised: other
@@ -231,15 +236,18 @@ class PartWriter:
         try:
             queues = self._queues_to_try(part)
         except CatmqError as refusal:
-            return [Run(len(part.indexes), refusal)]
-        write = self._delayed_write(part) if part.delayed else self._write(part)
+            return [FateRun(len(part.indexes), refusal)]
+        write = self._new_write(part)
         error: CatmqError = NoWritableQueue(
             f"No queue of topic {self.batch.topic.name} takes messages now.",
             retry_after_ms=1000,
         )
         for queue in queues:
             try:
-                return _runs(part, write.store_once(queue))
+                place = write.store_once(queue)
+                if isinstance(place, list):
+                    return [FateRun(1, receipt) for receipt in place]
+                return [FateRun(len(part.indexes), Receipt(*place))]
             except CatmqError as refusal:
                 # A closed queue is no error if the next queue takes the part, so it is
                 # reported only for a part that has no other choice.
@@ -247,7 +255,7 @@ class PartWriter:
                     error = refusal
                 if not self._may_try_next_queue(part, queue, refusal):
                     break
-        return [Run(len(part.indexes), error)]
+        return [FateRun(len(part.indexes), error)]
 
     def _queues_to_try(self, part: Part) -> tuple[int, ...]:
         """Return the queues that may store a part, in order.
@@ -260,7 +268,12 @@ class PartWriter:
             raise db_errors.RolledBack(
                 "Not tried: the other queues of this request used up its time."
             )
-        if topic.read_only and not self._was_stored(part):
+        # The repeat of a stored part must be answered with its receipt even while the topic is
+        # read-only.
+        if topic.read_only and (
+            self.batch.has_new_id
+            or not any(_is_stored(self.batch, part, queue) for queue in part.queues)
+        ):
             raise Conflict(
                 f"Topic {topic.name} is read-only: sends are refused.",
                 code=Code.TOPIC_READ_ONLY,
@@ -269,16 +282,6 @@ class PartWriter:
         # repeat.
         earlier_queue = self._queue_of_earlier_try(part)
         return part.queues if earlier_queue is None else (earlier_queue,)
-
-    def _was_stored(self, part: Part) -> bool:
-        """Return True if an earlier try stored the part in one of its queues.
-
-        The repeat of a stored part must be answered with its receipt even while the topic is
-        read-only. Raises OutcomeUnknown if a node is unreachable.
-        """
-        return not self.batch.has_new_id and any(
-            _is_stored(self.batch, part, queue) for queue in part.queues
-        )
 
     def _queue_of_earlier_try(self, part: Part) -> int | None:
         """Return a queue on another node that has stored the part in an earlier try, or None.
@@ -296,10 +299,11 @@ class PartWriter:
         preferred = batch.queue(part.queues[0])
         is_open = preferred.state == "read_write"
         # If the queue was reopened since the earlier try, its node has no record of that try
-        # and would store the part a second time. AHEAD_MS allows for a client's clock that runs
-        # ahead.
-        reopened_before_ms = preferred.reopened_ms + batch_routing.AHEAD_MS
-        if is_open and batch_ids.time_ms(batch.id) >= reopened_before_ms:
+        # and would store the part a second time. The time in a batch id is that of the client,
+        # whose clock may run AHEAD_MS ahead. So only an id from this time on was certainly
+        # created after the queue was reopened.
+        trusted_from_ms = preferred.reopened_ms + batch_routing.AHEAD_MS
+        if is_open and batch_ids.time_ms(batch.id) >= trusted_from_ms:
             return None
         queue_by_node = {batch.queue(queue).node_id: queue for queue in batch.topic.queues}
         queue_by_node.pop(preferred.node_id, None)
@@ -315,25 +319,24 @@ class PartWriter:
                     raise
         return None
 
-    def _write(self, part: Part) -> BatchWrite:
+    def _new_write(self, part: Part) -> BatchWrite | DelayedWrite:
         messages = self.batch.messages_of(part)
         part_id = batch_plan.part_id(self.batch, part)
-        return BatchWrite(
-            NewBatch(part_id, digest(messages), messages, self._producer),
-            name=self.batch.id,
-            fresh=self.batch.has_new_id,
-            deadline=self._deadline,
-        )
-
-    def _delayed_write(self, part: Part) -> DelayedWrite:
+        if not part.delayed:
+            return BatchWrite(
+                NewBatch(part_id, digest(messages), messages, self._producer),
+                name=self.batch.id,
+                fresh=self.batch.has_new_id,
+                deadline=self._deadline,
+            )
         return DelayedWrite(
             [
                 NewDelayed(
                     message, by_key=batch_plan.is_routed_by_key(message, self._routing)
                 )
-                for message in self.batch.messages_of(part)
+                for message in messages
             ],
-            batch_id=batch_plan.part_id(self.batch, part),
+            batch_id=part_id,
             producer=self._producer,
             name=str(self.batch.id),
             fresh=self.batch.has_new_id,
@@ -362,12 +365,6 @@ class PartWriter:
         except CatmqError:
             # The node does not answer: the part may be stored there, so it stays.
             return False
-
-
-def _runs(part: Part, place: tuple[int, int] | list[DelayedReceipt]) -> list[Run]:
-    if isinstance(place, list):
-        return [Run(1, receipt) for receipt in place]
-    return [Run(len(part.indexes), Receipt(*place))]
 
 
 def _is_stored(batch: Batch, part: Part, queue: int) -> bool:

@@ -332,9 +332,17 @@ class _Work:
             # between refuses it. The member reports it again, and the copy is then found by
             # its id.
             while unstored and time.monotonic() < self._end:
-                self._answer(
-                    unstored[0], stored.get(unstored[0].id) or self._store_copy(unstored[0])
-                )
+                copy, failure = unstored[0], unstored[0].failure
+                outcome = stored.get(copy.id) or self._store_copy(copy)
+                if outcome is None:
+                    self.done.refuse([failure], "unavailable")
+                elif outcome.dead:
+                    self.done.dead.append(Dead(failure.queue, failure.offset, copy.attempt))
+                else:
+                    due_at_ms = outcome.stored_at_ms + copy.delay_ms
+                    self.done.retried.append(
+                        Retried(failure.queue, failure.offset, copy.attempt, due_at_ms)
+                    )
                 unstored.popleft()
         except CatmqError as error:
             log.warning("Retry node %d stores nothing now: %s", node_id, error.detail)
@@ -356,19 +364,6 @@ class _Work:
                 error.detail,
             )
             return None
-
-    def _answer(self, copy: _Copy, stored: StoredCopy | None) -> None:
-        """Record the outcome of a copy in the report."""
-        failure = copy.failure
-        if stored is None:
-            self.done.refuse([failure], "unavailable")
-        elif stored.dead:
-            self.done.dead.append(Dead(failure.queue, failure.offset, copy.attempt))
-        else:
-            due_at_ms = stored.stored_at_ms + copy.delay_ms
-            self.done.retried.append(
-                Retried(failure.queue, failure.offset, copy.attempt, due_at_ms)
-            )
 
 
 def _make_copy(fence: Fence, pair: _Pair, failure: Failure, row: FailingRow) -> _Copy:

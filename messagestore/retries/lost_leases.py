@@ -65,7 +65,7 @@ def _bury_exhausted(group: GroupInfo, node_id: int, queue: int, epoch: int) -> i
     """
     # Without a retry topic there is no place for dead letters, and the messages are leased
     # again.
-    limit = run_leases.limit_of(group, queue)
+    limit = run_leases.find_delivery_limit(group, queue)
     if not limit:
         return 0
     with node_pools.node(node_id).reading() as session:

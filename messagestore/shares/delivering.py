@@ -20,7 +20,7 @@ from typing import NamedTuple
 from messagestore.consume.budget import OVERSHOOT, Budget
 from messagestore.engine.messages import ROW_BODY, ROW_OFFSET, StoredRow
 from messagestore.heads import corruption
-from messagestore.heads.gap_check import explain
+from messagestore.heads.gap_check import explain_missing
 from messagestore.pool.node import Node
 from messagestore.shares import known_queues, run_leases
 from messagestore.tables import message_sql, queue_sql
@@ -117,7 +117,7 @@ class Delivery:
         """
         offsets = [
             offset
-            for span in sharing.spans_of(run.left, first=run.first)
+            for span in sharing.spans_of(run.unfinished_bits, first=run.first)
             for offset in range(*span)
         ]
         unread = [offset for offset in offsets if offset >= read.upto]
@@ -162,7 +162,7 @@ class Delivery:
             )
         # Without a message to deliver the run is finished, unless all of its messages were
         # put back.
-        if run.left:
+        if run.unfinished_bits:
             with self._node.reading() as session:
                 # The grant guards the change: a run that was finished or leased to another
                 # member meanwhile stays as it is.
@@ -183,7 +183,9 @@ class Delivery:
             head = queue_sql.read_head(session, queue=run.queue)
             gaps = queue_sql.read_gaps(session, queue=run.queue, position=missing[0])
         low = head.low if head else 0
-        holes = (o for o in missing if explain(o, low=low, gaps=gaps).state == "corrupt")
+        holes = (
+            o for o in missing if explain_missing(o, low=low, gaps=gaps).state == "corrupt"
+        )
         hole = next(holes, None)
         if hole is None:
             return True

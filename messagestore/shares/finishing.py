@@ -299,7 +299,8 @@ class _Recorder:
             self._refuse_delivery(entry)
             return True
         finished, released, unseen = (
-            bits & run.left for bits in (entry.finished, entry.released, entry.unseen)
+            bits & run.unfinished_bits
+            for bits in (entry.finished, entry.released, entry.unseen)
         )
         # Three transactions at most. Each is guarded by the row as the previous left it,
         # so a repeat after a failure between them finds only the offsets that are still in

@@ -57,7 +57,7 @@ class QueueEntry:
     @property
     def end(self) -> int:
         """The end of the offsets that can be leased now: durable, ripe, below the next gap."""
-        durable = board.known(self.view.queue)
+        durable = board.durable_head(self.view.queue)
         end = durable if self.ripe is None else min(durable, self.ripe)
         return min([end, *(first for first, _ in self.gaps if first > self.start)])
 

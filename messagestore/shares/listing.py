@@ -87,7 +87,7 @@ def runs(
     leased_runs = []
     for listed in listed_runs[:limit]:
         run, queue_row = listed.run, queue_rows[listed.run.queue]
-        unfinished = run.left.bit_count()
+        unfinished = run.unfinished_bits.bit_count()
         leased_runs.append(
             LeasedRun(
                 topic=queue_row.topic,

@@ -280,7 +280,7 @@ class _LeaseCall:
             return []
         # Messages that are too young, or lie above a gap, raise no head when they can be
         # leased. They are found when the entry of the queue is read again.
-        end = entry.end if entry.ripe is None else board.known(info.id)
+        end = entry.end if entry.ripe is None else board.durable_head(info.id)
         self.wake_offsets[info.id] = max(entry.start, end)
         if entry.due_at is not None:
             self._retry_at = min(self._retry_at, entry.due_at)

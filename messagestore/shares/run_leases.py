@@ -4,12 +4,14 @@ Each lease of new messages locks the group's position row. So that members do no
 that lock, a worker's calls for the same (group, queue) share one transaction. If the outcome
 of a lease is unknown, its owner finds the runs again with renew_held().
 
-How deliveries are counted: by default every lease is a delivery. A member may promise to
-report when it begins a run (`member_reports_begin`). Then a lease counts only when that
-report arrives, so a member that dies before it begins does not bring its messages closer to
-the dead letters. There is a single exception: the first lease of new messages counts at once,
-unless it is the last delivery as well (`max_deliveries` is 1). Until the last lease of a run
-is counted, `Run.uncounted` is True and `Run.deliveries` does not include it.
+How deliveries are counted: by default every lease counts as a delivery at once. A member may
+promise to report when it begins a run (`member_reports_begin`). Then a lease counts only when
+that report arrives, so a member that dies before it begins does not bring its messages closer
+to the dead letters. There is a single exception: the first lease of new messages counts at
+once, unless it is the last delivery as well (`max_deliveries` is 1).
+
+Until the last lease of a run is counted, `Run.uncounted` is True and `Run.deliveries` does not
+include it. `Run.delivery_number` always includes it.
 """
 
 from __future__ import annotations
@@ -37,7 +39,7 @@ REPEATS = 3  # further attempts after a rollback
 PUT_BACK_TRIES = 8  # attempts to put back a run that another call changes at the same time
 MOST_DUE = 20  # due runs that a call reads
 MOST_HELD = 1_000  # runs of a member that renew_held() returns
-# After these errors the calls that shared a transaction are repeated, each by itself.
+# After these errors of a shared transaction, each of its calls is repeated by itself.
 _SPOILED = (db_errors.RolledBack, db_errors.Final)
 
 
@@ -70,17 +72,17 @@ class _Target(NamedTuple):
 
 
 class _Call(NamedTuple):
-    """A call in a shared transaction: a lease for each wish."""
+    """A call of lease_new() in a shared transaction, which leases a run for each request."""
 
     target: _Target
-    wishes: tuple[LeaseRequest, ...]
+    lease_requests: tuple[LeaseRequest, ...]
 
 
 _coalescers: dict[Pair, NodeCoalescer[_Call, list[Run]]] = {}
 _guard = threading.Lock()
 
 
-def limit_of(group: GroupInfo, queue: int) -> int:
+def find_delivery_limit(group: GroupInfo, queue: int) -> int:
     """Return how many deliveries make a message of a queue a dead letter, 0 for no limit.
 
     Without a retry topic there is no limit, because a dead letter could not be stored.
@@ -103,8 +105,8 @@ def lease_due(
     A run is taken whole. From the third delivery on, or at the last one allowed, only its
     first message is taken, alone. Raises NodeUnavailable, `db_errors.*`.
     """
-    group_id, limit = request.group.id, limit_of(request.group, queue)
-    counted = not request.member_reports_begin
+    group_id, delivery_limit = request.group.id, find_delivery_limit(request.group, queue)
+    counted_at_once = not request.member_reports_begin
     with node.reading() as session:
         due_runs = run_sql.select_due(
             session,
@@ -112,7 +114,7 @@ def lease_due(
             queue=queue,
             epoch=entry.view.epoch,
             most=MOST_DUE,
-            limit=limit,
+            limit=delivery_limit,
         )
         # No run is due after all: the lease that seemed to be over was renewed, or its run is
         # finished.
@@ -122,9 +124,13 @@ def lease_due(
         for run in due_runs:
             # A message that ends its workers must not take others along: they would become
             # dead letters, too.
-            alone = sharing.must_lease_alone(run.deliveries + 1, max_deliveries=limit)
+            alone = sharing.must_lease_alone(
+                run.deliveries + 1, max_deliveries=delivery_limit
+            )
             if taken_runs and (
-                alone or sum(r.left.bit_count() for r in taken_runs) >= request.messages
+                alone
+                or sum(r.unfinished_bits.bit_count() for r in taken_runs)
+                >= request.messages
             ):
                 break
             # A rollback is a deadlock with another member that takes the same run.
@@ -136,12 +142,12 @@ def lease_due(
                         session,
                         group_id=group_id,
                         run=run,
-                        bits=run.left & -run.left,  # the lowest bit
+                        bits=run.unfinished_bits & -run.unfinished_bits,  # the lowest bit
                         lease=request.lease,
-                        deliveries=run.deliveries + counted,
+                        deliveries=run.deliveries + counted_at_once,
                     )
                     taken_runs += [
-                        lone_run._replace(uncounted=not counted)
+                        lone_run._replace(uncounted=not counted_at_once)
                         for lone_run in lone_runs or ()
                     ]
                 elif taken_run := run_sql.lease_again(
@@ -149,7 +155,7 @@ def lease_due(
                     group_id=group_id,
                     run=run,
                     lease=request.lease,
-                    counted=counted,
+                    counted_at_once=counted_at_once,
                 ):
                     taken_runs.append(taken_run)
             if taken_runs and alone:
@@ -172,23 +178,24 @@ def lease_new(
     count = min(request.messages, target.end - target.start)
     if count <= 0:
         return []
-    limit = limit_of(request.group, queue)
+    delivery_limit = find_delivery_limit(request.group, queue)
     max_run_length = (
         1
-        if sharing.must_lease_alone(1, max_deliveries=limit)
+        if sharing.must_lease_alone(1, max_deliveries=delivery_limit)
         else request.group.run_messages
     )
     # The first lease counts at once even if the member reports its begins: so most messages
     # need no such report before they begin. It must not if it is the last delivery as well:
     # else a message that no member began would become a dead letter.
-    counted = not (
-        request.member_reports_begin and sharing.is_exhausted(1, max_deliveries=limit)
+    counted_at_once = not (
+        request.member_reports_begin
+        and sharing.is_exhausted(1, max_deliveries=delivery_limit)
     )
-    wishes = tuple(
-        LeaseRequest(request.owner, length, request.group.lease_ms, counted)
+    lease_requests = tuple(
+        LeaseRequest(request.owner, length, request.group.lease_ms, counted_at_once)
         for length in sharing.run_lengths(count, run_messages=max_run_length)
     )
-    call = _Call(target, wishes)
+    call = _Call(target, lease_requests)
     repeats = 0
     while True:
         try:
@@ -209,7 +216,15 @@ def _lease_together(call: _Call, *, alone: bool) -> list[Run]:
     if coalescer is None:
         created = NodeCoalescer[_Call, list[Run]](
             limit_s=READ_TIMEOUT_S,
-            take=_count_of_first_node,
+            # A transaction takes the leading calls that are on the node of the first.
+            take=lambda calls: next(
+                (
+                    count
+                    for count, waiting_call in enumerate(calls)
+                    if waiting_call.target.node is not calls[0].target.node
+                ),
+                len(calls),
+            ),
             check=lambda waiting_call: waiting_call.target.node.circuit.check(),
             apart_after=_SPOILED,
         )
@@ -217,8 +232,8 @@ def _lease_together(call: _Call, *, alone: bool) -> list[Run]:
         with _guard:
             coalescer = _coalescers.setdefault(pair, created)
     runs: list[Run] | None = None
-    # No result: the shared transaction failed. Another call may be the cause, so this call
-    # is tried alone.
+    # The result is None if the shared transaction failed with an error of _SPOILED. Another
+    # call may be the cause, so this call is tried alone.
     while runs is None:
         with coalescer.turn(call, alone=alone) as turn:
             if calls := turn.items:
@@ -235,7 +250,7 @@ def _lease_calls(calls: Sequence[_Call]) -> list[list[Run]]:
     """
     target = calls[0].target
     current_calls = [call for call in calls if call.target.epoch == target.epoch]
-    wishes = [wish for call in current_calls for wish in call.wishes]
+    lease_requests = [request for call in current_calls for request in call.lease_requests]
     with target.node.writing() as session:
         new_leases = run_sql.lease_new_runs(
             session,
@@ -246,7 +261,7 @@ def _lease_calls(calls: Sequence[_Call]) -> list[list[Run]]:
             # valid for all.
             start=max(call.target.start for call in current_calls),
             end=max(call.target.end for call in current_calls),
-            requests=wishes,
+            requests=lease_requests,
         )
     # The position after the lease goes into the cache of queues.
     entry = known_queues.find(target.group_id, target.queue)
@@ -254,11 +269,11 @@ def _lease_calls(calls: Sequence[_Call]) -> list[list[Run]]:
         # The position has another epoch, or none: the offsets were reset since the read.
         known_queues.forget(target.group_id, target.queue)
     elif entry is not None and entry.view.epoch == target.epoch:
-        due_in_s = wishes[0].lease_ms / 1000
+        due_in_s = lease_requests[0].lease_ms / 1000
         entry.leased_to(new_leases.next_offset, due_in_s=due_in_s)
     runs = iter(new_leases.runs)
     runs_by_call = {
-        id(call): [run for _ in call.wishes if (run := next(runs)) is not None]
+        id(call): [run for _ in call.lease_requests if (run := next(runs)) is not None]
         for call in current_calls
     }
     return [runs_by_call.get(id(call), []) for call in calls]
@@ -284,8 +299,9 @@ def renew_held(
             if grants
             else []
         )
-    # The member never received these runs, so it cannot have reported that it began them.
-    # Their last lease is counted only if it was a first lease (grant 1) that counted at once.
+    # The member never received these runs, so it cannot have reported that it began them. So
+    # the last lease of a run is counted only if it was a first lease (grant 1) that counted at
+    # once; then `deliveries` is 1.
     return [
         run._replace(
             uncounted=member_reports_begin and (run.grant_no > 1 or not run.deliveries)
@@ -308,7 +324,7 @@ def put_back(
     offset_bits = sum(1 << (offset - run.first) for offset in offsets)
     with node.reading() as session:
         for _ in range(PUT_BACK_TRIES):
-            bits = offset_bits & run.left
+            bits = offset_bits & run.unfinished_bits
             # Without bits, none of the offsets is in the run any more.
             is_released = not bits
             if bits:
@@ -320,7 +336,7 @@ def put_back(
                         run=run,
                         bits=bits,
                         lease=Lease(),
-                        deliveries=run.delivery - 1,
+                        deliveries=run.delivery_number - 1,
                     )
                     is_released = free_runs is not None
             if is_released:
@@ -334,16 +350,6 @@ def put_back(
                 return None
             run = row._replace(uncounted=run.uncounted)
     return None
-
-
-def _count_of_first_node(calls: Sequence[_Call]) -> int:
-    """Return how many leading calls are on the node of the first: a transaction takes them."""
-    ends = (
-        count
-        for count, call in enumerate(calls)
-        if call.target.node is not calls[0].target.node
-    )
-    return next(ends, len(calls))
 
 
 def evict_except(queues: Collection[int]) -> None:

@@ -98,7 +98,9 @@ def drop_missing(*, node_id: int, group_id: int, entry: QueueEntry) -> int:
             most=MOST_MISSING,
         )
         for run in expired_runs:
-            bits = run.left & sharing.bits_within(spans, run=(run.first, run.end))
+            bits = run.unfinished_bits & sharing.bits_within(
+                spans, run=(run.first, run.end)
+            )
             # A run that a member leased meanwhile is not as it was read, so it is not
             # changed.
             if (

@@ -5,7 +5,7 @@ are due.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import islice
 from typing import NamedTuple
 
@@ -107,13 +107,29 @@ def _insert_sqlite(
     statements = load("sqlite")
     with session.transaction() as database:
         head = {"queue": queue, "node_epoch": node_epoch}
-        row = database.execute(statements["delay_head"].text, head).fetchone()
-        if row is None:
+        head_row = database.execute(statements["delay_head"].text, head).fetchone()
+        if head_row is None:
             raise db_errors.Refused("The queue is closed or has another epoch.")
-        stored_at_ms = int(row[0])
-        database.executemany(
-            statements["delay_rows"].text, _values(queue, batch, stored_at_ms)
+        stored_at_ms = int(head_row[0])
+        rows = (
+            (
+                queue,
+                due_at_ms(row.message, stored_at_ms),
+                row.by_key,
+                row.known_as,
+                batch.batch_id,
+                index,
+                *_text_columns(row.message),
+                row.message.body,
+                row.message.trace_id,
+                batch.producer,
+                stored_at_ms,
+                row.attempt,
+                row.origin,
+            )
+            for index, row in enumerate(batch.rows)
         )
+        database.executemany(statements["delay_rows"].text, rows)
         columns = {
             "batch_id": batch.batch_id,
             "digest": batch.digest,
@@ -125,23 +141,6 @@ def _insert_sqlite(
             statements["select_delayed_batch"].text, columns
         ).fetchone()
     return StoredDelays(int(first), batch.digest, stored_at_ms)
-
-
-def _values(
-    queue: int, batch: DelayedBatch, stored_at_ms: int
-) -> Iterator[tuple[object, ...]]:
-    for index, row in enumerate(batch.rows):
-        message = row.message
-        columns = (
-            queue,
-            due_at_ms(message, stored_at_ms),
-            row.by_key,
-            row.known_as,
-            batch.batch_id,
-            index,
-        )
-        content = (*_text_columns(message), message.body, message.trace_id, batch.producer)
-        yield (*columns, *content, stored_at_ms, row.attempt, row.origin)
 
 
 def due_at_ms(message: NewMessage, stored_at_ms: int) -> int:
@@ -271,7 +270,7 @@ def leave_delayed(
     `message_count` is 1 if the message was stored elsewhere, 0 if it was recalled. Unless
     `also_due`, a row that is due stays, because it may be on its way to another node.
     """
-    # A record needs a digest, but nobody repeats this send: zeros do.
+    # A record needs a digest, which a repeat is compared with. No client repeats this send.
     columns = {**leaving._asdict(), "message_count": message_count, "digest": bytes(16)}
     deleted, _ = session.transact(
         step(session, "leave_delayed", **columns, also_due=int(also_due))

@@ -88,7 +88,23 @@ def _move_mysql(
     node_epoch: int,
     to_batch: ToBatch,
 ) -> dict[int, int]:
-    heads, locked_rows = _lock(session, targets, node_epoch)
+    # Every session locks heads in rising order, so that two cannot deadlock.
+    lock_steps = [
+        step(session, "move_begin"),
+        *(
+            step(session, "lock_head", queue=queue, node_epoch=node_epoch)
+            for queue in sorted(targets)
+        ),
+        step(
+            session,
+            "lock_delayed",
+            rows=id_list([row for rows in targets.values() for row in rows]),
+        ),
+    ]
+    _, *locked_heads, delayed = _send(session, lock_steps, ends=False)
+    # A closed queue has no row. Its messages stay.
+    heads = dict(result.rows[0] for result in locked_heads if result.rows)
+    locked_rows = [DelayedRow(*row) for row in delayed.rows]
     moves = _moves(targets, heads, locked_rows, to_batch)
     if not moves:
         # All rows are being moved by another session, or their queues are closed.
@@ -135,28 +151,6 @@ def _send_open(session: MySqlSession, steps: Sequence[Step]) -> list[Result]:
             text, statements=move_step.statement.count, ends_transaction=False
         )
     return results
-
-
-def _lock(
-    session: MySqlSession, targets: Mapping[int, Sequence[int]], node_epoch: int
-) -> tuple[dict[int, int], list[DelayedRow]]:
-    """Begin the transaction and lock. Return {queue: head} of the open queues, and the
-    delayed rows.
-    """
-    row_ids = id_list([row for rows in targets.values() for row in rows])
-    # Every session locks heads in rising order, so that two cannot deadlock.
-    head_steps = [
-        step(session, "lock_head", queue=queue, node_epoch=node_epoch)
-        for queue in sorted(targets)
-    ]
-    steps = [
-        step(session, "move_begin"),
-        *head_steps,
-        step(session, "lock_delayed", rows=row_ids),
-    ]
-    results = _send(session, steps, ends=False)
-    heads = dict(result.rows[0] for result in results[1:-1] if result.rows)
-    return heads, [DelayedRow(*row) for row in results[-1].rows]
 
 
 def _move_steps(session: MySqlSession, move: _Move) -> list[Step]:
@@ -218,19 +212,15 @@ def _move_sqlite(
                 values = {**columns, "message_count": 1, "stored_at": at}
                 database.execute(statements["publish_batch"].text, values)
             (insert,) = statements["move_rows"].single({"table": message_table(move.queue)})
-            database.executemany(insert, _values(move, at))
+            rows_of_move = enumerate(zip(move.rows, move.batches, strict=True), move.head)
+            values_of_rows = (
+                (offset, m.key, m.tag, headers_text(m.headers), m.body, m.trace_id,
+                 batch.producer, at, row.attempt, row.origin)
+                for offset, (row, batch) in rows_of_move
+                for m in batch.messages
+            )  # fmt: skip
+            database.executemany(insert, values_of_rows)
         (delete,) = statements["delete_delayed"].single({"rows": id_list(moved)})
         if database.execute(delete).rowcount != len(moved):
             raise db_errors.RolledBack("The delayed messages changed meanwhile.")
     return {move.queue: move.end for move in moves}
-
-
-def _values(move: _Move, stored_at_ms: int) -> list[tuple[object, ...]]:
-    return [
-        (offset, message.key, message.tag, headers_text(message.headers), message.body,
-         message.trace_id,
-        batch.producer,
-         stored_at_ms, row.attempt, row.origin)
-        for offset, (row, batch) in enumerate(zip(move.rows, move.batches, strict=True), move.head)
-        for message in batch.messages
-    ]  # fmt: skip

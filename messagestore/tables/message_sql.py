@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple, TypedDict, cast
 
 from messagestore.engine import db_errors
 from messagestore.engine.messages import (
     ROW_OFFSET,
     MessageSearch,
-    NewMessage,
     StoredMessage,
     StoredRow,
     headers_text,
@@ -40,7 +39,7 @@ from metadata.errors import TooLarge
 from metadata.grouping import chunks
 from metadata.rules.groups.filters import EVERYTHING, MessageFilter
 
-# the statements of `publish_open`, in order
+# The statements of `publish_open`, in order.
 _OPENING_STATEMENTS = ("START TRANSACTION", "UPDATE", "SET", "INSERT")
 _QUEUES_PER_TRIP = 100  # queues read in a single round trip
 
@@ -60,9 +59,9 @@ def insert_messages(
     """Store batches in order at the head of a queue, in a single transaction. Return the first
     offset.
 
-    Raises `db_errors.Refused` if the head row does not allow it, `db_errors.Duplicate` if a
-    batch id is stored already (or the head is below a stored message), and other errors of
-    the database.
+    Raises `db_errors.Refused` if the queue is closed or has another node epoch,
+    `db_errors.Duplicate` if a batch id is stored already (or the head is below a stored
+    message), and other errors of the database.
     """
     head: _HeadValues = {
         "queue": queue,
@@ -104,7 +103,10 @@ def _insert_mysql(
 
 
 def _batch_rows(session: MySqlSession, queue: int, batches: Sequence[NewBatch]) -> bytes:
-    """Return the rows for `sent_batch`. Each batch starts where the one before it ends."""
+    """Return the rows for `sent_batch`. Each batch starts where the batch before it ends.
+
+    The server fills in the first offset of the send, @b, and the storage time, @t.
+    """
     rows: list[bytes] = []
     offset_in_send = 0
     for batch in batches:
@@ -170,15 +172,14 @@ def _insert_sqlite(
                 "stored_at": stored_at,
             }
             database.execute(statements["publish_batch"].text, columns)
-            database.executemany(insert, _values(batch, next_offset, stored_at))
+            rows = (
+                (offset, m.key, m.tag, headers_text(m.headers), m.body, m.trace_id,
+                 batch.producer, stored_at)
+                for offset, m in enumerate(batch.messages, next_offset)
+            )  # fmt: skip
+            database.executemany(insert, rows)
             next_offset += len(batch.messages)
     return int(first)
-
-
-def _values(batch: NewBatch, first: int, stored_at: int) -> Iterator[tuple[object, ...]]:
-    for offset, m in enumerate(batch.messages, first):
-        headers = headers_text(m.headers)
-        yield offset, m.key, m.tag, headers, m.body, m.trace_id, batch.producer, stored_at
 
 
 def find_batch(session: Session, *, batch_id: bytes) -> SentBatch | None:
@@ -214,7 +215,9 @@ def select_rows(
     most_bytes: int,
     only: MessageFilter = EVERYTHING,
 ) -> list[StoredRow]:
-    """Return the same messages as rows. `only`: see read_positions_and_rows."""
+    """Return the rows of messages at offsets first … end-1, until their bodies reach
+    `most_bytes`. `only`: see read_positions_and_rows.
+    """
     select = _select(session, queue, first=first, end=end, only=only)
     (result,) = session.run(select.step, count_fitting=up_to_bytes(most_bytes))
     return select.rows(result)
@@ -223,7 +226,9 @@ def select_rows(
 def select_copies(
     session: Session, *, queue: int, first: int, end: int, most_bytes: int
 ) -> tuple[list[StoredRow], Sequence[str | None]]:
-    """Return rows of a retry topic's queue in the same way, and the origins of the rows."""
+    """Return the rows that select_rows() returns, of a retry topic's queue, and the origin of
+    each row.
+    """
     span = {"first_offset": first, "end_offset": end}
     select = step(session, "select_copies", table=message_table(queue), **span)
     (result,) = session.run(select, count_fitting=up_to_bytes(most_bytes))
@@ -266,10 +271,10 @@ def count_matching(
 ) -> tuple[int, int]:
     """Count the newest messages of some queues: (existing ones, those that a filter takes).
 
-    `shares` is {queue: number of its newest offsets to look at}. Declared gaps and offsets
-    that retention deleted do not count. A queue without a head row counts as empty.
+    `shares` is {queue: number of its newest offsets to read}. Declared gaps and offsets that
+    retention deleted do not count. A queue without a head row counts as empty.
     """
-    looked_at = matching = 0
+    existing = matching = 0
     for queues in chunks(list(shares), _QUEUES_PER_TRIP):
         heads = session.run(
             *(step(session, "select_head", queue=queue) for queue in queues)
@@ -287,11 +292,11 @@ def count_matching(
             for head, low, *_ in result.rows
         ]
         for result in session.run(*latest) if latest else ():
-            looked_at += len(result.rows)
+            existing += len(result.rows)
             matching += sum(
                 only.takes(tag, parse_headers(headers)) for tag, headers in result.rows
             )
-    return looked_at, matching
+    return existing, matching
 
 
 def read_positions_and_rows(
@@ -359,23 +364,23 @@ def _typed(result: Result) -> list[StoredRow]:
 class _Select(NamedTuple):
     """A statement for messages.
 
-    `seen` has the offsets whose headers the filter was tried on, None without a filter on
-    headers.
+    `checked_offsets` are the offsets whose headers were compared with a filter on headers, None
+    without such a filter.
     """
 
     step: Step
-    seen: Collection[int] | None = None
+    checked_offsets: Collection[int] | None = None
 
     def rows(self, result: Result) -> list[StoredRow]:
-        """Return the rows of a result, without rows whose headers were not looked at.
+        """Return the rows of a result, without rows whose headers were not compared.
 
         On a replica more rows may have arrived between the two statements.
         """
         rows = _typed(result)
         return (
             rows
-            if self.seen is None
-            else [row for row in rows if row[ROW_OFFSET] in self.seen]
+            if self.checked_offsets is None
+            else [row for row in rows if row[ROW_OFFSET] in self.checked_offsets]
         )
 
 
@@ -388,8 +393,9 @@ def _select(
     only: MessageFilter,
     most: int | None = None,
 ) -> _Select:
-    """Return the statement for a range of offsets and a filter. Reads headers first if it
-    filters by them.
+    """Return the statement for a range of offsets and a filter.
+
+    If the filter has headers, they are read here, and the statement names the matching offsets.
     """
     values: dict[str, object] = {
         "table": message_table(queue),
@@ -405,7 +411,7 @@ def _select(
             if only.takes(tag, parse_headers(headers))
         ]
         if most is not None and len(matching) > most:
-            # End before the next match: the caller continues there, and passes no match by.
+            # End before the next match, so that the caller continues there and skips none.
             values["end_offset"] = matching[most]
         chosen_step = step(
             session,
@@ -462,7 +468,14 @@ def literal_rows(batches: Sequence[NewBatch]) -> list[bytes]:
                 or message.trace_id is not None
                 or message.headers
             ):
-                rows.append(_row(index, message, producer))
+                texts = (key, message.tag, headers_text(message.headers), message.trace_id)
+                key_sql, tag, headers, trace = (
+                    b"NULL" if text is None else quoted(text.encode()) for text in texts
+                )
+                rows.append(
+                    b"(@b+%d,%b,%b,%b,_binary%b,%b,%b,@t)"
+                    % (index, key_sql, tag, headers, quoted(message.body), trace, producer)
+                )
             else:
                 # Nearly all messages have a key and a body only. Formatting dominates the CPU cost
                 # of a send, so they take one expression. The quote that it opens before the
@@ -472,20 +485,3 @@ def literal_rows(batches: Sequence[NewBatch]) -> list[bytes]:
                     % (index, escaped(key.encode()), escaped(message.body), simple_end)
                 )
     return rows
-
-
-def _row(index: int, message: NewMessage, producer: bytes) -> bytes:
-    texts = (message.key, message.tag, headers_text(message.headers), message.trace_id)
-    key, tag, headers, trace = (
-        b"NULL" if text is None else quoted(text.encode()) for text in texts
-    )
-    body = quoted(message.body)
-    return b"(@b+%d,%b,%b,%b,_binary%b,%b,%b,@t)" % (
-        index,
-        key,
-        tag,
-        headers,
-        body,
-        trace,
-        producer,
-    )

@@ -240,20 +240,21 @@ def _find_finished_readers(topic: TopicView, queue: QueueView) -> list[int] | No
 
 def drop_retired(*, after_days: float = DROP_AFTER_DAYS) -> int:
     """Drop tables and rows of queues that were retired long enough ago. Returns how many."""
+
+    def drop(pair: tuple[TopicQueues, QueueView]) -> None:
+        topic_queues, queue = pair
+        # Delayed messages that name this queue go to another queue of the topic.
+        delayed_reassignment.reassign(queue.queue, topic_id=topic_queues.topic.id)
+        with node_pools.node(queue.node_id).writing() as session:
+            queue_sql.drop_queue(session, queue=queue.queue)
+        layout.remove(topic_id=topic_queues.topic.id, queue=queue.queue)
+
     return sweeping.run_each(
         (
             (topic_queues, queue)
             for topic_queues in subscribers.due_for_drop(after_days)
             for queue in topic_queues.queues
         ),
-        act=lambda pair: _drop(*pair),
+        act=drop,
         name=lambda pair: f"Dropping the table of queue {pair[1].queue}",
     )
-
-
-def _drop(topic_queues: TopicQueues, queue: QueueView) -> None:
-    # Delayed messages that name this queue go to another queue of the topic.
-    delayed_reassignment.reassign(queue.queue, topic_id=topic_queues.topic.id)
-    with node_pools.node(queue.node_id).writing() as session:
-        queue_sql.drop_queue(session, queue=queue.queue)
-    layout.remove(topic_id=topic_queues.topic.id, queue=queue.queue)

@@ -14,6 +14,7 @@ from messagestore import sweeping
 from messagestore.pool import node_pools
 from messagestore.tables import queue_sql
 from metadata.cache import snapshot
+from metadata.cache.snapshot_types import NodeInfo
 from metadata.groups import subscribers
 
 
@@ -50,9 +51,16 @@ def sweep() -> int:
     many.
     """
     differing: list[int] = []
+
+    def compare(info: NodeInfo) -> None:
+        with node_pools.node(info.id).reading() as session:
+            closed = queue_sql.read_closed(session)
+        heads = subscribers.head_states(info.id)
+        differing.extend(q for q, state in heads.items() if closed.get(q, "rw") != state)
+
     sweeping.run_each(
         [info for info in snapshot.current().nodes.values() if info.state != "offline"],
-        act=lambda info: differing.extend(_find_differing(info.id)),
+        act=compare,
         name=lambda info: f"Comparison of the queue states of node {info.name}",
     )
     return sweeping.run_each(
@@ -60,10 +68,3 @@ def sweep() -> int:
         act=lambda queue: settle([queue]),
         name=lambda queue: f"Setting the state of queue {queue}",
     )
-
-
-def _find_differing(node_id: int) -> list[int]:
-    with node_pools.node(node_id).reading() as session:
-        closed = queue_sql.read_closed(session)
-    heads = subscribers.head_states(node_id)
-    return [queue for queue, state in heads.items() if closed.get(queue, "rw") != state]

@@ -194,24 +194,23 @@ def sweep(older_than_s: float = UNFINISHED_AFTER_S) -> int:
     """Finish or roll back expansions that a crash interrupted. Returns how many were
     checked.
     """
+
+    def finish_or_roll_back(topic_queues: TopicQueues) -> None:
+        topic, queues = topic_queues.topic, topic_queues.queues
+        try:
+            _finish(topic, queues, job("queues"))
+        except CatmqError as error:
+            log.warning(
+                "Expansion of topic %s is rolled back: %s", topic.name, error.detail
+            )
+            _roll_back(topic.id, queues, job("queues"), error)
+
     checked = sweeping.run_each(
         subscribers.stuck_in_creation(older_than_s),
-        act=_finish_or_roll_back,
+        act=finish_or_roll_back,
         name=lambda topic_queues: (
             f"Completion of the expansion of topic {topic_queues.topic.name}"
         ),
     )
     queue_states.sweep()
     return checked
-
-
-def _finish_or_roll_back(topic_queues: TopicQueues) -> None:
-    try:
-        _finish(topic_queues.topic, topic_queues.queues, job("queues"))
-    except CatmqError as error:
-        log.warning(
-            "Expansion of topic %s is rolled back: %s",
-            topic_queues.topic.name,
-            error.detail,
-        )
-        _roll_back(topic_queues.topic.id, topic_queues.queues, job("queues"), error)

@@ -54,7 +54,7 @@ def _find_contradictions(
     spans = sorted(
         (*span, run)
         for run in share.runs
-        for span in sharing.spans_of(run.left, first=run.first)
+        for span in sharing.spans_of(run.unfinished_bits, first=run.first)
     )
     for first, end, run in spans:
         if end > share.next_offset:

@@ -1,12 +1,15 @@
 """Heartbeats: recorded in batches, then answered with the queues to own and to give up.
 
 A single UPDATE records all heartbeats that wait in this process. In a broker a loop does
-that. The same thread then reads the states of the members: first the generations of the
-groups, then the queues of groups whose generation is new (assignment_cache.py). In that
-order an answer may hold queues newer than its generation, which costs the member one more
-heartbeat. In the other order it could hold older queues under a new generation. A queue that
-was granted in between would be missing, and the member's next heartbeat, which does not
-report it, could count as a release that was never ordered.
+that. The same thread then reads the states of the members, in this order:
+
+(a) the generations of the groups,
+(b) the queues of groups whose generation is new (assignment_cache.py).
+
+So the queues in an answer may be newer than its generation, which costs the member one more
+heartbeat. With (b) first they could be older. Then a queue that was granted between the two
+reads would be missing under its generation, and the member's next heartbeat, which does not
+report the queue, could count as a release that was never ordered.
 
 Releases are guarded updates under the group's lock. Releases and the recording use the
 bulkhead's unlimited pool, so no other kind of call can delay a hand-over by taking all
@@ -87,7 +90,7 @@ class _Beat(Struct, frozen=True):
 class _MemberState(Struct, frozen=True):
     """State of the member of a recorded heartbeat.
 
-    `generation` is that of its group, and `held` are the queues that it owns, including those
+    `generation` is that of its group, and `held` are the queues that it owns, including queues
     that it must release. `gone` is the error to raise if the sender is no member any more.
 
     In broadcasting groups only: `instance_epoch` is the epoch of the member's instance, and a
@@ -129,7 +132,7 @@ def heartbeat(
         _check_recordable()
         state = _coalescer.submit(beat)
     except MetadataUnavailable as error:
-        # Case 1: only this process has trouble. It is overloaded, or the database recorded
+        # (a) Only this process has trouble. It is overloaded, or the database recorded
         # heartbeats of this broker a moment ago. Other brokers can reach the database and
         # would expire the member, so `busy` makes it try another process or broker.
         only_this_process = error.code == Code.BUSY or contact.unrecorded_s() <= SILENT_S
@@ -137,8 +140,8 @@ def heartbeat(
             raise MetadataUnavailable(
                 error.detail, code=Code.BUSY, retry_after_ms=error.retry_after_ms
             ) from error
-        # Case 2: the database is down for all. This broker promises to expire no member, so
-        # that the member may continue with its queues.
+        # (b) The database is down for all. This broker promises to expire no member, so that
+        # the member may continue with its queues.
         refusal = Unrecorded(error.detail, retry_after_ms=error.retry_after_ms)
         refusal.silent_ms = int(contact.silent_s() * 1000)
         contact.promise()
@@ -273,7 +276,8 @@ def _read_states(
 ) -> list[_MemberState]:
     """Return the state of the member of each heartbeat, in the order of `beats`.
 
-    The queues are read after `members`, so they are as new as the generations or newer.
+    The queues are read after `members`, so they are at least as new as the generations; see
+    the module docstring.
     """
     owners = [
         Owner(row.pk, row.consumer_id, row.group_id, row.group.generation)

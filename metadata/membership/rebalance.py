@@ -19,17 +19,20 @@ group's lock:
                                            + 1, or with target NULL it becomes free. If m
                                            leaves or expires, the queue becomes free.
 
-A queue that becomes free because m leaves or expires keeps `other` as its target. That means
-nothing until a rebalance grants the queue, to `other` if it is still a good choice.
+If the owner of a leaving queue leaves or expires, the free queue keeps `other` as its target.
+No member acts on the target of a free queue. The next rebalance takes it for the queue's present
+place, so `other` gets the queue unless that is out of balance by then.
 
 An owner never gets the same (queue, epoch) twice. If a rebalance gives a leaving queue back
 to its owner, that is a new grant with epoch + 1, because the owner may have released it
 already.
 
-`idle_since` of a row begins when its owner is ordered to release it, leaves, or was last heard.
-It ends when the next owner has acquired the queue; rebalance_history.py records the time
-between. In broadcasting groups no queue changes owner (broadcast_instances.py): there a
-rebalance only raises the generation.
+`idle_since` of a row is the time since which no member serves the queue: since its owner was
+ordered to release it, left, or sent its last heartbeat before it expired. It is cleared when the
+next owner has acquired the queue, and rebalance_history.py records the time between.
+
+In broadcasting groups no queue changes owner (broadcast_instances.py): there a rebalance only
+raises the generation.
 """
 
 from __future__ import annotations
@@ -142,8 +145,8 @@ def groups_with_unassigned_queues(limit: int = 1_000) -> list[int]:
     """Return the ids of groups that have members, and queues with neither owner nor
     target.
 
-    A mark that was lost would leave such groups. Of more than `limit` groups, a random
-    choice is returned.
+    A rebalance whose mark was lost would leave such groups. Of more than `limit` groups, a
+    random choice is returned.
     """
     with reachable():
         rows = QueueOffset.objects.filter(
@@ -332,8 +335,9 @@ def _assign_queues(
         group_rows.filter(queue__in=queues, owner=owner).update(
             owner=target, target=target, epoch=F("epoch") + 1, **order_columns
         )
-    # The owner of a retargeted queue must release it first. It has no owner if its owner left
-    # while it was leaving, and no member may take it now: then the old target is cleared.
+    # The owner of a retargeted queue must release it first. A free queue is retargeted only if
+    # it kept a target (see the module docstring) and no member can have it now: the target is
+    # cleared.
     for (owner, next_owner), queues in retargets.items():
         group_rows.filter(queue__in=queues, owner=owner).update(
             target=next_owner, **order_columns

@@ -309,7 +309,10 @@ def test_an_error_that_may_be_repeated_says_so(
 def test_a_send_of_which_a_part_is_refused_names_each_fate(
     broker: Broker, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    runs = [publish.Run(1, publish.Receipt(7, 3)), publish.Run(1, NodeUnavailable("away"))]
+    runs = [
+        publish.FateRun(1, publish.Receipt(7, 3)),
+        publish.FateRun(1, NodeUnavailable("away")),
+    ]
     monkeypatch.setattr(publish, "send", lambda **_: runs)
     answer = broker.ok(
         "POST", f"/topics/{topic}/messages", {"messages": [{"body": ""}] * 2}

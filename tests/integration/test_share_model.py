@@ -255,7 +255,7 @@ class ShareModel(RuleBasedStateMachine):
             "renew": {"renew": True},
             "begin": {"begun": True} if self.tells else {"renew": True},
         }
-        delivery = run.run.delivery if self.tells else 0
+        delivery = run.run.delivery_number if self.tells else 0
         if report.kind in ("begin", "release"):
             self.begun.update(offsets([run]) if report.kind == "begin" else first)
         says[report.kind]["delivery"] = delivery
@@ -298,7 +298,7 @@ class ShareModel(RuleBasedStateMachine):
 def _left(run: run_sql.Run) -> list[int]:
     return [
         offset
-        for span in sharing.spans_of(run.left, first=run.first)
+        for span in sharing.spans_of(run.unfinished_bits, first=run.first)
         for offset in range(*span)
     ]
 

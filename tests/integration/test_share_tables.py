@@ -217,10 +217,10 @@ def test_threads_that_release_different_offsets_of_a_run_leave_each_in_one_run(
 
     with ThreadPoolExecutor(7) as threads:
         list(threads.map(release, range(7)))
-    owned = [(one.first, one.end) for one in standing(queue) if one.left]
+    owned = [(one.first, one.end) for one in standing(queue) if one.unfinished_bits]
     assert sorted(owned) == [(0, 1), (0, 8), *((n, n + 1) for n in range(1, 7))]
     (parent,) = (one for one in standing(queue) if (one.first, one.end) == (0, 8))
-    assert (parent.left, run.grant) == (0b1000_0000, parent.grant)
+    assert (parent.unfinished_bits, run.grant) == (0b1000_0000, parent.grant)
 
 
 def test_a_released_run_has_a_grant_that_nobody_knows(queue: int) -> None:
@@ -338,7 +338,7 @@ def test_a_change_that_is_killed_between_its_statements_is_made_whole_or_not_at_
 
 
 def _left(run: Run) -> list[int]:
-    spans = sharing.spans_of(run.left, first=run.first)
+    spans = sharing.spans_of(run.unfinished_bits, first=run.first)
     return [offset for first, end in spans for offset in range(first, end)]
 
 

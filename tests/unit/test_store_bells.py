@@ -98,7 +98,7 @@ def test_a_waiter_is_woken_by_a_send_in_another_process(broker: Broker) -> None:
         until(lambda: broker.bells.states[0] == bells.LISTENS)
         go[0] = 1
         assert waiter.wait(WITHIN_S)
-        assert mine.known(7) == 6
+        assert mine.durable_head(7) == 6
 
 
 def test_every_send_wakes_whoever_waits_anew(broker: Broker) -> None:

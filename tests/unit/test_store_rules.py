@@ -96,17 +96,17 @@ def test_a_statement_with_a_missing_value_is_refused() -> None:
 def test_every_hole_in_the_rows_is_found() -> None:
     for missing in range(20):
         offsets = [offset for offset in range(20) if offset != missing]
-        assert gap_check.dense(0, offsets) == missing
+        assert gap_check.dense_length(0, offsets) == missing
 
 
 def test_a_position_below_low_is_cleaned_even_inside_a_gap() -> None:
-    assert gap_check.explain(5, low=9, gaps=[(0, 20)]).state == "cleaned"
+    assert gap_check.explain_missing(5, low=9, gaps=[(0, 20)]).state == "cleaned"
 
 
 def test_a_gap_ends_where_it_says() -> None:
-    verdict = gap_check.explain(5, low=0, gaps=[(5, 6)])
+    verdict = gap_check.explain_missing(5, low=0, gaps=[(5, 6)])
     assert (verdict.state, verdict.next_offset, verdict.gap) == ("lost_tail", 6, (5, 6))
-    assert gap_check.explain(6, low=0, gaps=[(5, 6)]).state == "corrupt"
+    assert gap_check.explain_missing(6, low=0, gaps=[(5, 6)]).state == "corrupt"
 
 
 def test_batch_ids_are_uuids_of_version_7_and_others_are_refused() -> None:

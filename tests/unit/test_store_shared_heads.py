@@ -39,9 +39,9 @@ def test_a_head_that_one_worker_noted_is_known_to_the_other(
 ) -> None:
     mine, other = boards
     other.note(7, 5)
-    assert (mine.known(7), mine.known(8)) == (5, 0)
+    assert (mine.durable_head(7), mine.durable_head(8)) == (5, 0)
     other.note(7, 3)
-    assert mine.known(7) == 5, "heads only rise"
+    assert mine.durable_head(7) == 5, "heads only rise"
 
 
 def test_a_waiter_hears_of_a_head_of_another_worker_at_the_next_look(
@@ -99,7 +99,7 @@ def test_what_lies_beyond_the_table_is_every_workers_own(
     mine, other = boards
     far = shared_heads.QUEUES + 7
     mine.note(far, 5)
-    assert (mine.known(far), other.known(far)) == (5, 0)
+    assert (mine.durable_head(far), other.durable_head(far)) == (5, 0)
     with mine.watch(1, {far: 0}):
         assert not mine.shared.wanted([far], now_ms())
     assert mine.shared.leads(shared_heads.NODES, 0) and other.shared.leads(

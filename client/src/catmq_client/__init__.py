@@ -13,11 +13,40 @@ with Consumer("http://127.0.0.1:8000", group="billing", topics=["orders"]) as co
 from __future__ import annotations
 
 from catmq_client.consumer import Consumer
-from catmq_client.errors import CatmqError
+from catmq_client.errors import (
+    AnswerLost,
+    BufferFull,
+    CatmqError,
+    Closed,
+    CommitFailed,
+    Conflict,
+    ConnectFailed,
+    ConsumerError,
+    ConsumerReplaced,
+    DeliveryTimeout,
+    FieldError,
+    Forbidden,
+    Gone,
+    HandlerFailed,
+    HandlerTimeout,
+    InvalidRequest,
+    MaxPollIntervalExceeded,
+    MessageRefused,
+    NotBuilt,
+    NotFound,
+    OffsetReset,
+    OptionError,
+    Refused,
+    SendError,
+    SendOutcomeUnknown,
+    ServerFailed,
+    Unauthenticated,
+    Unavailable,
+)
 from catmq_client.http.transport import HttpTransport, Transport
-from catmq_client.message import Message, Origin
+from catmq_client.keywords import ConsumerKeywords, ProducerKeywords, ShareConsumerKeywords
+from catmq_client.message import AssignedQueue, Message, Origin
 from catmq_client.producer import Producer
-from catmq_client.reading.owned import AssignedQueue
 from catmq_client.sending.new_messages import NewMessage
 from catmq_client.sending.receipts import Receipt, SendFuture
 from catmq_client.share_consumer import ShareConsumer
@@ -27,17 +56,47 @@ from catmq_client.version import VERSION
 __version__ = VERSION
 
 __all__ = [
+    "AnswerLost",
     "AssignedQueue",
+    "BufferFull",
     "CatmqError",
+    "Closed",
+    "CommitFailed",
+    "Conflict",
+    "ConnectFailed",
     "Consumer",
+    "ConsumerError",
+    "ConsumerKeywords",
+    "ConsumerReplaced",
+    "DeliveryTimeout",
+    "FieldError",
+    "Forbidden",
+    "Gone",
+    "HandlerFailed",
+    "HandlerTimeout",
     "HttpTransport",
+    "InvalidRequest",
+    "MaxPollIntervalExceeded",
     "Message",
+    "MessageRefused",
     "NewMessage",
+    "NotBuilt",
+    "NotFound",
+    "OffsetReset",
+    "OptionError",
     "Origin",
     "Producer",
+    "ProducerKeywords",
     "Receipt",
+    "Refused",
+    "SendError",
     "SendFuture",
+    "SendOutcomeUnknown",
+    "ServerFailed",
     "ShareConsumer",
+    "ShareConsumerKeywords",
     "ShareMessage",
     "Transport",
+    "Unauthenticated",
+    "Unavailable",
 ]

@@ -3,27 +3,28 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Literal, Unpack, overload
 
 from catmq_client.callables import check_result
 from catmq_client.errors import CatmqError, CommitFailed, OptionError
-from catmq_client.http.transport import api_path, request_until
-from catmq_client.message import Message
-from catmq_client.options import ConsumerOptions, check_options
+from catmq_client.http.transport import Transport, api_path, request_until
+from catmq_client.keywords import ConsumerKeywords
+from catmq_client.message import AssignedQueue, Message
+from catmq_client.options import ConsumerOptions, check_options, list_options
 from catmq_client.reading.acquirer import Acquirer
 from catmq_client.reading.committer import Committer
 from catmq_client.reading.fetcher import Fetcher
-from catmq_client.reading.owned import AssignedQueue, OwnedQueue
+from catmq_client.reading.owned import OwnedQueue
 from catmq_client.reading.reader import Reader
 from catmq_client.reading.state import GroupState
-from catmq_client.reading.workers import Handler
 
 log = logging.getLogger("catmq.consumer")
 
 COMMIT_WITHIN_S = 30.0
 
 
+@list_options(ConsumerOptions)
 class Consumer(Reader[Message]):
     """Reads the queues that its group assigns to it: iterate, `poll`, or `run` a handler in
     threads.
@@ -32,14 +33,38 @@ class Consumer(Reader[Message]):
     message, in poll() the next batch; in run() when its handler returns. Finished messages
     are committed every auto_commit_interval_ms, before a queue is released, and on close.
     The committed offset never passes an unfinished message. If you leave a loop, its last
-    message is not finished: call commit() first if you have handled it. Options and
-    defaults: ConsumerOptions.
+    message is not finished: call commit() first if you have handled it.
 
     Use it from a single thread; stop() and close() may be called from any. It connects when
     the first message is requested. It cannot be used in a forked process.
     """
 
     options: ConsumerOptions
+
+    def __init__(
+        self,
+        urls: str | Sequence[str] | None = None,
+        *,
+        group: str | None = None,
+        topics: Sequence[str] = (),
+        name: str | None = None,
+        api_key: str | None = None,
+        transport: Transport | None = None,
+        verify: bool | str = True,
+        proxies: Mapping[str, str] | None = None,
+        compression: Literal["gzip"] | None = None,
+        **options: Unpack[ConsumerKeywords],
+    ) -> None:
+        """Subscribe to `topics`, and create the group, if the API key may.
+
+        `urls` is the URL of a broker or several; see HttpTransport. `name` distinguishes
+        members. help(Consumer) lists the options. No connection is opened yet.
+        """
+        super().__init__(
+            urls, group=group, topics=topics, name=name, api_key=api_key,
+            transport=transport, verify=verify, proxies=proxies, compression=compression,
+            **options,
+        )  # fmt: skip
 
     def _configure(self, options: Mapping[str, Any]) -> None:
         self.options = check_options(ConsumerOptions, options)
@@ -61,12 +86,32 @@ class Consumer(Reader[Message]):
         committer = self._committer = Committer(transport=transport, state=state)
         return self._acquirer.run, committer.run, committer.run_releases, self._fetcher.run
 
+    @overload
     def run(
         self,
-        handler: Handler,
+        handler: Callable[[Message], object],
         *,
         threads: int = 8,
-        order: str = "key",
+        order: Literal["key", "queue", "none"] = "key",
+        batch: None = None,
+    ) -> None: ...
+
+    @overload
+    def run(
+        self,
+        handler: Callable[[list[Message]], object],
+        *,
+        threads: int = 8,
+        order: Literal["key", "queue", "none"] = "key",
+        batch: int,
+    ) -> None: ...
+
+    def run(
+        self,
+        handler: Callable[[Any], object],
+        *,
+        threads: int = 8,
+        order: Literal["key", "queue", "none"] = "key",
         batch: int | None = None,
     ) -> None:
         """Call `handler(message)` in threads until stop() or a signal; then finish, commit
@@ -220,7 +265,7 @@ class Consumer(Reader[Message]):
         report is pending. Note queues that were lost meanwhile, for the next commit().
         """
         for owned in self._taken_queues:
-            self._state.finished += owned.in_hand - len(owned.reporting)
+            self._state.finished += owned.in_hand - len(owned.unstored_failures)
             owned.finish_all()
             if owned.lost:
                 self._state.unannounced_losses[owned.queue] = owned

@@ -40,6 +40,14 @@ class Source(NamedTuple):
     epoch: int
 
 
+class AssignedQueue(NamedTuple):
+    """A queue in on_assigned, on_revoked and assignment()."""
+
+    topic: str
+    queue: int
+    epoch: int
+
+
 class Origin(NamedTuple):
     """Origin of a retried message: the topic, queue and offset it was first stored at.
 

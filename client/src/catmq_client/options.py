@@ -8,14 +8,17 @@ discovered in production.
 from __future__ import annotations
 
 import difflib
+import inspect
+import textwrap
 import types
 import typing
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
-from typing import Any, TypeVar
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import Field, dataclass, field, fields
+from typing import Any, Literal, NamedTuple, TypeVar
 
 from catmq_client.callables import check_callable
 from catmq_client.errors import OptionError
+from catmq_client.message import AssignedQueue
 
 # Names of kafka-python, with the suggestion for each.
 _KAFKA_NAMES = {
@@ -44,91 +47,187 @@ _KAFKA_NAMES = {
 }
 
 
+T = TypeVar("T")
+C = TypeVar("C", bound=type)
+
+
+class Declaration(NamedTuple):
+    """Unit, meaning and range of an option, in the metadata of its field."""
+
+    unit: str
+    meaning: str
+    minimum: int
+    maximum: int | None
+
+
+def option(
+    default: T, unit: str, meaning: str, *, minimum: int = 1, maximum: int | None = None
+) -> T:
+    """Return the field of an option. `unit` is "" if the value has none.
+
+    Whole numbers outside `minimum` to `maximum` are refused. This declaration is the only
+    one: checks, keywords.py and the texts of help() follow from it.
+    """
+    declaration = Declaration(unit, meaning, minimum, maximum)
+    return field(default=default, metadata={"declaration": declaration})
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerOptions:
     """Options of a Producer: batching, timeouts and retries."""
 
-    # How long send_async waits for more messages of the same queue, ms. 0 = not at all.
-    linger_ms: int = 5
-    # A batch is sent as soon as it holds this many messages (brokers take at most 1,000) …
-    batch_messages: int = 500
-    # … or this many bytes of bodies, keys and headers.
-    batch_bytes: int = 1024 * 1024
-    # Messages accepted but not yet confirmed. A full buffer makes send_async wait.
-    buffer_messages: int = 10_000
-    # The same in bytes.
-    buffer_bytes: int = 64 * 1024 * 1024
-    # How long a send may wait for room in the buffer, or for a topic's layout at its first
-    # use, ms.
-    max_block_ms: int = 60_000
-    # Limit of an HTTP request, ms.
-    request_timeout_ms: int = 10_000
-    # Limit from send() to the receipt, including the wait in the buffer and all tries, ms.
-    delivery_timeout_ms: int = 120_000
-    # First delay between tries, ms; it doubles, with jitter, up to retry_backoff_max_ms.
-    retry_backoff_ms: int = 100
-    retry_backoff_max_ms: int = 10_000
-    # How long a topic's layout is used before it is fetched again, ms.
-    metadata_max_age_ms: int = 60_000
-    # Batches in flight at once, each for another queue. Threads are started when they are
-    # needed.
-    max_in_flight: int = 16
+    linger_ms: int = option(
+        5,
+        "ms",
+        "How long send_async waits for more messages of the same queue. 0 = not at all.",
+        minimum=0,
+    )
+    batch_messages: int = option(
+        500,
+        "messages",
+        "A batch is sent as soon as it holds this many messages (brokers take at most 1,000).",
+    )
+    batch_bytes: int = option(
+        1024 * 1024,
+        "bytes",
+        "A batch is sent as soon as its bodies, keys and headers have this size.",
+    )
+    buffer_messages: int = option(
+        10_000,
+        "messages",
+        "Messages accepted but not yet confirmed. A full buffer makes send_async wait.",
+    )
+    buffer_bytes: int = option(
+        64 * 1024 * 1024, "bytes", "The same limit as buffer_messages, in bytes."
+    )
+    max_block_ms: int = option(
+        60_000,
+        "ms",
+        "How long a send may wait for room in the buffer, or for a topic's layout at its "
+        "first use.",
+        minimum=0,
+    )
+    request_timeout_ms: int = option(10_000, "ms", "Limit of an HTTP request.")
+    delivery_timeout_ms: int = option(
+        120_000,
+        "ms",
+        "Limit from send() to the receipt, including the wait in the buffer and all tries.",
+    )
+    retry_backoff_ms: int = option(
+        100,
+        "ms",
+        "First delay between tries. It doubles, with jitter, up to retry_backoff_max_ms.",
+    )
+    retry_backoff_max_ms: int = option(10_000, "ms", "Longest delay between tries.")
+    metadata_max_age_ms: int = option(
+        60_000, "ms", "How long a topic's layout is used before it is fetched again."
+    )
+    max_in_flight: int = option(
+        16,
+        "batches",
+        "Batches in flight at once, each for another queue. Threads are started when they "
+        "are needed.",
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerOptions:
     """Options of a Consumer: fetching, committing and sharing a group."""
 
-    # Static identity: close() does not leave the group. A process that registers with the
-    # same identity within the session timeout gets the same queues; there is no rebalance.
-    # None = the name is the identity, and close() leaves the group.
-    instance_id: str | None = None
-    # Mode of the group, if this consumer creates it: "clustering" (members share the
-    # queues) or "broadcasting" (each instance_id reads all). None = clustering, or the mode
-    # of the existing group. A consumer whose mode differs from the group's is refused.
-    mode: str | None = None
-    # Session timeout of the group, if this consumer creates it: a member without a
-    # heartbeat for this time loses its queues, ms, 2,000-300,000. None = 15,000.
-    session_timeout_ms: int | None = None
-    # Where to start without a position, or if the position no longer exists: "earliest",
-    # "latest", "none" (raise).
-    auto_offset_reset: str = "earliest"
-    # Commit finished messages periodically.
-    enable_auto_commit: bool = True
-    auto_commit_interval_ms: int = 1_000
-    # Maximum number of messages of a poll(). Also the size of a pull, and the bound of
-    # the buffer; in run() together with messages that handlers have not begun. Fast
-    # handlers may have as many again at work.
-    max_poll_records: int = 500
-    # Bytes of a pull, and bound of the buffer.
-    fetch_max_bytes: int = 4 * 1024 * 1024
-    # How long a pull waits at the broker for messages, ms (brokers allow 30,000).
-    fetch_max_wait_ms: int = 30_000
-    # An application that does not poll for this time loses its queues, ms.
-    max_poll_interval_ms: int = 300_000
-    # How long messages of revoked queues may take to finish, ms. Also the limit of close().
-    rebalance_timeout_ms: int = 30_000
-    # Limit of an HTTP request, the wait of a pull not counted, ms.
-    request_timeout_ms: int = 10_000
-    # First delay between tries, ms; it doubles, with jitter, up to retry_backoff_max_ms.
-    retry_backoff_ms: int = 100
-    retry_backoff_max_ms: int = 10_000
-    # Tries of a handler that raises, in place and without a long pause, before its message
-    # is reported and comes again from the retry topic. Ordered subscriptions retry in
-    # place, as often as the subscription allows.
-    handler_attempts: int = 1
-    # Iteration ends after this time without a message, ms. None = never.
-    consumer_timeout_ms: int | None = None
-    # When the metadata database is unavailable for longer than the session timeout:
-    # "continue" (the nodes still fence a former owner) or "stop" (no handler begins until
-    # heartbeats are recorded again). None = ordered subscriptions stop, because another
-    # member may have begun with their messages; others continue.
-    on_coordinator_loss: str | None = None
-    # Called with the assigned queues, before their first message, in the application's
-    # thread.
-    on_assigned: Callable[[list[Any]], object] | None = None
-    # Called with the revoked queues, before they are committed and released.
-    on_revoked: Callable[[list[Any]], object] | None = None
+    instance_id: str | None = option(
+        None,
+        "",
+        "Static identity: close() does not leave the group. A process that registers with "
+        "the same identity within the session timeout gets the same queues; there is no "
+        "rebalance. None = the name is the identity, and close() leaves the group.",
+    )
+    mode: Literal["clustering", "broadcasting"] | None = option(
+        None,
+        "",
+        'Mode of the group, if this consumer creates it: "clustering" (members share the '
+        'queues) or "broadcasting" (each instance_id reads all). None = clustering, or the '
+        "mode of the existing group. A consumer whose mode differs from the group's is "
+        "refused.",
+    )
+    session_timeout_ms: int | None = option(
+        None,
+        "ms",
+        "Session timeout of the group, if this consumer creates it: a member without a "
+        "heartbeat for this time loses its queues. None = 15,000.",
+        minimum=2_000,
+        maximum=300_000,
+    )
+    auto_offset_reset: Literal["earliest", "latest", "none"] = option(
+        "earliest",
+        "",
+        "Where to start without a position, or if the position no longer exists: "
+        '"earliest", "latest", "none" (raise).',
+    )
+    enable_auto_commit: bool = option(True, "", "Commit finished messages periodically.")
+    auto_commit_interval_ms: int = option(1_000, "ms", "Interval of these commits.")
+    max_poll_records: int = option(
+        500,
+        "messages",
+        "Maximum number of messages of a poll(). Also the size of a pull, and the bound of "
+        "the buffer; in run() together with messages that handlers have not begun. Fast "
+        "handlers may have as many again at work.",
+    )
+    fetch_max_bytes: int = option(
+        4 * 1024 * 1024, "bytes", "Bytes of a pull, and bound of the buffer."
+    )
+    fetch_max_wait_ms: int = option(
+        30_000,
+        "ms",
+        "How long a pull waits at the broker for messages (brokers allow 30,000).",
+        minimum=0,
+    )
+    max_poll_interval_ms: int = option(
+        300_000, "ms", "An application that does not poll for this time loses its queues."
+    )
+    rebalance_timeout_ms: int = option(
+        30_000,
+        "ms",
+        "How long messages of revoked queues may take to finish. Also the limit of close().",
+    )
+    request_timeout_ms: int = option(
+        10_000, "ms", "Limit of an HTTP request, the wait of a pull not counted."
+    )
+    retry_backoff_ms: int = option(
+        100,
+        "ms",
+        "First delay between tries. It doubles, with jitter, up to retry_backoff_max_ms.",
+    )
+    retry_backoff_max_ms: int = option(10_000, "ms", "Longest delay between tries.")
+    handler_attempts: int = option(
+        1,
+        "tries",
+        "Tries of a handler that raises, in place and without a long pause, before its "
+        "message is reported and comes again from the retry topic. Ordered subscriptions "
+        "retry in place, as often as the subscription allows.",
+    )
+    consumer_timeout_ms: int | None = option(
+        None,
+        "ms",
+        "Iteration ends after this time without a message. None = never.",
+        minimum=0,
+    )
+    on_coordinator_loss: Literal["continue", "stop"] | None = option(
+        None,
+        "",
+        "When the metadata database is unavailable for longer than the session timeout: "
+        '"continue" (the nodes still fence a former owner) or "stop" (no handler begins '
+        "until heartbeats are recorded again). None = ordered subscriptions stop, because "
+        "another member may have begun with their messages; others continue.",
+    )
+    on_assigned: Callable[[list[AssignedQueue]], object] | None = option(  # noqa: RUF009 - a field
+        None,
+        "",
+        "Called with the assigned queues, before their first message, in the application's "
+        "thread.",
+    )
+    on_revoked: Callable[[list[AssignedQueue]], object] | None = option(  # noqa: RUF009 - a field
+        None, "", "Called with the revoked queues, before they are committed and released."
+    )
 
     def group_settings(self) -> dict[str, Any]:
         """Return the settings of a group that this consumer creates, without those left
@@ -144,52 +243,110 @@ class ShareConsumerOptions:
     makes.
     """
 
-    # Asking for the next message accepts the message before. False: only accept(),
-    # release() and reject() count.
-    auto_accept: bool = True
-    # Messages leased ahead of the application. None = as many as it will begin with in a
-    # second, at most 16, or twice the threads of run() if that is more.
-    prefetch: int | None = None
-    # Maximum number of messages leased at once, including those at work.
-    max_in_flight: int = 500
-    # A message at work for longer is given back to the group, ms. None = its lease is
-    # renewed until it is finished.
-    max_processing_ms: int | None = None
-    # Interval of the reports of finished messages of a run that is not finished, ms.
-    auto_commit_interval_ms: int = 200
-    # Settings of the group, if this consumer creates it: the lease, ms, 5,000-3,600,000,
-    # None = 30,000; the maximum number of messages that are leased together, None = 10;
-    # deliveries of a message before it becomes a dead letter, 0 = no limit, None = 5. A
-    # consumer whose settings differ from the group's is refused.
-    lease_ms: int | None = None
-    run_messages: int | None = None
-    max_deliveries: int | None = None
-    # Session timeout of the group, if this consumer creates it: a member without a
-    # heartbeat for this time loses its leases, ms, 2,000-300,000. None = 15,000.
-    session_timeout_ms: int | None = None
-    # Where a new subscription starts: "earliest", "latest".
-    auto_offset_reset: str = "earliest"
-    # Topics are preferred in their order. Every n-th pull prefers them in reverse order, so
-    # that the last topics do not starve. None = no pull does.
-    reverse_topics_every: int | None = None
-    # Maximum number of messages of a poll().
-    max_poll_records: int = 500
-    # Bytes of a pull.
-    fetch_max_bytes: int = 4 * 1024 * 1024
-    # How long a pull waits at the broker for messages, ms (brokers allow 30,000).
-    fetch_max_wait_ms: int = 30_000
-    # How long close() waits for handlers at work and for the last reports, ms.
-    close_timeout_ms: int = 30_000
-    # Limit of an HTTP request, the wait of a pull not counted, ms.
-    request_timeout_ms: int = 10_000
-    # First delay between tries, ms; it doubles, with jitter, up to retry_backoff_max_ms.
-    retry_backoff_ms: int = 100
-    retry_backoff_max_ms: int = 10_000
-    # Tries of a handler that raises, in place and without a long pause, before its message
-    # is reported and comes again from the retry topic.
-    handler_attempts: int = 1
-    # Iteration ends after this time without a message, ms. None = never.
-    consumer_timeout_ms: int | None = None
+    auto_accept: bool = option(
+        True,
+        "",
+        "Asking for the next message accepts the message before. False: only accept(), "
+        "release() and reject() count.",
+    )
+    prefetch: int | None = option(
+        None,
+        "messages",
+        "Messages leased ahead of the application. None = as many as it will begin with in "
+        "a second, at most 16, or twice the threads of run() if that is more.",
+    )
+    max_in_flight: int = option(
+        500,
+        "messages",
+        "Maximum number of messages leased at once, including those at work.",
+    )
+    max_processing_ms: int | None = option(
+        None,
+        "ms",
+        "A message at work for longer is given back to the group. None = its lease is "
+        "renewed until it is finished.",
+    )
+    auto_commit_interval_ms: int = option(
+        200,
+        "ms",
+        "Interval of the reports of finished messages of a run that is not finished.",
+    )
+    lease_ms: int | None = option(
+        None,
+        "ms",
+        "Lease of the group, if this consumer creates it. None = 30,000. A consumer whose "
+        "lease_ms, run_messages or max_deliveries differ from the group's is refused.",
+        minimum=5_000,
+        maximum=3_600_000,
+    )
+    run_messages: int | None = option(
+        None,
+        "messages",
+        "Maximum number of messages that are leased together, if this consumer creates the "
+        "group. None = 10.",
+        maximum=1_000,
+    )
+    max_deliveries: int | None = option(
+        None,
+        "deliveries",
+        "Deliveries of a message before it becomes a dead letter, if this consumer creates "
+        "the group. 0 = no limit, None = 5.",
+        minimum=0,
+        maximum=100,
+    )
+    session_timeout_ms: int | None = option(
+        None,
+        "ms",
+        "Session timeout of the group, if this consumer creates it: a member without a "
+        "heartbeat for this time loses its leases. None = 15,000.",
+        minimum=2_000,
+        maximum=300_000,
+    )
+    auto_offset_reset: Literal["earliest", "latest"] = option(
+        "earliest", "", 'Where a new subscription starts: "earliest", "latest".'
+    )
+    reverse_topics_every: int | None = option(
+        None,
+        "pulls",
+        "Topics are preferred in their order. Every n-th pull prefers them in reverse "
+        "order, so that the last topics do not starve. None = no pull does.",
+    )
+    max_poll_records: int = option(
+        500, "messages", "Maximum number of messages of a poll()."
+    )
+    fetch_max_bytes: int = option(4 * 1024 * 1024, "bytes", "Bytes of a pull.")
+    fetch_max_wait_ms: int = option(
+        30_000,
+        "ms",
+        "How long a pull waits at the broker for messages (brokers allow 30,000).",
+        minimum=0,
+    )
+    close_timeout_ms: int = option(
+        30_000,
+        "ms",
+        "How long close() waits for handlers at work and for the last reports.",
+    )
+    request_timeout_ms: int = option(
+        10_000, "ms", "Limit of an HTTP request, the wait of a pull not counted."
+    )
+    retry_backoff_ms: int = option(
+        100,
+        "ms",
+        "First delay between tries. It doubles, with jitter, up to retry_backoff_max_ms.",
+    )
+    retry_backoff_max_ms: int = option(10_000, "ms", "Longest delay between tries.")
+    handler_attempts: int = option(
+        1,
+        "tries",
+        "Tries of a handler that raises, in place and without a long pause, before its "
+        "message is reported and comes again from the retry topic.",
+    )
+    consumer_timeout_ms: int | None = option(
+        None,
+        "ms",
+        "Iteration ends after this time without a message. None = never.",
+        minimum=0,
+    )
 
     def group_settings(self) -> dict[str, Any]:
         """Return the settings of a group that this consumer creates, without those left
@@ -203,55 +360,83 @@ class ShareConsumerOptions:
 
     def member_options(self) -> ConsumerOptions:
         """Return the options that members of all kinds of groups have."""
-        shared_names = {field.name for field in fields(self)} & {
-            field.name for field in fields(ConsumerOptions)
+        shared_names = {f.name for f in fields(self)} & {
+            f.name for f in fields(ConsumerOptions)
         }
         return ConsumerOptions(**{name: getattr(self, name) for name in shared_names})
 
 
 O = TypeVar("O", ProducerOptions, ConsumerOptions, ShareConsumerOptions)  # noqa: E741
-
-_CHOICES = {
-    "auto_offset_reset": ("earliest", "latest", "none"),
-    "on_coordinator_loss": ("continue", "stop"),
-    "mode": ("clustering", "broadcasting"),
-}
-_RANGES = {
-    "session_timeout_ms": (2_000, 300_000),
-    "lease_ms": (5_000, 3_600_000),
-    "run_messages": (1, 1_000),
-    "max_deliveries": (0, 100),
-}
-_MAY_BE_ZERO = {"linger_ms", "max_block_ms", "fetch_max_wait_ms", "consumer_timeout_ms"}
+OptionsClass = type[ProducerOptions] | type[ConsumerOptions] | type[ShareConsumerOptions]
 
 
 def check_options(options_class: type[O], options: Mapping[str, Any]) -> O:
     """Return the options. Raises OptionError, which names the option and the remedy."""
-    known_names = {field.name for field in fields(options_class)}
+    declarations = declared(options_class)
     for name in options:
-        if name not in known_names:
+        if name not in declarations:
             raise OptionError(
                 f"{name} is not an option of a {options_class.__name__[:-7]}: "
-                f"{_suggest(name, known_names)}"
+                f"{_suggest(name, declarations.keys())}"
             )
     hints = typing.get_type_hints(options_class)
     for name, value in options.items():
-        _check_value(name, value, hints[name])
+        _check_value(name, value, hints[name], declarations[name])
     if options.get("mode") == "broadcasting" and not options.get("instance_id"):
         raise OptionError(
             "mode='broadcasting' without instance_id: set it; offsets are stored under this name"
         )
-    if options_class is ShareConsumerOptions and options.get("auto_offset_reset") == "none":
-        raise OptionError("auto_offset_reset='none': write one of earliest, latest")
     return options_class(**options)
 
 
-def _suggest(name: str, known_names: set[str]) -> str:
+def declared(options_class: OptionsClass) -> dict[str, Declaration]:
+    """Return the declarations of all options, by name."""
+    return {f.name: f.metadata["declaration"] for f in fields(options_class)}
+
+
+def list_options(options_class: OptionsClass) -> Callable[[C], C]:
+    """Return a class decorator that appends the options to the docstring, for help().
+
+    Each has its type, default, unit, range and meaning.
+    """
+
+    def append(documented: C) -> C:
+        # Without docstrings (python -OO) there is nothing to append to.
+        if documented.__doc__ is not None:
+            lines = inspect.cleandoc(documented.__doc__).splitlines()
+            lines += ["", "Options:", ""]
+            for f in fields(options_class):
+                lines.append(f"    {f.name}: {f.type} = {f.default!r}{unit_and_range(f)}")
+                lines += textwrap.wrap(
+                    f.metadata["declaration"].meaning,
+                    88,
+                    initial_indent=" " * 8,
+                    subsequent_indent=" " * 8,
+                )
+            documented.__doc__ = "\n".join(lines)
+        return documented
+
+    return append
+
+
+def unit_and_range(option_field: Field[Any]) -> str:
+    """Return the unit and the range of an option as " (ms, 2000 to 300000)".
+
+    "" if it has neither.
+    """
+    unit, _, minimum, maximum = option_field.metadata["declaration"]
+    parts = [unit] if unit else []
+    if maximum is not None:
+        parts.append(f"{minimum} to {maximum}")
+    return f" ({', '.join(parts)})" if parts else ""
+
+
+def _suggest(name: str, known_names: Collection[str]) -> str:
     """Return a suggestion for an unknown option."""
     if name in _KAFKA_NAMES:
         return _KAFKA_NAMES[name]
     matches = difflib.get_close_matches(
-        name, sorted(known_names | {"group", "topics", "api_key", "name"}), n=1
+        name, sorted({*known_names, "group", "topics", "api_key", "name"}), n=1
     )
     return (
         f"did you mean {matches[0]}?"
@@ -260,16 +445,19 @@ def _suggest(name: str, known_names: set[str]) -> str:
     )
 
 
-def _check_value(name: str, value: Any, hint: Any) -> None:
-    """Raise OptionError if a value does not fit the type hint, the choices or the range."""
-    if value is None and type(None) in typing.get_args(hint):
+def _check_value(name: str, value: Any, hint: Any, declaration: Declaration) -> None:
+    """Raise OptionError if a value does not fit the type hint or the range."""
+    is_union = typing.get_origin(hint) in (typing.Union, types.UnionType)
+    allowed_types = typing.get_args(hint) if is_union else (hint,)
+    if value is None and type(None) in allowed_types:
         return
-    choices = _CHOICES.get(name)
-    if choices and value not in choices:
-        raise OptionError(f"{name}={value!r}: write one of {', '.join(choices)}")
-    types_allowed = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
-    if int in types_allowed:
-        minimum, maximum = _RANGES.get(name, (0 if name in _MAY_BE_ZERO else 1, None))
+    hint = allowed_types[0]  # the other type of a union is that of None
+    if typing.get_origin(hint) is Literal:
+        choices = typing.get_args(hint)
+        if value not in choices:
+            raise OptionError(f"{name}={value!r}: write one of {', '.join(choices)}")
+    elif hint is int:
+        minimum, maximum = declaration.minimum, declaration.maximum
         # bool is a subclass of int in Python.
         is_wrong = isinstance(value, bool) or not isinstance(value, int)
         if is_wrong or value < minimum or (maximum is not None and value > maximum):
@@ -277,9 +465,9 @@ def _check_value(name: str, value: Any, hint: Any) -> None:
                 f"at least {minimum}" if maximum is None else f"{minimum} to {maximum}"
             )
             raise OptionError(f"{name}={value!r}: write a whole number, {range_text}")
-    elif bool in types_allowed and not isinstance(value, bool):
+    elif hint is bool and not isinstance(value, bool):
         raise OptionError(f"{name}={value!r}: write True or False")
-    elif str in types_allowed and not isinstance(value, str):
+    elif hint is str and not isinstance(value, str):
         raise OptionError(f"{name}={value!r}: write text")
-    elif name.startswith("on_") and choices is None:
+    elif typing.get_origin(hint) is Callable:
         check_callable(name, value)

@@ -15,13 +15,14 @@ import threading
 import time
 import weakref
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from datetime import datetime
-from typing import Any
+from types import TracebackType
+from typing import Any, Literal, Self, Unpack
 
 from catmq_client.errors import BufferFull, CatmqError, Closed
 from catmq_client.http.transport import HttpTransport, Transport, api_path
-from catmq_client.options import ProducerOptions, check_options
+from catmq_client.keywords import ProducerKeywords
+from catmq_client.options import ProducerOptions, check_options, list_options
 from catmq_client.sending.accumulator import Accumulator, QueueBuffer
 from catmq_client.sending.delivery import Delivery
 from catmq_client.sending.new_messages import (
@@ -181,11 +182,12 @@ class _ProcessState:
             callbacks.run(batch)
 
 
-class Producer(AbstractContextManager["Producer"]):
+@list_options(ProducerOptions)
+class Producer:
     """Sends messages to topics. Safe to share between threads, and to use after a fork.
 
     Each batch has a batch_id and a queue before its first try, and keeps both in retries,
-    so that it is stored only once. Options and their defaults are in ProducerOptions.
+    so that it is stored only once.
     """
 
     def __init__(
@@ -196,13 +198,13 @@ class Producer(AbstractContextManager["Producer"]):
         transport: Transport | None = None,
         verify: bool | str = True,
         proxies: Mapping[str, str] | None = None,
-        compression: str | None = None,
-        **options: Any,
+        compression: Literal["gzip"] | None = None,
+        **options: Unpack[ProducerKeywords],
     ) -> None:
         """Create the producer without opening connections.
 
-        `urls` is the URL of a broker or several; see HttpTransport, and ProducerOptions for
-        `options`.
+        `urls` is the URL of a broker or several; see HttpTransport. help(Producer) lists
+        the options.
         """
         self.options = check_options(ProducerOptions, options)
         self._own_transport: HttpTransport | None = None
@@ -392,7 +394,15 @@ class Producer(AbstractContextManager["Producer"]):
         if self._own_transport is not None:
             self._own_transport.close()
 
-    def __exit__(self, *_: object) -> None:
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
         self.close()
 
     def _process_state(self) -> _ProcessState:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Literal, Unpack, overload
 
 from catmq_client.errors import CommitFailed, Unavailable
-from catmq_client.options import ShareConsumerOptions, check_options
+from catmq_client.http.transport import Transport
+from catmq_client.keywords import ShareConsumerKeywords
+from catmq_client.options import ShareConsumerOptions, check_options, list_options
 from catmq_client.reading.reader import Reader
-from catmq_client.reading.workers import Handler
 from catmq_client.sharing.leases import LeaseBook
 from catmq_client.sharing.messages import ShareMessage
 from catmq_client.sharing.puller import Puller
@@ -20,6 +21,7 @@ log = logging.getLogger("catmq.consumer")
 COMMIT_WITHIN_S = 30.0
 
 
+@list_options(ShareConsumerOptions)
 class ShareConsumer(Reader[ShareMessage]):
     """Reads messages that any member of its group may get: iterate, `poll`, or `run` a
     handler in threads.
@@ -30,7 +32,7 @@ class ShareConsumer(Reader[ShareMessage]):
     handler returns. accept(), release() and reject() end a message earlier. With
     auto_accept=False nothing else ends it. Messages that are not accepted when the consumer
     closes, or when its process dies and the lease has run out, are delivered again, to
-    anybody. Options and defaults: ShareConsumerOptions.
+    anybody.
 
     Take messages in a single thread; any thread may accept them, and call stop() and
     close(). It connects when the first message is requested. It cannot be used in a forked
@@ -40,6 +42,31 @@ class ShareConsumer(Reader[ShareMessage]):
     options: ShareConsumerOptions
     _state: LeaseBook
     _puller_class: type[Puller] = Puller
+
+    def __init__(
+        self,
+        urls: str | Sequence[str] | None = None,
+        *,
+        group: str | None = None,
+        topics: Sequence[str] = (),
+        name: str | None = None,
+        api_key: str | None = None,
+        transport: Transport | None = None,
+        verify: bool | str = True,
+        proxies: Mapping[str, str] | None = None,
+        compression: Literal["gzip"] | None = None,
+        **options: Unpack[ShareConsumerKeywords],
+    ) -> None:
+        """Subscribe to `topics`, and create the group, if the API key may.
+
+        `urls` is the URL of a broker or several; see HttpTransport. `name` distinguishes
+        members. help(ShareConsumer) lists the options. No connection is opened yet.
+        """
+        super().__init__(
+            urls, group=group, topics=topics, name=name, api_key=api_key,
+            transport=transport, verify=verify, proxies=proxies, compression=compression,
+            **options,
+        )  # fmt: skip
 
     def _configure(self, options: Mapping[str, Any]) -> None:
         self.options = check_options(ShareConsumerOptions, options)
@@ -59,7 +86,31 @@ class ShareConsumer(Reader[ShareMessage]):
         book.on_failed = self._reporter.add
         return self._puller.run, self._renewer.run
 
-    def run(self, handler: Handler, *, threads: int = 8, batch: int | None = None) -> None:
+    @overload
+    def run(
+        self,
+        handler: Callable[[ShareMessage], object],
+        *,
+        threads: int = 8,
+        batch: None = None,
+    ) -> None: ...
+
+    @overload
+    def run(
+        self,
+        handler: Callable[[list[ShareMessage]], object],
+        *,
+        threads: int = 8,
+        batch: int,
+    ) -> None: ...
+
+    def run(
+        self,
+        handler: Callable[[Any], object],
+        *,
+        threads: int = 8,
+        batch: int | None = None,
+    ) -> None:
         """Call `handler(message)` in threads until stop() or a signal; then finish, report
         and leave.
 

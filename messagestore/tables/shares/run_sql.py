@@ -57,32 +57,32 @@ class Run(NamedTuple):
         return self.end - self.first
 
     @property
-    def left(self) -> int:
-        """Bits of the offsets that are still in the run."""
+    def unfinished_bits(self) -> int:
+        """Bits of the offsets that are still in the run; bit 0 is `first`."""
         return sharing.all_bits(self.length) & ~self.done
 
     @property
-    def delivery(self) -> int:
-        """Number of deliveries once a message of the last lease has begun."""
+    def delivery_number(self) -> int:
+        """Number of the delivery that the last lease is, whether it is counted yet or not."""
         return self.deliveries + self.uncounted
 
     def has(self, offset: int) -> bool:
         """Return True if an offset is still in the run."""
         return self.first <= offset < self.end and bool(
-            self.left >> (offset - self.first) & 1
+            self.unfinished_bits >> (offset - self.first) & 1
         )
 
 
 class LeaseRequest(NamedTuple):
     """A request to lease up to `messages` new messages.
 
-    `counted`: the lease is a delivery at once, instead of when its first message begins.
+    `counted_at_once`: the lease is a delivery at once, instead of when its first message begins.
     """
 
     owner: str
     messages: int
     lease_ms: int
-    counted: bool = True
+    counted_at_once: bool = True
 
 
 class Lease(NamedTuple):
@@ -161,7 +161,7 @@ def lease_new_runs(
             owner=request.owner,
             messages=request.messages,
             lease_us=1000 * request.lease_ms,
-            deliveries=int(request.counted),
+            deliveries=int(request.counted_at_once),
         )
         for request in requests
     ]
@@ -176,7 +176,7 @@ def lease_new_runs(
             next_offset,
             max(next_offset, min(next_offset + request.messages, end)),
         )
-        deliveries, uncounted = int(request.counted), not request.counted
+        deliveries, uncounted = int(request.counted_at_once), not request.counted_at_once
         run = Run(
             queue,
             first,
@@ -264,11 +264,11 @@ def read_runs(
 
 
 def lease_again(
-    session: Session, *, group_id: int, run: Run, lease: Lease, counted: bool = True
+    session: Session, *, group_id: int, run: Run, lease: Lease, counted_at_once: bool = True
 ) -> Run | None:
     """Lease a whole run whose lease has ended. Return None if its row has changed.
 
-    With `counted` the lease is a delivery at once, else when its member reports that it
+    With `counted_at_once` the lease is a delivery at once, else when its member reports that it
     began.
     """
     values = {
@@ -277,7 +277,7 @@ def lease_again(
         "lease_us": 1000 * lease.lease_ms,
     }
     (result,) = session.transact(
-        step(session, "take_over_run", **values, counted=int(counted))
+        step(session, "take_over_run", **values, counted=int(counted_at_once))
     )
     # Another broker leased the run first, or its member finished something.
     if result.matched != 1:
@@ -286,8 +286,8 @@ def lease_again(
     return run._replace(
         grant_no=run.grant_no + 1,
         owner=lease.owner,
-        deliveries=run.deliveries + counted,
-        uncounted=not counted,
+        deliveries=run.deliveries + counted_at_once,
+        uncounted=not counted_at_once,
     )
 
 
@@ -489,9 +489,11 @@ def count_leases(
         counts[queue] = LeaseCounts(
             next_offset=view.next_offset or 0,
             runs=len(queue_runs),
-            in_flight=sum(listed.run.left.bit_count() for listed in queue_runs),
+            in_flight=sum(listed.run.unfinished_bits.bit_count() for listed in queue_runs),
             redelivered=sum(
-                listed.run.left.bit_count() for listed in live if listed.run.deliveries > 1
+                listed.run.unfinished_bits.bit_count()
+                for listed in live
+                if listed.run.deliveries > 1
             ),
             oldest_left_ms=min((listed.lease_left_ms for listed in live), default=None),
         )

@@ -101,7 +101,7 @@ def test_one_worker_asks_for_what_another_waits_for(
             batch_id=None,
             actor=ACTOR,
         )
-        until(lambda: watching.run_once() or leader.known(queues[1]) == 1)
+        until(lambda: watching.run_once() or leader.durable_head(queues[1]) == 1)
         assert not waiter.flag.is_set()
         follower.listen()
         assert waiter.flag.is_set()
@@ -120,7 +120,7 @@ def test_a_head_that_moved_without_looking_new_is_found_within_a_second(
             "UPDATE queue_head SET last_stored_at = last_stored_at - INTERVAL 1 HOUR",
         )
         begun = time.monotonic()
-        until(lambda: watching.run_once() or workers[0].known(queues[0]) == 1)
+        until(lambda: watching.run_once() or workers[0].durable_head(queues[0]) == 1)
         assert time.monotonic() - begun < head_watcher.WHOLE_S + HEARD_WITHIN_S
 
 
@@ -161,7 +161,7 @@ def test_a_broker_that_is_alone_hears_of_what_a_job_stored_also_after_its_watche
             for head in (1, 2, 3):
                 begun = time.monotonic()
                 store_elsewhere(queues[1])
-                until(lambda head=head: workers[1].known(queues[1]) == head)
+                until(lambda head=head: workers[1].durable_head(queues[1]) == head)
                 assert time.monotonic() - begun < head_watcher.ALONE_S + HEARD_WITHIN_S
                 # as a worker whose clients are gone, or which stops
                 workers[0].shared.leave(node_id)
@@ -201,7 +201,8 @@ def test_a_frozen_node_delays_news_of_no_other_node(
                     store_elsewhere(queue_of["well"])
                     begun = time.monotonic()
                     until(
-                        lambda head=head: board.known(queue_of["well"]) == head, limit_s=20
+                        lambda head=head: board.durable_head(queue_of["well"]) == head,
+                        limit_s=20,
                     )
                     assert time.monotonic() - begun < HEARD_WITHIN_S
                 assert waiter.flag.is_set()

@@ -535,7 +535,7 @@ QueueLag = TypedDict(
         "queue": int,
         # number of the queue within its topic, from 0
         "number": int,
-        # committed offset: the first one that is not handled
+        # committed offset: the first that is not handled
         "committed": int | None,
         # log end offset: the offset of the next message
         "head": int | None,

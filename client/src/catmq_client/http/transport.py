@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache, partial
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, Literal, NamedTuple, Protocol, TypeVar
 from urllib.parse import quote, urlencode, urlsplit
 
 import requests
@@ -219,7 +219,7 @@ class HttpTransport:
         api_key: str | None = None,
         verify: bool | str = True,
         proxies: Mapping[str, str] | None = None,
-        compression: str | None = None,
+        compression: Literal["gzip"] | None = None,
         max_connections: int = 64,
         codec: wire.Codec | None = None,
         discover: bool = True,

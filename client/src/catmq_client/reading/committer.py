@@ -163,7 +163,10 @@ class Committer(Component):
             blocked = [
                 commit
                 for commit in commits
-                if any(failed_offset < commit[1] for failed_offset in commit[0].reporting)
+                if any(
+                    failed_offset < commit[1]
+                    for failed_offset in commit[0].unstored_failures
+                )
             ]
             if blocked:
                 raise Unavailable(

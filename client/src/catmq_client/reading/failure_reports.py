@@ -210,7 +210,7 @@ class Reporter(Component):
                 # The next owner of a lost queue gets its messages again.
                 for report in batch:
                     if report.owned.lost:
-                        report.owned.reporting.discard(report.offset)
+                        report.owned.unstored_failures.discard(report.offset)
                 open_reports = [report for report in batch if not report.owned.lost]
             if not open_reports or consumer_id is None:
                 return
@@ -280,7 +280,7 @@ class Reporter(Component):
                 "%s: there is no retry topic: failed messages are retried in place",
                 owned.subscription,
             )
-            self._state.repeat_failed(owned)
+            self._state.redeliver_failed(owned)
         self._state.on_readable()
         return [report for report in batch if report.version == report.owned.version]
 
@@ -328,7 +328,7 @@ class Reporter(Component):
                 # The next owner gets the message again, because no commit has passed it.
                 self._state.lose(report.owned)
                 self._state.want_heartbeat()
-                report.owned.reporting.discard(report.offset)
+                report.owned.unstored_failures.discard(report.offset)
             elif refused.get(key) == "missing":
                 log.error("%s failed and is no longer stored: %s", report, report.error)
                 self._finish(report)

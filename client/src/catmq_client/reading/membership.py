@@ -9,8 +9,9 @@ this member has never acquired.
 
 While no broker can record heartbeats, because the metadata database is unavailable, each
 broker answers with a promise: it expires no member for a session from then on. The promises
-of all brokers together extend the lease (promises.py). A queue that was being handed over to
-another member is then kept: no other member can take it.
+of all brokers together extend the lease (promises.py), so this member asks one broker after
+the other: a *round* of heartbeats without a pause, once in each heartbeat interval. A queue
+that was being handed over to another member is then kept: no other member can take it.
 """
 
 from __future__ import annotations
@@ -303,7 +304,8 @@ class Membership(Component):
         # Taken before the request is sent: the broker's session starts later, so it
         # outlasts this lease.
         sent_at = lease_clock()
-        # The choice of the broker holds for one heartbeat only: this broker may not answer.
+        # Chosen for one heartbeat only (see _extend_lease_on_promise): the broker may not
+        # answer, and then the next heartbeat must go to any other.
         first, self._next_broker = self._next_broker, None
         try:
             answer = self._post(
@@ -343,9 +345,9 @@ class Membership(Component):
             state.changed.notify_all()
             if all(queue in state.queues for queue in answer["revoked"]):
                 return state.heartbeat_interval_s
-            # The answer revokes queues that this member never took up: nothing else releases
-            # those. A heartbeat counts as their release if it carries the generation that
-            # revoked them.
+            # The answer revokes queues that this member never took up. Only a heartbeat that
+            # carries the generation which revoked them counts as their release. That is the
+            # next one if the answer has a newer generation than the request.
             if answer["generation"] > body["generation"]:
                 return AT_ONCE_S
             return min(RECONFIRM_S, state.heartbeat_interval_s)
@@ -368,24 +370,28 @@ class Membership(Component):
         A heartbeat at `sent_at` was answered with `error`: the broker cannot reach the
         metadata database, and promises to expire no member for a session from then on.
 
-        Return the seconds until the next heartbeat, which asks for the next promise. While
-        the promise of another broker is missing or old that is 0: the lease is extended only
-        when all have promised, and only from the oldest promise on.
+        Return the seconds until the next heartbeat. That is 0 while this round lacks the
+        promise of another broker: the lease is extended only when all have promised, and
+        only from the oldest promise on.
         """
         state, now = self._state, lease_clock()
-        # The last of the tried brokers has promised; the others could not be reached.
-        tried_brokers = error.brokers or (BROKER_WITHOUT_URL,)
-        all_brokers = getattr(self._transport, "urls", ()) or tried_brokers
-        # Promises since then count as given in this round of questions.
-        fresh_since = now - state.heartbeat_interval_s / 2
+        # The last of the tried brokers has promised. The others could not be reached and count
+        # as promised, too: most likely they have stopped, so they expire no member. If such a
+        # broker runs and does reach the database, it may give the queues away; then the nodes
+        # refuse this member's next pull or commit.
+        promised_brokers = error.brokers or (BROKER_WITHOUT_URL,)
+        all_brokers = getattr(self._transport, "urls", ()) or promised_brokers
+        # A round takes much less than half an interval, so older promises are of an earlier
+        # round.
+        round_start = now - state.heartbeat_interval_s / 2
         with state.changed:
             if state.consumer_id != consumer_id:
                 return AT_ONCE_S
-            is_new_in_round = self._promises.need_renewal(tried_brokers, fresh_since)
-            # False if the broker reached the database after the lease had ended: it may
+            is_new_in_round = self._promises.need_renewal(promised_brokers, round_start)
+            # Not valid if the broker reached the database after the lease had ended: it may
             # have expired this member already.
             is_valid = self._promises.add(
-                tried_brokers,
+                promised_brokers,
                 sent_at=sent_at,
                 heard_at=now,
                 silent_s=(error.metadata_silent_ms or 0) / 1000,
@@ -416,12 +422,12 @@ class Membership(Component):
                 state.stop_ordered_at_lease_end()
             state.changed.notify_all()
         self._failures.failed(error)
-        # An answer that brought nothing new ends the round: otherwise heartbeats without a
-        # pause would go to the brokers that answer, while another one stays silent.
+        # A promise that this round had already ends the round: otherwise heartbeats without a
+        # pause would go to the brokers that answer, while another broker does not.
         must_ask_others = (
             is_valid
             and is_new_in_round
-            and self._promises.need_renewal(all_brokers, fresh_since)
+            and self._promises.need_renewal(all_brokers, round_start)
         )
         return AT_ONCE_S if must_ask_others else state.heartbeat_interval_s
 

@@ -6,19 +6,11 @@ import math
 import time
 from collections import deque
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any
 
 from catmq_client.http.backoff import delay_s
-from catmq_client.message import Message
+from catmq_client.message import AssignedQueue, Message
 from catmq_client.reading.clocks import lease_clock
-
-
-class AssignedQueue(NamedTuple):
-    """A queue in on_assigned, on_revoked and assignment()."""
-
-    topic: str
-    queue: int
-    epoch: int
 
 
 class OwnedQueue:
@@ -62,7 +54,7 @@ class OwnedQueue:
         self._finished: set[int] = set()
         # Handed out and failed, but not known to be stored for a retry: these stay
         # unfinished even when the application asks for more.
-        self.reporting: set[int] = set()
+        self.unstored_failures: set[int] = set()
         # run(): number of messages of this queue that handlers are at work on.
         self.at_work = 0
         # Rises with each seek: messages that were fetched or handed out under an older
@@ -198,11 +190,11 @@ class OwnedQueue:
         They are fetched again.
         """
         unfinished_offsets = [
-            offset for offset in self._handed_out if offset not in self.reporting
+            offset for offset in self._handed_out if offset not in self.unstored_failures
         ]
         if unfinished_offsets:
             self._handed_out = deque(
-                offset for offset in self._handed_out if offset in self.reporting
+                offset for offset in self._handed_out if offset in self.unstored_failures
             )
             self._finished.clear()
             self.buffer.clear()
@@ -213,7 +205,7 @@ class OwnedQueue:
 
         The committable offset stays at the lowest unfinished offset.
         """
-        is_void = version != self.version or offset in self.reporting
+        is_void = version != self.version or offset in self.unstored_failures
         if is_void or not self._handed_out or offset < self._handed_out[0]:
             return
         self._finished.add(offset)
@@ -225,8 +217,8 @@ class OwnedQueue:
         retry.
         """
         self._handed_out = deque(
-            [offset for offset in self._handed_out if offset in self.reporting]
-            if self.reporting
+            [offset for offset in self._handed_out if offset in self.unstored_failures]
+            if self.unstored_failures
             else ()
         )
         self._finished.clear()
@@ -234,17 +226,17 @@ class OwnedQueue:
     def mark_failed(self, offset: int) -> None:
         """Mark a message as failed. If unfinished, it stays so until mark_failure_stored()."""
         if offset in self._handed_out:
-            self.reporting.add(offset)
+            self.unstored_failures.add(offset)
 
     def mark_failure_stored(self, offset: int, version: int) -> None:
         """Finish a failed message: it is stored for a retry, or is a dead letter."""
-        self.reporting.discard(offset)
+        self.unstored_failures.discard(offset)
         self.finish(offset, version)
 
     def seek(self, offset: int) -> None:
         """Continue at `offset`. Messages that are fetched or handed out become void."""
         self.evict()
-        self.reporting.clear()
+        self.unstored_failures.clear()
         self.finish_all()
         self.position = offset
         self.version += 1

@@ -2,9 +2,9 @@
 
 A broker that cannot reach the metadata database promises to expire no member for a session
 from then on. It also reports for how long it has not reached the database, so it cannot
-have expired a member in that time. Together this is worth as much as a recorded heartbeat,
-if it holds for all brokers that could take the queues: each must have promised, or must be
-unreachable.
+have expired a member in that time. Together this is worth as much as a recorded heartbeat, if it
+holds for all brokers. A broker that cannot be reached counts as promised: most likely it has
+stopped.
 """
 
 from __future__ import annotations
@@ -67,7 +67,9 @@ class Promises:
         return min((self._sent_at[url] for url in brokers), default=None)
 
     def need_renewal(self, brokers: Iterable[str], before: float) -> bool:
-        """Return True if any of these brokers has promised nothing since `before`."""
+        """Return True if any of these brokers has no promise that was asked for at `before` or
+        later.
+        """
         return any(self._sent_at.get(url, float("-inf")) < before for url in brokers)
 
     def next_to_ask(self, brokers: Collection[str]) -> str | None:

@@ -9,8 +9,8 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
-from typing import Any, Generic, Self, TypeVar, cast
+from types import TracebackType
+from typing import Any, Generic, Literal, Self, TypeVar, cast
 
 from catmq_client.callables import check_callable
 from catmq_client.errors import Closed, OptionError
@@ -22,7 +22,7 @@ from catmq_client.reading.failure_reports import Reporter
 from catmq_client.reading.membership import Membership
 from catmq_client.reading.owned import OwnedQueue
 from catmq_client.reading.state import GroupState
-from catmq_client.reading.workers import Handler, Workers
+from catmq_client.reading.workers import Workers
 from catmq_client.telemetry.traces import Traces
 from catmq_client.version import SDK
 
@@ -33,7 +33,7 @@ M = TypeVar("M", bound=Message)
 TRACES_TIMEOUT_S = 2.0
 
 
-class Reader(AbstractContextManager["Reader[M]"], Generic[M]):
+class Reader(Generic[M]):
     """Base class of Consumer and ShareConsumer: takes messages from the shared state."""
 
     options: ConsumerOptions | ShareConsumerOptions
@@ -51,13 +51,9 @@ class Reader(AbstractContextManager["Reader[M]"], Generic[M]):
         transport: Transport | None = None,
         verify: bool | str = True,
         proxies: Mapping[str, str] | None = None,
-        compression: str | None = None,
+        compression: Literal["gzip"] | None = None,
         **options: Any,
     ) -> None:
-        """Subscribe to `topics`, and create the group, if the API key may.
-
-        `name` distinguishes members.
-        """
         self._configure(options)
         if group is None:
             raise OptionError("group is missing: name the consumer group")
@@ -175,11 +171,24 @@ class Reader(AbstractContextManager["Reader[M]"], Generic[M]):
             if self._own_transport is not None:
                 self._own_transport.close()
 
-    def __exit__(self, *_: object) -> None:
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
         self.close()
 
     def _run_handler(
-        self, handler: Handler, *, threads: int, order: str, batch: int | None
+        self,
+        handler: Callable[[Any], object],
+        *,
+        threads: int,
+        order: str,
+        batch: int | None,
     ) -> None:
         """Hand messages to threads until stop(), or until all queues have halted."""
         check_callable("handler", handler)

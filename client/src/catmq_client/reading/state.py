@@ -331,7 +331,9 @@ class GroupState:
     def is_idle(self, owned: OwnedQueue) -> bool:
         """Return True if no message of a revoked queue is at work any more."""
         unfinished = owned.at_work if self.has_worker_threads else owned.unfinished
-        return not unfinished and not owned.reporting and not owned.revoke_callback_due
+        return (
+            not unfinished and not owned.unstored_failures and not owned.revoke_callback_due
+        )
 
     def next_callback(self) -> tuple[bool, OwnedQueue] | None:
         """Return the next callback that is due. on_revoked waits for the handlers of its
@@ -423,7 +425,7 @@ class GroupState:
         owned.seek(offset)
         self.changed.notify_all()
 
-    def repeat_failed(self, owned: OwnedQueue) -> None:
+    def redeliver_failed(self, owned: OwnedQueue) -> None:
         """Have failed messages delivered again that cannot be stored for a retry.
 
         Here the queue continues at its lowest unfinished offset. A share group gives the

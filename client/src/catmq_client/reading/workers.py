@@ -26,7 +26,6 @@ from typing import Any
 from catmq_client.callables import check_handled
 from catmq_client.errors import HandlerFailed, HandlerTimeout, OptionError
 from catmq_client.http.backoff import delay_s
-from catmq_client.message import Message
 from catmq_client.reading.dispatcher import Dispatcher, Job
 from catmq_client.reading.failure_reports import Reporter
 from catmq_client.reading.state import GroupState
@@ -36,7 +35,6 @@ from catmq_client.telemetry.traces import Traces
 
 log = logging.getLogger("catmq.consumer")
 
-Handler = Callable[[Message], object] | Callable[[list[Message]], object]
 # Longest pause before a retry in place: the queue, or the key, is held up meanwhile.
 ORDERED_PAUSE_S = 30.0
 # Minimum tries of a message that cannot be reported, because its group is broadcasting or
@@ -54,7 +52,7 @@ class Workers:
         dispatcher: Dispatcher,
         reporter: Reporter,
         traces: Traces,
-        handler: Handler,
+        handler: Callable[[Any], object],
         threads: int,
         batch: int | None,
     ) -> None:

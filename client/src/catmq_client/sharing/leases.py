@@ -34,8 +34,10 @@ PREFETCH = 16
 AHEAD_S = 1.0
 # Fraction of max_processing_ms after which the messages at work are checked.
 CHECK_FRACTION = 1 / 4
-# The application is stalled if it has begun no message for this time, although it could, s.
-STALLED_S = 1.0
+# If the application has room, but has begun and finished no message for this time, s, the
+# messages that may begin are held up, for example because their subscription is paused. Then
+# another run may begin instead of them.
+HELD_UP_S = 1.0
 # Longest pause before the report of a run is repeated whose node does not answer, s.
 MAX_PAUSE_S = 1.0
 MAX_DELAY_S = 366 * 86_400  # maximum delay of a delivery
@@ -190,12 +192,14 @@ class LeaseBook(GroupState):
         super().halt(owned, failure)
         log.error("the consumer stops: other members get what it holds")
 
-    def repeat_failed(self, owned: OwnedQueue) -> None:
-        """Give back the failed messages of a run, which cannot be stored for a retry."""
+    def redeliver_failed(self, owned: OwnedQueue) -> None:
+        """Give the failed messages of a run back, because they cannot be stored for a retry.
+
+        Any member may then lease them again.
+        """
         if isinstance(owned, HeldRun):
-            failed_offsets, owned.reporting = [*owned.reporting], set()
-            # Failure reports of an older version are dropped: the messages are given back
-            # instead.
+            failed_offsets, owned.unstored_failures = [*owned.unstored_failures], set()
+            # The next version makes failure_reports.py drop the reports of these messages.
             owned.version += 1
             self.give_back(owned, failed_offsets)
 
@@ -220,9 +224,10 @@ class LeaseBook(GroupState):
                     message.offset for owned, message in taken if owned is run
                 } | run.undelivered_offsets()
                 # Messages of earlier calls are accepted already, so all that are at work
-                # belong to the interrupted call.
+                # belong to the interrupted call. Failed messages stay: they are about to be
+                # stored for a retry, and would be delivered twice.
                 if self.share_options.auto_accept:
-                    offsets |= run.begun_at.keys() - run.reporting
+                    offsets |= run.begun_at.keys() - run.unstored_failures
                 for offset in offsets:
                     # The application never got it, so its lease is not to count as a
                     # delivery.
@@ -421,8 +426,8 @@ class LeaseBook(GroupState):
     def _request_begin_records(self) -> bool:
         """Request that brokers record the begin of runs which the application has room for.
 
-        Each such run gets `begin_requested`, so that its next report says so (see the
-        class). Return True if any run has got it now.
+        Sets `begin_requested` in each such run, so that its next report has the request (see
+        the class). Return True if it was set in any run.
         """
         unrecorded_runs = [
             run
@@ -437,10 +442,9 @@ class LeaseBook(GroupState):
         ]
         # Messages that may begin already come first.
         free = capacity - sum(run.waiting for run in recorded_runs)
-        if capacity > 0 and time.monotonic() - self.progress_at >= STALLED_S:
-            # The recorded messages do not begin although threads are free, because their
-            # subscription is paused, for example after failures. So they hold up no other
-            # run.
+        if capacity > 0 and time.monotonic() - self.progress_at >= HELD_UP_S:
+            # The recorded messages do not begin although the application has room. They must
+            # not hold up every other run, so one more run may begin.
             free = max(free, 1)
         for run in unrecorded_runs:
             if free > 0:
@@ -568,8 +572,8 @@ class LeaseBook(GroupState):
             self.on_runnable()
 
     def _give_back_late(self, now: float) -> None:
-        """Give back messages at work for too long, and those that wait for a stalled
-        application.
+        """Give back messages that are at work for longer than max_processing_ms, and messages
+        that wait for a stalled application (is_stalled()).
         """
         if self.pulls and not self.has_worker_threads:
             # The pull under way would lease them again to this application, which is away.

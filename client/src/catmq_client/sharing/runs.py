@@ -199,7 +199,9 @@ class HeldRun(OwnedQueue):
 
     def is_ours(self, offset: int) -> bool:
         """Return True if an offset is open here, so that its result can still be set."""
-        return not self.lost and offset in self.open and offset not in self.reporting
+        return (
+            not self.lost and offset in self.open and offset not in self.unstored_failures
+        )
 
     def finish(self, offset: int, version: int) -> None:
         if self.is_ours(offset):
@@ -223,7 +225,7 @@ class HeldRun(OwnedQueue):
 
     def waiting_offsets(self) -> set[int]:
         """Return the offsets that the application has not begun with."""
-        return self.open - self.begun_at.keys() - self.reporting
+        return self.open - self.begun_at.keys() - self.unstored_failures
 
     def give_back(self, offset: int) -> None:
         """Let an offset be delivered again, at once and to any member."""
@@ -238,7 +240,7 @@ class HeldRun(OwnedQueue):
 
     def mark_failed(self, offset: int) -> None:
         if offset in self.open:
-            self.reporting.add(offset)
+            self.unstored_failures.add(offset)
 
     def mark_reported(self, report: RunReport) -> None:
         """Remove the results that a broker has recorded."""

@@ -20,8 +20,7 @@ from catmq_client.cli.stop import Stop, Stopped
 from catmq_client.cli.verbs import MESSAGES, TOPIC, Argument, Verb
 from catmq_client.errors import CatmqError, CommitFailed, ConnectFailed, OptionError
 from catmq_client.http.transport import Transport
-from catmq_client.message import Message
-from catmq_client.reading.owned import AssignedQueue
+from catmq_client.message import AssignedQueue, Message
 
 # exit code: --idle-timeout passed without a single message
 IDLE = 3
