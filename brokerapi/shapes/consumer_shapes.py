@@ -14,7 +14,7 @@ from msgspec import UNSET, Meta, UnsetType, convert
 from brokerapi.http import formats
 from brokerapi.http.longpoll import PullParameters, PullResult
 from brokerapi.http.parsers import Body
-from brokerapi.shapes.base import Answer, Id, Request, ShortText, fields_of
+from brokerapi.shapes.base import Answer, Id, Request, ShortText
 from brokerapi.shapes.message_shapes import (
     StoredAnswer,
     content_fields,
@@ -341,14 +341,6 @@ def assigned_answers(queues: Iterable[consumers.OwnedQueue]) -> list[Assigned]:
     ]
 
 
-@fields_of(
-    Delivery,
-    "ordered retries retry_delays_s delay_s tags headers breaker_pause_s trace_percent",
-    headers=Annotated[
-        Mapping[str, Sequence[str]],
-        Meta(description="headers that a message has, each with the accepted values"),
-    ],
-)
 class DeliverySettings(Answer, kw_only=True, omit_defaults=True):
     """Settings of a subscription; for a missing one the member uses its own option.
 
@@ -357,6 +349,18 @@ class DeliverySettings(Answer, kw_only=True, omit_defaults=True):
     messages of which the member reports how it handled them.
     """
 
+    ordered: bool
+    retries: int
+    retry_delays_s: tuple[int, ...]
+    delay_s: int
+    tags: tuple[str, ...]
+    headers: Annotated[
+        Mapping[str, Sequence[str]],
+        Meta(description="headers that a message has, each with the accepted values"),
+    ]
+    breaker_pause_s: int
+    trace_percent: int
+    # The view has None for those that are not set.
     handler_timeout_ms: int | UnsetType = UNSET
     breaker_failures: int | UnsetType = UNSET
     threads: int | UnsetType = UNSET

@@ -240,6 +240,11 @@ def add_origins(
 
 
 def decode_origin(text: str | None) -> Origin | None:
+    """Return the origin of a row, None if it has none.
+
+    >>> decode_origin('{"topic": "orders", "offset": 7}')
+    Origin(topic='orders', queue=0, offset=7, first_failed_at_ms=0, error='')
+    """
     return None if text is None else json.decode(text, type=Origin)
 
 
