@@ -30,6 +30,7 @@ from metadata.db import access
 from metadata.db.consumer_ids import ConsumerId
 from metadata.db.paging import Window
 from metadata.errors import Code, Invalid
+from metadata.rules.rights import ActorKind, Right
 
 T = TypeVar("T")
 # Largest body that a serializer checks. No management request needs a tenth of it.
@@ -38,7 +39,7 @@ MOST_NAME_CHARS = 256
 METHODS = ("get", "post", "patch", "delete")
 MOST_KNOWN_HOSTS = 256
 _allowed_hosts: set[tuple[str | None, ...]] = set()
-NOBODY = Actor(kind="key", name="")  # has no rights; for public endpoints
+NOBODY = Actor(kind=ActorKind.KEY, name="")  # has no rights; for public endpoints
 
 
 class Call:
@@ -80,7 +81,7 @@ class Call:
             checked_name = name or (data.get("name") if isinstance(data, dict) else None)
             if isinstance(checked_name, str):
                 access.require(
-                    self.actor, "manage", checked_name[:MOST_NAME_CHARS], what=kind
+                    self.actor, Right.MANAGE, checked_name[:MOST_NAME_CHARS], what=kind
                 )
         validated = serializer(data=data)
         validated.is_valid(raise_exception=True)

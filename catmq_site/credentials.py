@@ -16,10 +16,11 @@ from django.db import transaction
 from metadata.actors import Actor
 from metadata.cache import snapshot
 from metadata.config import config
+from metadata.rules.rights import Right
 from metadata.users import api_keys
 
 FILE = config.data_dir / "credentials.env"
-ALL_RIGHTS = {"admin": ["*"]}
+ALL_RIGHTS: dict[str, list[str]] = {Right.ADMIN: ["*"]}
 
 
 def ensure(*, url: str, actor: Actor) -> bool:

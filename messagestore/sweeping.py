@@ -14,6 +14,7 @@ from metadata.cache import snapshot
 from metadata.cache.snapshot_types import NodeInfo
 from metadata.errors import CatmqError, NodeUnavailable
 from metadata.grouping import grouped
+from metadata.rules.nodes import NodeKind, NodeState
 
 
 class Progress(NamedTuple):
@@ -110,12 +111,12 @@ def require_answer(
 
 def online_nodes() -> dict[int, NodeInfo]:
     """Return the nodes that are not set offline, by id."""
-    return {node_id: info for node_id, info in _nodes() if info.state != "offline"}
+    return {node_id: info for node_id, info in _nodes() if info.state != NodeState.OFFLINE}
 
 
 def retry_nodes() -> dict[int, NodeInfo]:
     """Return the nodes that hold retries and dead letters, by id."""
-    return {node_id: info for node_id, info in _nodes() if info.kind == "failure"}
+    return {node_id: info for node_id, info in _nodes() if info.kind == NodeKind.FAILURE}
 
 
 def _nodes() -> list[tuple[int, NodeInfo]]:

@@ -6,9 +6,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
 
-Kind = Literal["user", "key", "command", "job"]
+from metadata.rules.rights import ActorKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +20,7 @@ class Actor:
     if the kind is "key".
     """
 
-    kind: Kind
+    kind: ActorKind
     name: str
     address: str = ""
     rights: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -33,9 +32,9 @@ def command(name: str) -> Actor:
     """Return the actor of a management command. It may do everything, because only users of
     the server can run it.
     """
-    return Actor(kind="command", name=name)
+    return Actor(kind=ActorKind.COMMAND, name=name)
 
 
 def job(name: str) -> Actor:
     """Return the actor of a job, which may do everything."""
-    return Actor(kind="job", name=name)
+    return Actor(kind=ActorKind.JOB, name=name)

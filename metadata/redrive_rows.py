@@ -21,12 +21,15 @@ from metadata.db.rows import find_group, lock_group, make_view, select
 from metadata.db.transactions import reachable, transactional
 from metadata.errors import Code, Conflict, Invalid, NotFound
 from metadata.models import Redrive
+from metadata.rules.audit_verbs import Verb
+from metadata.rules.groups.states import RedriveState, RedriveTarget
+from metadata.rules.rights import Right
 
 DEFAULT_RATE = 200  # messages a second
 MAX_RATE = 10_000
 _ANY = f"SELECT 1 FROM {Redrive._meta.db_table} WHERE state = %s LIMIT 1"  # noqa: S608 - table name only
 KEPT_DAYS = 30  # after its end
-TARGETS = tuple(Redrive.To.values)
+TARGETS = tuple(RedriveTarget)
 
 
 class RedriveSelection(Struct, frozen=True):
@@ -82,11 +85,11 @@ def request_redrive(
 
     Raises Invalid, NotFound, Conflict(in_use) while another redrive of the group runs.
     """
-    access.require(actor, "manage", group, what="group")
+    access.require(actor, Right.MANAGE, group, what="group")
     check_options(to=to, rate=rate)
     # The lock: two requests must not both find no running redrive.
     group_row = lock_group(group)
-    other = group_row.redrives.filter(state=Redrive.State.RUNNING).first()
+    other = group_row.redrives.filter(state=RedriveState.RUNNING).first()
     if other is not None:
         raise Conflict(
             f"Redrive {other.pk} of group {group} is running: wait for its end, or stop it.",
@@ -116,7 +119,7 @@ def request_redrive(
     }
     audit.record(
         actor=actor,
-        verb="redrive",
+        verb=Verb.REDRIVE,
         kind="dead",
         name=group,
         after={**after, "messages": total},
@@ -137,17 +140,17 @@ def stop_redrive(*, group: str, redrive: int, actor: Actor) -> RedriveView:
     """Stop a redrive. Messages that were sent again are not taken back. Needs `manage`.
     Raises NotFound.
     """
-    access.require(actor, "manage", group, what="group")
+    access.require(actor, Right.MANAGE, group, what="group")
     row = lock_group(group).redrives.filter(pk=redrive).first()
     if row is None:
         raise _missing(group, redrive)
     # Guarded by the state: the redrive may have ended a moment ago.
-    running_row = Redrive.objects.filter(pk=redrive, state=Redrive.State.RUNNING)
-    if running_row.update(state=Redrive.State.STOPPED, finished_at=database_now()):
-        before = {"state": "running"}
-        after = {"id": redrive, "state": "stopped", "redriven": row.redriven}
+    running_row = Redrive.objects.filter(pk=redrive, state=RedriveState.RUNNING)
+    if running_row.update(state=RedriveState.STOPPED, finished_at=database_now()):
+        before = {"state": RedriveState.RUNNING}
+        after = {"id": redrive, "state": RedriveState.STOPPED, "redriven": row.redriven}
         audit.record(
-            actor=actor, verb="stop", kind="dead", name=group, before=before, after=after
+            actor=actor, verb=Verb.STOP, kind="dead", name=group, before=before, after=after
         )
     row.refresh_from_db()
     return _view(row)
@@ -176,19 +179,19 @@ def find_redrive(*, group: str, redrive: int, actor: Actor) -> RedriveView:
 
 
 def _redrives_of(group: str, actor: Actor) -> QuerySet[Redrive]:
-    access.require(actor, "manage", group, what="group")
+    access.require(actor, Right.MANAGE, group, what="group")
     return Redrive.objects.filter(group=find_group(group)).select_related("group")
 
 
 def list_running(limit: int = 100) -> list[RedriveView]:
     """Return the running redrives, oldest first."""
     with reachable():
-        if not select(_ANY, [Redrive.State.RUNNING]):
+        if not select(_ANY, [RedriveState.RUNNING]):
             # Nearly always so. A loop asks every second, and to build the query below would
             # cost more than to run it.
             return []
         rows = (
-            Redrive.objects.filter(state=Redrive.State.RUNNING)
+            Redrive.objects.filter(state=RedriveState.RUNNING)
             .select_related("group")
             .order_by("pk")
         )
@@ -197,7 +200,7 @@ def list_running(limit: int = 100) -> list[RedriveView]:
 
 def is_running(redrive: int) -> bool:
     with reachable():
-        return Redrive.objects.filter(pk=redrive, state=Redrive.State.RUNNING).exists()
+        return Redrive.objects.filter(pk=redrive, state=RedriveState.RUNNING).exists()
 
 
 @transactional
@@ -262,10 +265,10 @@ def advance(
 def finish_redrive(redrive: int, *, state: str, detail: str = "") -> None:
     """End a running redrive in the state `done` or `failed`. No effect if it was stopped."""
     # A redrive that a user has stopped keeps its state, and its audit entry.
-    rows = Redrive.objects.filter(pk=redrive, state=Redrive.State.RUNNING)
+    rows = Redrive.objects.filter(pk=redrive, state=RedriveState.RUNNING)
     if rows.update(state=state, finished_at=database_now(), detail=detail[:1000]):
         row = Redrive.objects.select_related("group").get(pk=redrive)
-        before = {"state": "running"}
+        before = {"state": RedriveState.RUNNING}
         after = {
             "id": redrive,
             "state": state,
@@ -274,7 +277,12 @@ def finish_redrive(redrive: int, *, state: str, detail: str = "") -> None:
         }
         name, actor = row.group.name, job("redrives")
         audit.record(
-            actor=actor, verb="finish", kind="dead", name=name, before=before, after=after
+            actor=actor,
+            verb=Verb.FINISH,
+            kind="dead",
+            name=name,
+            before=before,
+            after=after,
         )
 
 

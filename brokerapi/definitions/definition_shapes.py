@@ -8,9 +8,10 @@ from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
 from brokerapi.shapes import base
-from brokerapi.shapes.fields import Answer, Flag, Number, Request, Text, views
+from brokerapi.shapes.fields import Answer, Flag, Number, Request, Text, choice_of, views
 from metadata.definitions.plans import EXISTING, Difference
 from metadata.rules.definitions import PARTS
+from metadata.rules.groups.states import GroupMode, Start
 
 MOST_BYTES = 8 << 20  # of an import
 MOST_PARTS = 500_000  # values in it
@@ -37,9 +38,7 @@ class GroupDefinition(Answer):
 
     settings = PARTS["groups"].settings
     name = Text()
-    mode = serializers.ChoiceField(
-        choices=["clustering", "broadcasting", "share"], required=False
-    )
+    mode = choice_of(GroupMode, required=False)
 
 
 class SubscriptionDefinition(Answer):
@@ -48,7 +47,7 @@ class SubscriptionDefinition(Answer):
     settings = PARTS["subscriptions"].settings
     group = Text()
     topic = Text()
-    start = serializers.ChoiceField(choices=["earliest", "latest"], required=False)
+    start = choice_of(Start, required=False)
 
 
 class Definitions(Answer):

@@ -12,6 +12,7 @@ from metadata.cache.snapshot_types import KeyInfo
 from metadata.db import consumer_ids
 from metadata.db.consumer_ids import ConsumerId
 from metadata.errors import Forbidden, Unauthenticated
+from metadata.rules.rights import ActorKind
 from metadata.users import api_keys
 
 REMEDY = "Send the header `Authorization: Bearer <api key>`."
@@ -31,7 +32,7 @@ def authenticate(request: HttpRequest) -> Actor:
 
 def actor_of_key(key: KeyInfo, address: str) -> Actor:
     return Actor(
-        kind="key", name=key.name, address=address, rights=key.rights, key_id=key.id
+        kind=ActorKind.KEY, name=key.name, address=address, rights=key.rights, key_id=key.id
     )
 
 

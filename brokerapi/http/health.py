@@ -12,6 +12,7 @@ from messagestore.nodes import registry
 from metadata.brokers import registration
 from metadata.cache import snapshot
 from metadata.errors import MetadataUnavailable
+from metadata.rules.nodes import NodeState
 
 MOST_NAMED = 10  # corrupt queues in the answer; the metrics count all
 # A snapshot is renewed every 0.2 s. If it is older than this, metadata does not answer.
@@ -51,7 +52,7 @@ def readiness() -> Health:
         return Health(status="degraded", because=["no node is registered"])
     # Offline nodes are off by order, but without any other node nothing can be sent or
     # pulled.
-    if all(node.state == "offline" for node in current.nodes.values()):
+    if all(node.state == NodeState.OFFLINE for node in current.nodes.values()):
         return Health(status="unready", because=["all nodes are offline"])
     # Probes of the background loop: /readyz itself connects to no node.
     latencies = registry.latencies()

@@ -12,6 +12,8 @@ from messagestore.consume import group_lag
 from metadata.actors import Actor
 from metadata.cache import snapshot
 from metadata.db import access
+from metadata.rules.rights import Right
+from metadata.rules.topics.states import QueueState
 
 
 class GetMetaGroup(JavaEndpoint):
@@ -102,13 +104,13 @@ def _writable_queues(name: str, actor: Actor) -> list[int]:
     right on it, NotFound.
     """
     if not access.may_see(actor, name):
-        access.require(actor, "produce", name)
+        access.require(actor, Right.PRODUCE, name)
     topic = snapshot.find_topic(name)
     queues = snapshot.current().queues
     return [
         queue
         for queue in topic.queues
-        if queue in queues and queues[queue].state == "read_write"
+        if queue in queues and queues[queue].state == QueueState.READ_WRITE
     ]
 
 

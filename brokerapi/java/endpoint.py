@@ -44,6 +44,7 @@ from metadata.errors import (
 from metadata.rules import rates
 from metadata.rules.membership import addresses
 from metadata.rules.rates import Bucket
+from metadata.rules.rights import ActorKind, Right
 from metadata.users import api_keys
 
 # A Java long.
@@ -56,7 +57,10 @@ MOST_BYTES_OF_MESSAGES = 16 << 20
 MOST_GROUPS = 200
 MOST_NAMES = 1_000
 # Rights of Java clients without a configured key.
-SENDS_AND_READS = {"produce": ("*",), "consume": ("*",)}
+SENDS_AND_READS: Mapping[str, tuple[str, ...]] = {
+    Right.PRODUCE: ("*",),
+    Right.CONSUME: ("*",),
+}
 SLASHES = re.compile(r"/{2,}")
 
 # Addresses whose rate is remembered.
@@ -110,7 +114,9 @@ def java_actor(address: str) -> Actor:
         )
     # Without a configured key, every Java client may send and read, but not manage.
     if not config.java_key:
-        return Actor(kind="key", name="java", address=address, rights=SENDS_AND_READS)
+        return Actor(
+            kind=ActorKind.KEY, name="java", address=address, rights=SENDS_AND_READS
+        )
     key = next(
         (key for key in snapshot.current().keys.values() if key.name == config.java_key),
         None,
@@ -133,7 +139,7 @@ def check_right(call: Call, group_id: int) -> None:
     group = snapshot.current().groups.get(group_id)
     if group is not None:
         actor = java_actor(call.request.META.get("REMOTE_ADDR", ""))
-        access.require(actor, "consume", group.name, what="group")
+        access.require(actor, Right.CONSUME, group.name, what="group")
 
 
 def check_rate(address: str) -> None:

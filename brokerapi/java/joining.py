@@ -32,6 +32,7 @@ from metadata.db import consumer_ids
 from metadata.errors import CatmqError, Code, Conflict, Forbidden, Gone, Invalid, NotFound
 from metadata.groups import groups
 from metadata.membership import consumers, java_beats, java_members
+from metadata.rules.groups.states import GroupMode
 
 log = logging.getLogger(__name__)
 
@@ -97,7 +98,7 @@ class RegisterConsumerGroup(JavaEndpoint):
             _check_group(group, topics_by_group[group] or [])
         java_id, name = request.consumerId, request.consumerName
         for group in existing:
-            broadcasts = snapshot.find_group(group).mode == "broadcasting"
+            broadcasts = snapshot.find_group(group).mode == GroupMode.BROADCASTING
             registration = membership.join(
                 group=group,
                 name=member_name(name),

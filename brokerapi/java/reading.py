@@ -40,6 +40,7 @@ from metadata.grouping import grouped
 from metadata.groups import handling_traces, ownership
 from metadata.groups.handling_traces import Attempt
 from metadata.membership import java_pulls
+from metadata.rules.groups.states import HandlingOutcome
 
 # The clients wait 10 s for an answer.
 HOLD_MS = 8_000
@@ -113,7 +114,14 @@ class PullData(JavaEndpoint):
                 group_id=consumer.group_id,
                 member=consumer.member_id,
                 attempts=[
-                    Attempt(queue, message.offset, message.attempt, "delivered", 0, None)
+                    Attempt(
+                        queue,
+                        message.offset,
+                        message.attempt,
+                        HandlingOutcome.DELIVERED,
+                        0,
+                        None,
+                    )
                     for message in pulled.messages
                 ],
             )

@@ -5,16 +5,25 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 from msgspec import UNSET, Meta, UnsetType, field, structs
-from rest_framework import serializers
 
 from brokerapi.http import formats
 from brokerapi.shapes.base import Request as Query
-from brokerapi.shapes.fields import Answer, Flag, Number, Request, Text, body_field, texts
+from brokerapi.shapes.fields import (
+    Answer,
+    Flag,
+    Number,
+    Request,
+    Text,
+    body_field,
+    choice_of,
+    texts,
+)
 from messagestore.retries.dead_letters import (
     DeadLetterDetail,
     DeadLetterInfo,
 )
 from metadata.redrive_rows import RedriveView
+from metadata.rules.groups.states import RedriveTarget
 
 
 class DeadQuery(Query, kw_only=True):
@@ -65,9 +74,9 @@ class RedriveCreate(Request):
     topic = Text(required=False)
     error = Text(required=False, help_text="kind of error, as in lists")
     all = Flag(required=False)
-    to = serializers.ChoiceField(
-        choices=["group", "topic"],
-        default="group",
+    to = choice_of(
+        RedriveTarget,
+        default=RedriveTarget.GROUP,
         help_text="group: only to this group, as a retry; topic: to the topic and all its groups",
     )
     rate = Number(required=False, help_text="messages per second (default 200)")

@@ -14,6 +14,7 @@ declared once, in metadata.rules.settings, for requests and answers alike.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from enum import StrEnum
 from functools import cache
 from itertools import islice
 from types import NoneType
@@ -35,6 +36,15 @@ MOST_NAME_CHARS = 100
 # Values in a request, including nested values: checking them costs more than reading them.
 MOST_PARTS = 10_000
 WHOLE = "non_field_errors"  # the framework's name for the object itself
+
+
+def choice_of(
+    members: Iterable[StrEnum], default: StrEnum | None = None, **options: Any
+) -> serializers.ChoiceField:
+    """Return a field that accepts the values of members of an enum."""
+    if default is not None:
+        options["default"] = default.value
+    return serializers.ChoiceField(choices=[member.value for member in members], **options)
 
 
 class Text(serializers.CharField):

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from rest_framework import serializers
-
-from brokerapi.shapes.fields import Answer, Change, Flag, Request, Text, views
+from brokerapi.shapes.fields import Answer, Change, Flag, Request, Text, choice_of, views
 from brokerapi.shapes.subscription_shapes import SubscriptionAnswer
 from metadata.groups.groups import GroupView, MemberView
+from metadata.rules.groups.states import GroupMode
 from metadata.rules.settings import GROUP
 
 # no group begins paused
@@ -18,9 +17,7 @@ class GroupCreate(Request):
 
     settings = _AT_START
     name = Text()
-    mode = serializers.ChoiceField(
-        choices=["clustering", "broadcasting", "share"], default="clustering"
-    )
+    mode = choice_of(GroupMode, default=GroupMode.CLUSTERING)
 
 
 class GroupChange(Change):

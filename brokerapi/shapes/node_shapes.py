@@ -13,6 +13,7 @@ from brokerapi.shapes.fields import (
     Number,
     Request,
     Text,
+    choice_of,
     texts,
     views,
 )
@@ -21,6 +22,8 @@ from messagestore.nodes.promotion import Outcome
 from messagestore.nodes.promotion_plans import Plan
 from messagestore.nodes.replica_inspection import Lost, delayed_loss
 from metadata.nodes.node_rows import NodeView
+from metadata.rules.membership.brokers import BrokerState
+from metadata.rules.nodes import Engine, NodeKind
 from metadata.rules.settings import NODE
 from metadata.rules.tls import MODES
 
@@ -35,8 +38,8 @@ class NodeCreate(Request):
 
     settings = _AT_START
     name = Text()
-    kind = serializers.ChoiceField(choices=["normal", "failure"], default="normal")
-    engine = serializers.ChoiceField(choices=["mysql", "sqlite"])
+    kind = choice_of(NodeKind, default=NodeKind.NORMAL)
+    engine = choice_of(Engine)
     host = Text(required=False)
     port = Number(required=False)
     database = Text(
@@ -90,7 +93,7 @@ class NodeAnswer(Answer):
 class BrokerChange(Request):
     """Changes to a broker."""
 
-    state = serializers.ChoiceField(choices=["in", "out"])
+    state = choice_of(BrokerState)
 
 
 class NodeExamine(NodeCreate):

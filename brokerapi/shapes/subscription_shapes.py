@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from rest_framework import serializers
-
-from brokerapi.shapes.fields import Answer, Change, Number, Request, Text
+from brokerapi.shapes.fields import Answer, Change, Number, Request, Text, choice_of
 from metadata.groups.subscription_rows import SubscriptionView
+from metadata.rules.groups.states import Start
 from metadata.rules.settings import DELIVERY, SUBSCRIPTION
 
 
@@ -13,7 +12,7 @@ class SubscriptionCreate(Request):
     """A topic for a group to read."""
 
     topic = Text()
-    start = serializers.ChoiceField(choices=["earliest", "latest"], default="earliest")
+    start = choice_of(Start, default=Start.EARLIEST)
     start_at_ms = Number(
         required=False,
         help_text="start at the first message stored at this time or later, ms since 1970 UTC",

@@ -15,13 +15,16 @@ from brokerapi.shapes.fields import (
     Number,
     Request,
     Text,
+    choice_of,
     numbers,
     views,
 )
 from messagestore.topology import queues
 from messagestore.topology.drains import Unread
-from messagestore.topology.topics import TopicState
+from messagestore.topology.topics import TopicBounds
 from metadata.rules.settings import TOPIC
+from metadata.rules.topics import states
+from metadata.rules.topics.states import READABLE_STATES
 from metadata.topics.send_tokens import SendTokenView
 from metadata.topics.topic_rows import TopicView
 
@@ -93,7 +96,7 @@ class NewSendTokenAnswer(SendTokenView, frozen=True, kw_only=True):
     ]
 
 
-def topic_answer(state: TopicState) -> dict[str, Any]:
+def topic_answer(state: TopicBounds) -> dict[str, Any]:
     return TopicAnswer.from_view(state.topic, queues=state.queues, layout=state.topic)
 
 
@@ -120,7 +123,7 @@ class ShrinkRequest(Request):
 class QueueChange(Request):
     """Changes to a queue."""
 
-    state = serializers.ChoiceField(choices=["read_only", "read_write"])
+    state = choice_of(READABLE_STATES)
 
 
 # Without the node's id and the size; the id of a planned queue is void.
@@ -166,7 +169,9 @@ def layout_change_answer(change: queues.Change) -> dict[str, Any]:
     queue_answers = [
         ChangedQueue.from_view(
             queue,
-            queue=None if change.dry_run and queue.state == "creating" else queue.queue,
+            queue=None
+            if change.dry_run and queue.state == states.QueueState.CREATING
+            else queue.queue,
         )
         for queue in change.queues
     ]

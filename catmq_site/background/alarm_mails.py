@@ -19,6 +19,7 @@ from datetime import UTC, datetime
 
 from django.core.mail import EmailMessage, get_connection
 from django.core.mail.backends.base import BaseEmailBackend
+from django.utils.functional import Promise
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, override
 
@@ -29,6 +30,7 @@ from metadata.db import leases
 from metadata.errors import MetadataUnavailable, Unavailable
 from metadata.monitoring import mails
 from metadata.monitoring.mails import AlarmNotice
+from metadata.rules.alarm_rules import AlarmEvent, AlarmKind
 from metadata.rules.alarm_texts import translate_detail
 from metadata.rules.path_prefix import url_with_prefix
 
@@ -36,19 +38,19 @@ log = logging.getLogger(__name__)
 MAX_SINGLE_MAILS = 3  # more notices for an address are combined into a single mail
 MAX_LISTED_ALARMS = 50  # alarms that a combined mail names; it counts the others
 MAX_PASS_S = 60.0
-KIND_TEXTS = {
-    "unread_dropped": gettext_lazy("messages were dropped unread"),
-    "node_low": gettext_lazy("node nearly full"),
-    "node_full": gettext_lazy("node full, it stores nothing"),
-    "node_filling": gettext_lazy("node will be full soon"),
-    "node_away": gettext_lazy("node does not answer"),
-    "not_cleaned": gettext_lazy("queue could not be cleaned"),
-    "lag": gettext_lazy("group is far behind"),
-    "no_consumer": gettext_lazy("queues without a consumer"),
-    "dead_growing": gettext_lazy("messages die"),
-    "job_failed": gettext_lazy("job failed"),
-    "corrupt": gettext_lazy("queue is corrupt"),
-    "inconsistent": gettext_lazy("metadata and nodes disagree"),
+KIND_TEXTS: dict[str, str | Promise] = {
+    AlarmKind.UNREAD_DROPPED: gettext_lazy("messages were dropped unread"),
+    AlarmKind.NODE_LOW: gettext_lazy("node nearly full"),
+    AlarmKind.NODE_FULL: gettext_lazy("node full, it stores nothing"),
+    AlarmKind.NODE_FILLING: gettext_lazy("node will be full soon"),
+    AlarmKind.NODE_AWAY: gettext_lazy("node does not answer"),
+    AlarmKind.NOT_CLEANED: gettext_lazy("queue could not be cleaned"),
+    AlarmKind.LAG: gettext_lazy("group is far behind"),
+    AlarmKind.NO_CONSUMER: gettext_lazy("queues without a consumer"),
+    AlarmKind.DEAD_GROWING: gettext_lazy("messages die"),
+    AlarmKind.JOB_FAILED: gettext_lazy("job failed"),
+    AlarmKind.CORRUPT: gettext_lazy("queue is corrupt"),
+    AlarmKind.INCONSISTENT: gettext_lazy("metadata and nodes disagree"),
 }
 
 
@@ -146,7 +148,10 @@ def compose_mail(notices: Sequence[AlarmNotice]) -> tuple[str, str]:
                 f"{_paragraph(notices[0])}\n\n{_footer()}",
             )
         began_count = sum(notice.ended_at_ms is None for notice in notices)
-        counts = {"began": began_count, "ended": len(notices) - began_count}
+        counts = {
+            AlarmEvent.BEGAN: began_count,
+            AlarmEvent.ENDED: len(notices) - began_count,
+        }
         subject = "[CatMQ] " + _("%(began)d alarms began, %(ended)d ended") % counts
         entries = [f"{_headline(n)}\n{_paragraph(n)}" for n in notices[:MAX_LISTED_ALARMS]]
         if len(notices) > MAX_LISTED_ALARMS:

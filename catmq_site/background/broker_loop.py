@@ -13,6 +13,7 @@ from messagestore.pool import node_pools
 from metadata.brokers import registration, snapshot_acks
 from metadata.cache import snapshot
 from metadata.errors import MetadataUnavailable
+from metadata.rules.membership.brokers import BrokerState
 
 log = logging.getLogger(__name__)
 COMPLAIN_EVERY_S = 60.0  # between two log lines about a name that another broker uses
@@ -56,7 +57,7 @@ class BrokerLoop:
         self.is_unreachable = False
         if registration_state.registered:
             broker_memory.mark_registered()
-        if registration_state.state == "out":
+        if registration_state.state == BrokerState.OUT:
             draining.disable()
         else:
             draining.enable()

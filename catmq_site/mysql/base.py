@@ -15,10 +15,11 @@ from django.db.backends.utils import debug_transaction
 from catmq_site.mysql.idle import idle
 from metadata.db.transactions import note_connection
 from metadata.rules import tls
+from metadata.rules.tls import TlsMode
 
 _TLS_MODES = {
-    "REQUIRED": "on",
-    "VERIFY_IDENTITY": "verify",
+    "REQUIRED": TlsMode.ON,
+    "VERIFY_IDENTITY": TlsMode.VERIFY,
 }  # tls.connect_arguments() maps them the other way
 MAX_AGE_S = 300  # connections are renewed, so that a moved server is found
 
@@ -46,7 +47,7 @@ class DatabaseWrapper(base.DatabaseWrapper):
         )
         self._is_pooled = (raw := idle.take(self._pool_key)) is not None
         if raw is None:
-            mode = _TLS_MODES.get(conn_params.get("ssl_mode", ""), "off")
+            mode = _TLS_MODES.get(conn_params.get("ssl_mode", ""), TlsMode.OFF)
             try:
                 host = conn_params.get("host", "localhost")
                 tls.check_driver(mode, host, self.Database.get_client_info(), os.environ)

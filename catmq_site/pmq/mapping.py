@@ -21,6 +21,7 @@ from metadata.grouping import grouped
 from metadata.rules import mail
 from metadata.rules.definitions import VERSION
 from metadata.rules.groups.delivery import check_tag_filter
+from metadata.rules.groups.states import GroupMode, Start
 from metadata.rules.membership.eligibility import parse_networks
 from metadata.rules.setting_types import Kind, Whole
 from metadata.rules.settings import DELIVERY, GROUP, TOPIC
@@ -41,7 +42,7 @@ SUBSCRIPTION_COLUMNS = {
 }
 COLUMNS_OFF_AT_ZERO = ("delay_process_time", "time_out")
 Subject = tuple[str, str]  # kind and name
-MODES = {CLUSTERING: "clustering", BROADCASTING: "broadcasting"}
+MODES = {CLUSTERING: GroupMode.CLUSTERING, BROADCASTING: GroupMode.BROADCASTING}
 
 
 class Remark(NamedTuple):
@@ -339,7 +340,7 @@ class Mapping:
         subscription: dict[str, Any] = {
             "group": group,
             "topic": topic,
-            "start": "earliest",
+            "start": Start.EARLIEST,
             "tags": tags,
         }
         for setting, (column, factor) in SUBSCRIPTION_COLUMNS.items():

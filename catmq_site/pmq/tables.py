@@ -19,6 +19,7 @@ from MySQLdb.cursors import DictCursor
 from metadata.config import ConfigError, Database, parse_database_url
 from metadata.errors import Invalid, Unavailable
 from metadata.rules import tls
+from metadata.rules.tls import TlsMode
 
 CONNECT_TIMEOUT_S = 5
 READ_TIMEOUT_S = 60
@@ -64,7 +65,7 @@ def read_tables(url: str) -> Tables:
 
 @contextmanager
 def _open_snapshot(database: Database) -> Iterator[Any]:
-    mode = database.encryption.mode or "off"
+    mode = database.encryption.mode or TlsMode.OFF
     try:
         tls.check_driver(mode, database.host, get_client_info(), os.environ)
         raw = connect(

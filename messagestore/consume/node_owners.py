@@ -21,7 +21,7 @@ from metadata.errors import NodeUnavailable
 from metadata.grouping import grouped
 from metadata.membership import granted_queues
 from metadata.membership.assignment_cache import OwnedQueue
-from metadata.models import ConsumerGroup
+from metadata.rules.groups.states import GroupMode
 
 log = logging.getLogger(__name__)
 
@@ -120,7 +120,7 @@ def owned(consumer: ConsumerId) -> list[OwnedQueue]:
     """
     current = snapshot.current()
     group = current.groups.get(consumer.group_id)
-    if group is None or group.mode == ConsumerGroup.Mode.BROADCASTING:
+    if group is None or group.mode == GroupMode.BROADCASTING:
         return []
     owned_queues = []
     for queue, epoch in _read_owners(consumer.group_id).get(consumer.text, ()):

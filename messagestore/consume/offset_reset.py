@@ -36,6 +36,8 @@ from metadata.groups import groups, offset_resets, ownership
 from metadata.groups.groups import GroupView
 from metadata.groups.ownership import QueueOwner
 from metadata.membership import broadcast_instances
+from metadata.rules.groups.states import GroupMode
+from metadata.rules.rights import Right
 
 MOST_NAMED = 50  # instances that an error lists
 
@@ -127,7 +129,7 @@ def reset(
     another group. Raises NotFound, Invalid, NodeUnavailable. Queues that were moved before
     the error stay moved, and the call may be repeated.
     """
-    access.require(actor, "manage", group, what="group")
+    access.require(actor, Right.MANAGE, group, what="group")
     check(target)
     _check_instance(groups.describe(name=group, actor=actor), instance)
     topic_rows = [
@@ -162,7 +164,7 @@ def undo(
     reset, too, and can be undone by its id. Queues that the group no longer reads are left
     out. Needs `manage` on the group. Raises NotFound(reset_not_found), NodeUnavailable.
     """
-    access.require(actor, "manage", group, what="group")
+    access.require(actor, Right.MANAGE, group, what="group")
     former_moves = offset_resets.moves_of_reset(group=group, reset=reset)
     queue_rows = {
         (row.queue, row.instance): row
@@ -246,7 +248,7 @@ def _check_instance(group: GroupView, instance: str | None) -> None:
     Raises Invalid if it is missing or unknown, and if an instance is named although the
     group has none.
     """
-    if group.mode != "broadcasting":
+    if group.mode != GroupMode.BROADCASTING:
         if instance is not None:
             raise Invalid.field(
                 "instance",

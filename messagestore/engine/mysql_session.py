@@ -25,10 +25,11 @@ from typing import Any, NamedTuple, Protocol
 from messagestore.engine import db_errors
 from metadata.errors import CatmqError
 from metadata.rules import engines, tls
-from metadata.rules.tls import Tls
+from metadata.rules.nodes import Engine
+from metadata.rules.tls import Tls, TlsMode
 
 log = logging.getLogger(__name__)
-PLAIN = Tls("off")
+PLAIN = Tls(TlsMode.OFF)
 CONNECT_TIMEOUT_S = 2
 READ_TIMEOUT_S = 10
 LOCK_TIMEOUT_S = 10
@@ -117,7 +118,7 @@ class Session(Protocol):
     disk.
     """
 
-    engine: str
+    engine: Engine
     shows_durable_only: bool
     clean: bool
     idle_limit_s: float
@@ -194,7 +195,7 @@ def unreachable(name: str, address: str, error: Exception) -> db_errors.Unreacha
 class MySqlSession:
     """A connection to MySQL or MariaDB. Raises NodeUnavailable if it cannot be made."""
 
-    engine = "mysql"
+    engine = Engine.MYSQL
 
     def __init__(
         self,

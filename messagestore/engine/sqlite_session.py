@@ -24,6 +24,7 @@ from messagestore.engine.mysql_session import (
     unreachable,
 )
 from metadata.errors import CatmqError
+from metadata.rules.nodes import Engine
 
 log = logging.getLogger(__name__)
 
@@ -86,7 +87,7 @@ _file_locks_guard = threading.Lock()
 class SqliteSession:
     """A connection to an SQLite file. Raises NodeUnavailable if it cannot be opened."""
 
-    engine = "sqlite"
+    engine = Engine.SQLITE
     idle_limit_s = 300.0
     busy_since: float | None = None  # a file is never unreachable
     answered_at = 0.0

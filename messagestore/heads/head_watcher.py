@@ -31,6 +31,7 @@ from metadata.cache import snapshot
 from metadata.cache.snapshot_types import QueueInfo
 from metadata.config import config
 from metadata.errors import CatmqError
+from metadata.rules.nodes import NodeState
 
 log = logging.getLogger(__name__)
 # shortest pause between two looks into shared memory, however often bells ring
@@ -54,7 +55,9 @@ IDLE_S = 1.0  # longest wait for a first waiter
 def nodes() -> list[int]:
     """Return the ids of the nodes to watch, each in a loop of its own."""
     return [
-        node.id for node in snapshot.current().nodes.values() if node.state != "offline"
+        node.id
+        for node in snapshot.current().nodes.values()
+        if node.state != NodeState.OFFLINE
     ]
 
 

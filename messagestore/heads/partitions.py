@@ -30,6 +30,7 @@ from messagestore.tables import message_sql, node_sql, partition_sql, queue_sql,
 from messagestore.tables.shapes import Partition
 from metadata.cache import snapshot
 from metadata.errors import CatmqError, NodeUnavailable
+from metadata.rules.nodes import Engine, NodeState
 from metadata.rules.topics import partitions
 
 log = logging.getLogger(__name__)
@@ -214,7 +215,7 @@ class Ahead:
         current = snapshot.current()
         checked = 0
         for node_id, info in current.nodes.items():
-            if info.engine != "mysql" or info.state == "offline":
+            if info.engine != Engine.MYSQL or info.state == NodeState.OFFLINE:
                 continue
             try:
                 with node_pools.node(node_id).reading() as session:

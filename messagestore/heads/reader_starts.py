@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from messagestore.engine.mysql_session import Session
 from messagestore.heads.time_lookup import first_at
 from messagestore.tables import reader_sql
+from metadata.rules.groups.states import Start
 
 
 def insert_readers(
@@ -30,7 +31,7 @@ def insert_readers(
             group_id=group_id,
             queues=queues,
             epoch=epoch,
-            latest=start == "latest",
+            latest=start == Start.LATEST,
             instances=instances,
         )
         return

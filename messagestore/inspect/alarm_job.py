@@ -24,8 +24,10 @@ from metadata.monitoring.alarms import AlarmFindings
 from metadata.monitoring.dead_letter_counts import Count
 from metadata.nodes import size_rows
 from metadata.rules import alarm_rules
+from metadata.rules.alarm_rules import AlarmKind
 from metadata.rules.alarm_texts import alarm_text, error_text
 from metadata.rules.growth import days_left
+from metadata.rules.nodes import NodeState
 
 log = logging.getLogger(__name__)
 AWAY_S = 45.0  # a node must be away in two checks
@@ -39,9 +41,13 @@ def update_alarms(*, every_minutes: Mapping[str, int]) -> int:
     """
     current = snapshot.current()
     away = find_nodes_away()
-    changed = alarms.reconcile(kind="node_away", active=away.active, begins_after_s=AWAY_S)
-    changed += _reconcile_alarms("node_filling", lambda: find_nodes_filling(away.active))
-    changed += _reconcile_alarms("dead_growing", find_dying_groups)
+    changed = alarms.reconcile(
+        kind=AlarmKind.NODE_AWAY, active=away.active, begins_after_s=AWAY_S
+    )
+    changed += _reconcile_alarms(
+        AlarmKind.NODE_FILLING, lambda: find_nodes_filling(away.active)
+    )
+    changed += _reconcile_alarms(AlarmKind.DEAD_GROWING, find_dying_groups)
     # The lag of a topic with a queue on such a node is not known, so its alarms stay.
     cut_off = {
         current.topics[queue.topic_id].name
@@ -50,20 +56,20 @@ def update_alarms(*, every_minutes: Mapping[str, int]) -> int:
         and current.nodes[queue.node_id].name in away.active
     }
     changed += _reconcile_alarms(
-        "lag",
+        AlarmKind.LAG,
         lambda: lag_alarms.hold_cut_off_topics(
             lag_alarms.find_lagging_subscriptions(), topics=cut_off
         ),
     )
     changed += _reconcile_alarms(
-        "no_consumer",
+        AlarmKind.NO_CONSUMER,
         lambda: lag_alarms.hold_cut_off_topics(
             lag_alarms.find_subscriptions_without_consumer(), topics=cut_off
         ),
         begins_after_s=config.alarm_idle_s,
     )
     changed += _reconcile_alarms(
-        "job_failed", lambda: health_checks.find_failed_jobs(dict(every_minutes))
+        AlarmKind.JOB_FAILED, lambda: health_checks.find_failed_jobs(dict(every_minutes))
     )
     changed += health_checks.end_alarms_of_removed(
         nodes=[node.name for node in current.nodes.values()],
@@ -107,7 +113,7 @@ def find_nodes_filling(away: Mapping[str, str]) -> AlarmFindings:
     growing = size_rows.read_growth()
     for node_id, info in snapshot.current().nodes.items():
         growth = growing.get(node_id)
-        if info.name in away or info.state == "offline":
+        if info.name in away or info.state == NodeState.OFFLINE:
             findings.unclear.add(info.name)
             continue
         if not growth or not growth.per_day or growth.per_day <= 0:

@@ -30,6 +30,8 @@ from metadata.cache.snapshot_types import GroupInfo
 from metadata.db import access
 from metadata.errors import NodeUnavailable
 from metadata.groups import commits, offset_resets, subscription_rows
+from metadata.rules.groups.states import GroupMode
+from metadata.rules.rights import Right
 
 MAX_SEARCHED_COPIES = 1_000  # waiting copies to search for a message without records
 MOST_GROUPS = 20
@@ -91,7 +93,7 @@ def trace_message(
         group
         for group_id in group_ids
         if (group := current.groups.get(group_id)) is not None
-        and group.mode != "broadcasting"
+        and group.mode != GroupMode.BROADCASTING
         and access.may_see(actor, group.name)
     ]
     # All positions from one session, then metadata and retry nodes: a session is not held
@@ -185,7 +187,7 @@ def _add_failures(
     searched.
     """
     # The same right as for the list of the group's dead letters.
-    if not access.may(actor, "manage", status.group, what="group"):
+    if not access.may(actor, Right.MANAGE, status.group, what="group"):
         return structs.replace(status, partly=True)
     trail = copy_trail.follow_failures(
         group_id=group.id,

@@ -24,6 +24,7 @@ from metadata.grouping import grouped
 from metadata.groups import subscribers
 from metadata.monitoring import metrics_history
 from metadata.rules import reports
+from metadata.rules.rights import Right
 from metadata.topics import topic_rows
 from metadata.topics.topic_rows import QueueView, TopicView
 
@@ -57,7 +58,7 @@ def _choose_topics(topic: str | None, actor: Actor) -> list[TopicView]:
         else [topic_rows.find_topic(name=topic, actor=actor)]
     )
     for view in chosen:
-        access.require(actor, "admin", view.name)
+        access.require(actor, Right.ADMIN, view.name)
     return chosen
 
 

@@ -23,6 +23,8 @@ from messagestore.tables.node_sql import NodeFigures
 from messagestore.tables.shares import run_sql
 from metadata.cache import snapshot
 from metadata.cache.snapshot_types import NodeInfo, Snapshot, TopicInfo
+from metadata.rules.nodes import NodeKind
+from metadata.rules.topics.states import STATES_WITHOUT_TABLE, TopicKind
 
 
 class TopicLag(msgspec.Struct):
@@ -120,7 +122,7 @@ class Reader:
         def read(session: Session, info: NodeInfo) -> None:
             nodes.take(info.id, node_sql.read_figures(session))
             nodes.leased |= run_sql.read_leased(session)
-            if info.kind == "failure":
+            if info.kind == NodeKind.FAILURE:
                 nodes.waiting[info.id] = node_sql.count_delayed_of_queues(session)
 
         sweeping.query_nodes(
@@ -143,7 +145,7 @@ class Reader:
                 for queue in _readable_queues(current, topic)
                 if queue in nodes.bounds
             ]
-            if topic.kind == "normal" and topic.state == "ready" and ends:
+            if topic.kind == TopicKind.NORMAL and topic.state == "ready" and ends:
                 topics.append((topic.name, ends))
         # Topics with the most messages first.
         topics.sort(key=lambda entry: (-sum(end for _queue, end in entry[1]), entry[0]))
@@ -222,7 +224,7 @@ def _readable_queues(current: Snapshot, topic: TopicInfo) -> list[int]:
         queue
         for queue in topic.queues
         if queue in current.queues
-        and current.queues[queue].state not in ("creating", "retired")
+        and current.queues[queue].state not in STATES_WITHOUT_TABLE
     ]
 
 

@@ -25,13 +25,15 @@ from metadata.db import access
 from metadata.errors import Invalid, NodeUnavailable, StoreCorrupt
 from metadata.nodes import node_rows
 from metadata.nodes.node_rows import ReaderAccount
+from metadata.rules.nodes import Engine
+from metadata.rules.rights import Right
+from metadata.rules.topics.states import STATES_WITHOUT_TABLE
 from metadata.rules.wire import Number
 from metadata.topics import topic_rows
 from metadata.topics.topic_rows import QueueView
 
 _NO_ACCOUNT = ReaderAccount("", "")
 # queues in these states may have no table
-_WITHOUT_TABLE = ("creating", "retired")
 
 
 class PlannedNode(Struct, frozen=True):
@@ -99,8 +101,8 @@ def read_plan(
     NotFound(topic_not_found), Invalid, NodeUnavailable if a node of these queues does not
     answer, StoreCorrupt.
     """
-    access.require(actor, "admin", topic)
-    access.require_failure_origin(actor, "admin", topic, snapshot.origin_of(topic))
+    access.require(actor, Right.ADMIN, topic)
+    access.require_failure_origin(actor, Right.ADMIN, topic, snapshot.origin_of(topic))
     view = topic_rows.find_topic(name=topic, actor=actor)
     views = {queue.queue: queue for queue in view.queues}
     for unknown_queue in (queue for queue in queues or () if queue not in views):
@@ -125,7 +127,7 @@ def read_plan(
         schema = node_guard.schema(info)  # `_plan_queues` has just queried the node
         database = (
             str(session_pool.sqlite_path(info.database))
-            if info.engine == "sqlite"
+            if info.engine == Engine.SQLITE
             else info.database
         )
         nodes.append(
@@ -170,7 +172,7 @@ def _plan_queues(node_id: int, queues: list[QueueView]) -> list[PlannedQueue]:
         }
         gaps = promotion_sql.read_all_gaps(session, queues=ids)
     for view in queues:
-        if view.queue not in heads and view.state not in _WITHOUT_TABLE:
+        if view.queue not in heads and view.state not in STATES_WITHOUT_TABLE:
             raise StoreCorrupt(
                 f"Queue {view.queue} has no row in queue_head on node {node.info.name}."
             )

@@ -35,6 +35,7 @@ from metadata.config import config
 from metadata.db import access
 from metadata.errors import Invalid, RateLimited, Unavailable
 from metadata.limits.places import Places
+from metadata.rules.rights import Right
 
 CHUNK = 5_000  # offsets, at most
 MIN_CHUNK = 50
@@ -89,7 +90,7 @@ def search_messages(
     may_read = access.require_look(actor, topic, snapshot.origin_of(topic))
     if not may_read and (wanted.body_part is not None or wanted.header is not None):
         # The matches would reveal what bodies and headers contain.
-        access.require(actor, "browse", topic)
+        access.require(actor, Right.BROWSE, topic)
     if not 1 <= limit <= config.max_pull_messages:
         raise Invalid.field(
             "limit", f"{limit} is not within 1 and {config.max_pull_messages}"

@@ -22,10 +22,11 @@ from messagestore.tables import audit_sql, message_sql, partition_sql, queue_sql
 from metadata.cache import snapshot
 from metadata.errors import NodeUnavailable, NotFound
 from metadata.monitoring import alarms
+from metadata.rules.alarm_rules import AlarmKind
 from metadata.rules.alarm_texts import alarm_text, error_text
 
 log = logging.getLogger(__name__)
-KIND = "corrupt"
+KIND = AlarmKind.CORRUPT
 AGAIN_S = 30.0  # at least this long between two alarms for the same mark
 # A mark or alarm is checked after this time without a new fault. Longer than AGAIN_S, so that
 # a queue which is still faulty raises its alarm again first.

@@ -28,7 +28,10 @@ from metadata.errors import CatmqError
 from metadata.monitoring import alarms
 from metadata.nodes import node_rows, size_rows
 from metadata.rules import disks
+from metadata.rules.alarm_rules import AlarmKind
 from metadata.rules.alarm_texts import alarm_text
+from metadata.rules.disks import DiskState
+from metadata.rules.nodes import Engine
 
 log = logging.getLogger(__name__)
 GB = 1_000_000_000
@@ -58,14 +61,14 @@ def measure(session: Session, info: NodeInfo) -> Space | None:
     """Return the space of a node, None if it is unknown. Raises the node's errors."""
     used, reusable = (
         partition_sql.read_used_bytes(session)
-        if info.capacity_gb or info.engine == "sqlite"
+        if info.capacity_gb or info.engine == Engine.SQLITE
         else (0, 0)
     )
     spaces = []
     if info.capacity_gb:
         total = info.capacity_gb * GB
         spaces.append(Space(total, total - used + reusable))
-    if info.engine == "sqlite":
+    if info.engine == Engine.SQLITE:
         disk = os.statvfs(sqlite_path(info.database))
         spaces.append(
             Space(disk.f_blocks * disk.f_frsize, disk.f_bavail * disk.f_frsize + reusable)
@@ -118,7 +121,11 @@ def update_disk_state(node_id: int, info: NodeInfo) -> bool:
         detail = alarm_text("space", percent=percent, total=total)
     log.warning("The disk of node %s is %s: %s", info.name, state, detail)
     # A full node is also low, so both alarms are active then.
-    for kind, is_active in (("node_low", state != "ok"), ("node_full", state == "full")):
+    is_active_of_kind = {
+        AlarmKind.NODE_LOW: state != DiskState.OK,
+        AlarmKind.NODE_FULL: state == DiskState.FULL,
+    }
+    for kind, is_active in is_active_of_kind.items():
         if is_active:
             alarms.raise_alarm(kind=kind, name=info.name, detail=detail)
         else:
@@ -146,7 +153,7 @@ def record() -> int:
 
 def queue_bytes(session: Session, queues: Iterable[int]) -> dict[int, int]:
     """Return the bytes of each queue; those of an embedded node are estimated from samples."""
-    if session.engine == "mysql":
+    if session.engine == Engine.MYSQL:
         sizes = partition_sql.read_queue_bytes(session)
         return {queue: sizes[queue] for queue in queues if queue in sizes}
     estimates = {}

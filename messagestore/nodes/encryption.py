@@ -18,6 +18,8 @@ from messagestore.tables import node_sql
 from metadata.cache.snapshot_types import NodeInfo
 from metadata.errors import CatmqError
 from metadata.rules import tls
+from metadata.rules.nodes import Engine
+from metadata.rules.tls import TlsMode
 
 ENDING_DAYS = 30  # warn of a certificate that ends sooner
 ACCESS_DENIED = 1045  # also from MariaDB 10.11 if the account requires TLS
@@ -31,11 +33,11 @@ def choose_tls(info: NodeInfo) -> NodeInfo:
 
     TLS is on if the server is on another machine and offers it.
     """
-    if info.engine != "mysql" or tls.is_local(info.host):
-        return replace(info, tls="off")
-    error = _try_connect(replace(info, tls="on"))
+    if info.engine != Engine.MYSQL or tls.is_local(info.host):
+        return replace(info, tls=TlsMode.OFF)
+    error = _try_connect(replace(info, tls=TlsMode.ON))
     is_offered = error is None or not isinstance(error.__cause__, tls.PlainText)
-    return replace(info, tls="on" if is_offered else "off")
+    return replace(info, tls=TlsMode.ON if is_offered else "off")
 
 
 def explain_failure(error: CatmqError, info: NodeInfo) -> Answer | None:
@@ -47,8 +49,8 @@ def explain_failure(error: CatmqError, info: NodeInfo) -> Answer | None:
     if (
         # The server does not say that TLS is missing, so try the same account with TLS.
         number == ACCESS_DENIED
-        and info.tls == "off"
-        and _try_connect(replace(info, tls="on")) is None
+        and info.tls == TlsMode.OFF
+        and _try_connect(replace(info, tls=TlsMode.ON)) is None
     ):
         text_key = "tls_required"
     return (
@@ -73,7 +75,7 @@ def check_session(session: Session, info: NodeInfo) -> Iterator[Answer]:
         ends_ms = ssl.cert_time_to_seconds(facts.server_not_after) * 1000
         values["until"] = f"{datetime.fromtimestamp(ends_ms / 1000, UTC):%Y-%m-%d}"
         days = (ends_ms - node_sql.now_ms(session)) // DAY_MS
-    yield "ok", "tls_verified" if info.tls == "verify" else "tls_unverified", values
+    yield "ok", "tls_verified" if info.tls == TlsMode.VERIFY else "tls_unverified", values
     if days is not None and days < ENDING_DAYS:
         yield (
             ("warn", "tls_ending", {**values, "days": days})

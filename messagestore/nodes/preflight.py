@@ -33,6 +33,7 @@ from metadata.errors import CatmqError, NodeUnavailable
 from metadata.nodes import node_rows
 from metadata.rules import engines, tls
 from metadata.rules.grants import grant_statements
+from metadata.rules.nodes import Engine, NodeKind, NodeState
 
 PROBE_QUEUE = 0  # id of a registration's test queue; no real queue has it
 CLOCK_MS = 1000  # a difference between two clocks below this is not noticed
@@ -102,8 +103,8 @@ TEXTS = {  # text of each finding; the portal translates them
         "with them."
     ),
     "misfit": "Brokers of this release do not serve the node: %(why)s",
-    "normal": "The node will store messages of topics.",
-    "failure": "The node will store only retries and dead letters.",
+    NodeKind.NORMAL: "The node will store messages of topics.",
+    NodeKind.FAILURE: "The node will store only retries and dead letters.",
     "first_failure": "There is no retry node yet, so failed messages cannot be stored for "
                      "a retry. Register "
         "one, too.",
@@ -148,7 +149,10 @@ def examine(
     Needs `admin`. Nothing is changed. Raises Invalid and Conflict for the arguments.
     """
     info = candidate(name=name, actor=actor, password=password, **arguments)
-    if info.engine == "sqlite" and not session_pool.sqlite_path(info.database).exists():
+    if (
+        info.engine == Engine.SQLITE
+        and not session_pool.sqlite_path(info.database).exists()
+    ):
         directory = session_pool.sqlite_path(info.database).parent
         # Missing directories are created, so the nearest that exists must be writable.
         while not directory.exists():
@@ -170,12 +174,12 @@ def candidate(*, name: str, actor: Actor, password: str, **arguments: Any) -> No
     Needs `admin`. Raises Invalid and Conflict.
     """
     values: dict[str, Any] = {
-        "kind": "normal", "host": "", "port": None, "username": "", "dedicated": False,
+        "kind": NodeKind.NORMAL, "host": "", "port": None, "username": "", "dedicated": False,
         "capacity_gb": None,
         **node_rows.check_new(name=name, actor=actor, **arguments),
     }  # fmt: skip
     info = NodeInfo(
-        id=0, name=name, password=password, state="read_write", epoch=1, **values
+        id=0, name=name, password=password, state=NodeState.READ_WRITE, epoch=1, **values
     )
     return info if "tls" in values else encryption.choose_tls(info)
 
@@ -188,7 +192,7 @@ def reexamine(*, name: str, actor: Actor, rights: bool = True) -> Preflight:
     """
     info = snapshot.node_by_id(node_rows.find_node(name=name, actor=actor).id)
     findings = list(_examine_database(info, unsafe=False, rights=rights))
-    if info.engine == "mysql":
+    if info.engine == Engine.MYSQL:
         findings.append(_check_capacity(info))
     return Preflight(tuple(findings))
 
@@ -206,7 +210,7 @@ def describe_error(error: CatmqError, info: NodeInfo) -> str:
     ):
         return error.detail.rstrip(".")
     address = (
-        f"{info.host}:{info.port or 3306}" if info.engine == "mysql" else info.database
+        f"{info.host}:{info.port or 3306}" if info.engine == Engine.MYSQL else info.database
     )
     return f"Node {info.name} cannot be reached at {address}: {str(cause.args[-1]).rstrip('.')}"
 
@@ -379,9 +383,11 @@ def check_rights(session: Session, info: NodeInfo) -> Iterator[Finding]:
 def _check_role(info: NodeInfo, actor: Actor) -> Iterator[Finding]:
     yield Finding("kind", "ok", info.kind)
     nodes = node_rows.list_nodes(actor=actor, window=Window(limit=MAX_LIMIT)).items
-    if info.kind == "normal" and not any(node.kind == "failure" for node in nodes):
+    if info.kind == NodeKind.NORMAL and not any(
+        node.kind == NodeKind.FAILURE for node in nodes
+    ):
         yield Finding("kind", "warn", "first_failure")
-    if info.engine == "mysql":
+    if info.engine == Engine.MYSQL:
         neighbours = [
             node.name
             for node in nodes

@@ -67,6 +67,8 @@ from metadata.groups import subscribers
 from metadata.membership import broadcast_instances
 from metadata.nodes import failovers, node_rows
 from metadata.nodes.failovers import OfflineNode
+from metadata.rules.nodes import Engine, NodeState
+from metadata.rules.tls import TlsMode
 
 log = logging.getLogger(__name__)
 PATIENCE_S = 30.0
@@ -191,7 +193,7 @@ def adopt(
         if unchecked:
             run.note(unchecked)
         say(f"node {name} is offline under epoch {offline_node.epoch}")
-        if info.engine == "mysql":
+        if info.engine == Engine.MYSQL:
             _make_primary(run, session, None, epoch=offline_node.epoch, known_dead=True)
         node_sql.create_node_tables(session)
         for queue, (lowest, end) in sorted(messages_left.items()):
@@ -264,7 +266,7 @@ def choose_target(
 
     `tls` and `tls_ca` keep the present encryption if both are None.
     """
-    if info.engine != "mysql":
+    if info.engine != Engine.MYSQL:
         raise Invalid.field(
             "node", f"{info.name} is a file: restore it, then manage.py adopt_restored_node"
         )
@@ -282,7 +284,7 @@ def choose_target(
         )
     if tls is None and tls_ca is None:
         return target
-    default_ca = info.tls_ca if tls is None or tls == "verify" else ""
+    default_ca = info.tls_ca if tls is None or tls == TlsMode.VERIFY else ""
     target = replace(
         target, tls=tls or info.tls, tls_ca=default_ca if tls_ca is None else tls_ca
     )
@@ -309,7 +311,7 @@ def open_target(target: NodeInfo) -> Iterator[Session]:
 
 def check_target(session: Session, *, info: NodeInfo, target: NodeInfo) -> None:
     """Raise Invalid (node_refused) unless the database may replace the node's."""
-    if target.engine == "mysql":
+    if target.engine == Engine.MYSQL:
         check_path(session, target, unsafe=False)
         # A replica is read-only until it is promoted.
         facts = node_sql.read_server_facts(session)._replace(read_only=False)
@@ -482,7 +484,7 @@ def _complete(
     identity = run.info.identity or str(uuid.uuid4())
     promotion_sql.write_identity(session, identity=identity)
     # Last on the new database: no write may begin before heads and epoch are right.
-    if offline_node.state_before != "read_only":
+    if offline_node.state_before != NodeState.READ_ONLY:
         queue_sql.open_queues(session, queues=node_rows.open_queues(offline_node.node_id))
     counts, recorded = (
         delayed_sql.read_counts(session),

@@ -19,6 +19,8 @@ from metadata.brokers import snapshot_acks
 from metadata.cache.snapshot_types import NodeInfo
 from metadata.errors import NodeUnavailable
 from metadata.nodes import failovers
+from metadata.rules.audit_verbs import Verb
+from metadata.rules.nodes import Engine
 
 
 class Plan(Struct, frozen=True):
@@ -64,7 +66,7 @@ def promote(
     target = choose_target(info, host=host, port=port, tls=tls, tls_ca=tls_ca)
     with open_target(target) as session:
         check_target(session, info=info, target=target)
-        promotion_rights.require(session, target=target, verb="promote")
+        promotion_rights.require(session, target=target, verb=Verb.PROMOTE)
         old_heads = None
         with suppress(NodeUnavailable, db_errors.Final), session_pool.direct(info) as old:
             old_heads = queue_sql.read_heads(old, queues=None)
@@ -88,8 +90,8 @@ def adopt(*, name: str, actor: Actor) -> Plan:
     info = find_node(name, actor)
     with session_pool.direct(info) as session:
         check_target(session, info=info, target=info)
-        promotion_rights.require(session, target=info, verb="adopt")
-        copies = promotion_rights.copies(session) if info.engine == "mysql" else False
+        promotion_rights.require(session, target=info, verb=Verb.ADOPT)
+        copies = promotion_rights.copies(session) if info.engine == Engine.MYSQL else False
         inspection = _inspect(session, info.id, None)
         return _make_plan(session, info, info, inspection, answers=None, copies=copies)
 
@@ -128,7 +130,7 @@ def _make_plan(
     return Plan(
         node=info.name,
         target=f"{target.host}:{target.port or 3306}"
-        if target.engine == "mysql"
+        if target.engine == Engine.MYSQL
         else target.database,
         primary_answers=answers,
         copies=copies,

@@ -41,6 +41,7 @@ from metadata.nodes import failovers, node_rows
 from metadata.nodes.failovers import DelayedCounts
 from metadata.nodes.node_rows import NodeView
 from metadata.rules.grants import READER, grant_statements
+from metadata.rules.nodes import Engine, NodeState
 
 log = logging.getLogger(__name__)
 _latencies: dict[int, float | None] = {}
@@ -67,14 +68,14 @@ def register(
     """
     arguments |= {"name": name, "engine": engine, "database": database}
     info = candidate(actor=actor, password=password, **arguments)
-    if info.engine == "sqlite":
+    if info.engine == Engine.SQLITE:
         session_pool.sqlite_path(info.database).parent.mkdir(parents=True, exist_ok=True)
     remedy = (
         "Check host, port, database and credentials, and that the account has all "
         "rights there."
     )
     with _open_or_refuse(info, remedy) as session:
-        if info.engine == "mysql":
+        if info.engine == Engine.MYSQL:
             check_path(session, info, unsafe=unsafe)
             check_server(node_sql.read_server_facts(session), info, unsafe=unsafe)
         for finding in check_rights(session, info):
@@ -84,7 +85,7 @@ def register(
         # left it.
         queue_sql.drop_queue(session, queue=PROBE_QUEUE)
         queue_sql.create_queue(session, queue=PROBE_QUEUE, node_epoch=1)
-        if session.engine == "mysql":
+        if session.engine == Engine.MYSQL:
             partition_sql.add_partitions(session, queue=PROBE_QUEUE, ends=[400_000])
         queue_sql.set_queue_state(session, queue=PROBE_QUEUE, state="ro")
         queue_sql.read_head(session, queue=PROBE_QUEUE)
@@ -129,7 +130,7 @@ def _raise_if_bad(finding: Finding, info: NodeInfo) -> None:
     if finding.verdict == "bad":
         address = (
             f"{info.database} on {info.host}:{info.port}"
-            if info.engine == "mysql"
+            if info.engine == Engine.MYSQL
             else info.database
         )
         text = f"Database {address} cannot be a node. {finding.detail}"
@@ -163,7 +164,7 @@ def update(*, name: str, settings: Mapping[str, Any], actor: Actor) -> NodeView:
         return node_rows.update(name=name, settings=settings, actor=actor)
     # Close the queues on the node before metadata changes, because brokers may have an
     # older snapshot; open them after it.
-    if state != "read_write":
+    if state != NodeState.READ_WRITE:
         _apply_state(node.id, state)
     view = latest = node_rows.update(name=name, settings=settings, actor=actor)
     # Several callers may change the state at once. Each reads metadata again after writing,
@@ -216,7 +217,7 @@ def _with_account(name: str, username: str, password: str, actor: Actor) -> Node
     Raises Forbidden, NotFound, and Invalid if the node is a file.
     """
     node = node_rows.find_node(name=name, actor=actor)
-    if node.engine != "mysql":
+    if node.engine != Engine.MYSQL:
         raise Invalid.field("username", f"node {name} is a file, which has no accounts")
     return replace(snapshot.node_by_id(node.id), username=username, password=password)
 
@@ -235,12 +236,12 @@ def _apply_state(node_id: int, state: str) -> None:
     """Open or close a node's queues. Only an offline node may be unreachable."""
     try:
         with session_pool.direct(snapshot.node_by_id(node_id)) as session:
-            if state == "read_write":
+            if state == NodeState.READ_WRITE:
                 queue_sql.open_queues(session, queues=node_rows.open_queues(node_id))
             else:
                 queue_sql.close_queues(session)
     except (NodeUnavailable, db_errors.Final) as error:
-        if state != "offline":
+        if state != NodeState.OFFLINE:
             raise
         log.warning(
             "Node %d was set offline, but its queues could not be closed: %s",
@@ -266,7 +267,7 @@ def probe() -> None:
     """Query every node that is not offline; a loop of every worker. See `latencies`."""
     nodes = snapshot.current().nodes
     for node_id, info in nodes.items():
-        if info.state == "offline":
+        if info.state == NodeState.OFFLINE:
             _latencies.pop(node_id, None)
             continue
         try:
@@ -323,7 +324,7 @@ def report_heads() -> None:
     """
     current = snapshot.current()
     for node_id, info in current.nodes.items():
-        if info.state != "offline" or _reported.get(node_id) == info.epoch:
+        if info.state != NodeState.OFFLINE or _reported.get(node_id) == info.epoch:
             continue
         heads = {
             queue_info.id: board.durable_head(queue_info.id)

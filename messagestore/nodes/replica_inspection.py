@@ -12,6 +12,7 @@ from messagestore.engine.mysql_session import Session
 from messagestore.tables import promotion_sql, queue_sql
 from metadata.nodes import failovers
 from metadata.nodes.failovers import NodeQueue, ReaderEpoch
+from metadata.rules.topics.states import QueueState
 from metadata.rules.wire import Number
 
 # Offsets skipped above the highest known head. A node stores fewer messages than this between
@@ -95,7 +96,9 @@ class ReplicaInspection:
         """
         # Retired queues get no messages any more, so their heads may stay.
         open_queues = [
-            queue for queue in self.queues if queue.state != "retired" and not self.complete
+            queue
+            for queue in self.queues
+            if queue.state != QueueState.RETIRED and not self.complete
         ]
         return {
             # A committed offset proves that messages below it were served, even if no head

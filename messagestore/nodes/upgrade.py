@@ -30,6 +30,8 @@ from metadata.db import access
 from metadata.errors import Conflict, NodeUnavailable
 from metadata.nodes import node_rows
 from metadata.release import VERSION, is_older
+from metadata.rules.audit_verbs import Verb
+from metadata.rules.nodes import Engine, NodeState
 
 log = logging.getLogger(__name__)
 PAUSE_MS = 100  # between two tables: each change delays sends
@@ -72,7 +74,7 @@ def upgrade(
         has_changed = bool(upgraded.changes) or upgraded.before != upgraded.after
         if has_changed and not dry_run:
             node_rows.audit_schema_change(
-                verb="upgrade",
+                verb=Verb.UPGRADE,
                 name=upgraded.node,
                 before={"schema_version": upgraded.before},
                 after={
@@ -96,7 +98,7 @@ def upgrade_node(
     before: int | None = None
     changes: list[TableChange] = []
     try:
-        if info.state == "offline":
+        if info.state == NodeState.OFFLINE:
             raise NodeUnavailable(f"Node {info.name} is offline: open it first.")
         with session_pool.direct(
             info, any_schema=True, read_timeout_s=MAINTENANCE_TIMEOUT_S
@@ -153,7 +155,7 @@ def _make_changes(session: Session, info: NodeInfo, pause_ms: int) -> Iterator[T
         if number:
             time.sleep(pause_ms / 1000)
         make_change = partial(node_sql.make_change, session, change)
-        if session.engine == "sqlite":
+        if session.engine == Engine.SQLITE:
             make_change()
         else:
             # Waits only a moment for the table's lock, because sends queue up behind the
@@ -202,5 +204,5 @@ def require_release(*, node: str, release: str, actor: Actor) -> None:
             node_sql.write_min_release(session, release=release)
             before, after = {"min_release": schema.min_release}, {"min_release": release}
             node_rows.audit_schema_change(
-                verb="require", name=node, before=before, after=after, actor=actor
+                verb=Verb.REQUIRE, name=node, before=before, after=after, actor=actor
             )

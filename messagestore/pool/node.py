@@ -21,6 +21,7 @@ from messagestore.pool.circuit import Circuit, Permit
 from messagestore.pool.session_pool import PooledSession, SessionPool
 from metadata.cache.snapshot_types import NodeInfo
 from metadata.errors import CatmqError, NodeUnavailable
+from metadata.rules.nodes import NodeState
 
 WATCHED_S = 15.0  # requests send no probes for this long after a call of `watch`
 MAINTENANCE_TIMEOUT_S = 120  # the longest time for changing a table
@@ -201,7 +202,7 @@ class Node:
             raise NodeUnavailable(error.detail) from error
 
     def _check_online(self) -> None:
-        if self.info.state == "offline":
+        if self.info.state == NodeState.OFFLINE:
             raise NodeUnavailable(f"Node {self.info.name} is offline.")
 
     def _check_answering(self) -> None:

@@ -33,10 +33,11 @@ from metadata.cache import snapshot
 from metadata.cache.snapshot_types import NodeInfo
 from metadata.errors import NodeUnavailable
 from metadata.release import VERSION, is_older
+from metadata.rules.nodes import NodeState
+from metadata.rules.topics.states import STATES_WITHOUT_TABLE
 
 log = logging.getLogger(__name__)
 _LOG_EVERY_S = 60.0
-_WITHOUT_HEAD = ("creating", "retired")  # states in which the head row may be missing
 
 
 class Quarantine(NamedTuple):
@@ -96,7 +97,7 @@ def check_epochs(info: NodeInfo, session: Session) -> str:
         # snapshot and with epochs that are read after it.
         snapshot.refresh()
         current = snapshot.current().nodes.get(info.id)
-        is_online = current is not None and current.state != "offline"
+        is_online = current is not None and current.state != NodeState.OFFLINE
         why = (
             _find_epoch_fault(current, promotion_sql.read_node_epochs(session))
             if current and is_online
@@ -195,7 +196,7 @@ def lowest_heads(info: NodeInfo) -> dict[int, int]:
     lowest = {
         queue.id: max(queue.head_seen, known_heads.lowest_head(queue.id))
         for queue in queues
-        if queue.node_id == info.id and queue.state not in _WITHOUT_HEAD
+        if queue.node_id == info.id and queue.state not in STATES_WITHOUT_TABLE
     }
     return {queue_id: head for queue_id, head in lowest.items() if head}
 

@@ -23,6 +23,7 @@ from metadata.cache.snapshot_types import NodeInfo
 from metadata.config import config
 from metadata.errors import Code, NodeUnavailable
 from metadata.limits.concurrency import limiter
+from metadata.rules.nodes import Engine
 from metadata.rules.tls import Tls
 
 CHECKOUT_TIMEOUT_S = 2.0
@@ -38,7 +39,7 @@ def connect(info: NodeInfo, *, read_timeout_s: int = READ_TIMEOUT_S) -> Session:
     """Return a new session on a node, unchecked and outside any pool. Raises
     NodeUnavailable.
     """
-    if info.engine == "sqlite":
+    if info.engine == Engine.SQLITE:
         return SqliteSession(name=info.name, path=sqlite_path(info.database))
     return MySqlSession(
         name=info.name,

@@ -15,6 +15,7 @@ from messagestore.produce import batch_routing
 from metadata.cache.snapshot_types import QueueInfo, Routing, TopicInfo
 from metadata.errors import Code, FieldError, NotFound
 from metadata.rules.topics import routing_rules
+from metadata.rules.topics.states import Keyed, QueueState
 
 
 class Batch(NamedTuple):
@@ -160,7 +161,7 @@ def _preferred_queue(batch: Batch, routing: Routing, index: int) -> tuple[int, b
     if message.key is None:
         return batch_routing.anywhere(routing, batch.id)[0], True
     queue = routing_rules.queue_for_key(message.key, routing.layout)
-    return queue, routing.keyed != "strict"
+    return queue, routing.keyed != Keyed.STRICT
 
 
 def _candidate_queues(batch: Batch, routing: Routing, preferred: int) -> tuple[int, ...]:
@@ -180,6 +181,6 @@ def _candidate_queues(batch: Batch, routing: Routing, preferred: int) -> tuple[i
     on_home_node = tuple(
         queue for queue in candidates if batch.queue(queue).node_id == home.node_id
     )
-    if home.state == "read_write":
+    if home.state == QueueState.READ_WRITE:
         return on_home_node
     return tuple(dict.fromkeys((*on_home_node, *candidates)))

@@ -19,6 +19,7 @@ from uuid import UUID
 from messagestore.engine import batch_ids
 from metadata.cache.snapshot_types import QueueInfo, Routing, TopicInfo
 from metadata.rules.topics import routing_rules
+from metadata.rules.topics.states import READABLE_STATES
 
 AHEAD_MS = 3_600_000  # how far the clock of a client that names no queue may run ahead
 _FOR_EVER = 1 << 62
@@ -26,7 +27,7 @@ _FOR_EVER = 1 << 62
 
 def now(topic: TopicInfo, queues: Mapping[int, QueueInfo]) -> Routing:
     """Return the topic's current routing, which includes its read-only queues."""
-    states = ("read_write", "read_only")
+    states = READABLE_STATES
     # Read-only queues count: a send that was stored just before its queue was closed is
     # repeated through the same queue, so the repeat is recognized.
     live = tuple(q for q in topic.queues if q in queues and queues[q].state in states)

@@ -30,6 +30,7 @@ from metadata.cache.snapshot_types import NodeInfo
 from metadata.config import config
 from metadata.db import access
 from metadata.errors import Code, Conflict, Invalid, NotFound
+from metadata.rules.rights import Right
 
 log = logging.getLogger(__name__)
 MOST_COUNTED = 100_000
@@ -131,7 +132,7 @@ def _allow(queue: int, message_id: str, actor: Actor) -> None:
     topic = view.topics.get(info.topic_id) if info is not None else None
     if topic is None or not access.may_see(actor, topic.name):
         raise _not_found(message_id)
-    access.require(actor, "produce", topic.name)
+    access.require(actor, Right.PRODUCE, topic.name)
 
 
 def _delivered(message_id: str, place: str = "") -> Conflict:
@@ -154,8 +155,8 @@ def of_topic(
     config.max_pull_bytes. Raises NotFound (topic_not_found), Invalid, and NodeUnavailable
     if no node answers.
     """
-    access.require(actor, "browse", topic)
-    access.require_failure_origin(actor, "browse", topic, snapshot.origin_of(topic))
+    access.require(actor, Right.BROWSE, topic)
+    access.require_failure_origin(actor, Right.BROWSE, topic, snapshot.origin_of(topic))
     info = snapshot.find_topic(topic)
     if not 1 <= limit <= config.max_pull_messages:
         raise Invalid.field(

@@ -51,7 +51,9 @@ from metadata.cache import snapshot
 from metadata.cache.snapshot_types import QueueInfo, Snapshot
 from metadata.db import leases
 from metadata.errors import CatmqError, Code, Conflict, MetadataUnavailable
+from metadata.rules.nodes import NodeState
 from metadata.rules.topics import routing_rules
+from metadata.rules.topics.states import Keyed, QueueState
 
 log = logging.getLogger(__name__)
 
@@ -83,7 +85,9 @@ Targets = dict[int, list[int]]  # queue → ids of the rows to move into it
 def nodes() -> list[int]:
     """Return the ids of the nodes that need a delivery loop: all that are not offline."""
     return [
-        node.id for node in snapshot.current().nodes.values() if node.state != "offline"
+        node.id
+        for node in snapshot.current().nodes.values()
+        if node.state != NodeState.OFFLINE
     ]
 
 
@@ -350,7 +354,7 @@ def _choose_queue(
     )
     if home is not None and _is_open(current, home):
         return home
-    if routed_by_key and topic.keyed == "strict":
+    if routed_by_key and topic.keyed == Keyed.STRICT:
         return None
     queues = [
         current.queues[queue_id] for queue_id in topic.queues if queue_id in current.queues
@@ -374,7 +378,11 @@ def _choose_queue(
 def _is_open(current: Snapshot, queue: QueueInfo) -> bool:
     """Return True if the queue and its node accept messages."""
     node = current.nodes.get(queue.node_id)
-    return queue.state == "read_write" and node is not None and node.state == "read_write"
+    return (
+        queue.state == QueueState.READ_WRITE
+        and node is not None
+        and node.state == NodeState.READ_WRITE
+    )
 
 
 def as_batch(node_id: int, row: DelayedRow) -> NewBatch:

@@ -14,6 +14,7 @@ from messagestore.produce import delayed_store
 from messagestore.tables import delayed_sql
 from metadata.cache import snapshot
 from metadata.errors import NoWritableQueue
+from metadata.rules.nodes import NodeState
 
 CHUNK = 2_000  # rows in a transaction
 
@@ -46,7 +47,7 @@ def reassign(queue: int, *, topic_id: int) -> int:
                 for info in snapshot.current().queues.values()
                 if info.topic_id == topic_id
                 and info.id != queue
-                and info.state == "read_write"
+                and info.state == NodeState.READ_WRITE
             ]
             if not open_queues:
                 raise NoWritableQueue(

@@ -12,6 +12,7 @@ from metadata.actors import Actor
 from metadata.db import access, audit
 from metadata.db.transactions import transactional
 from metadata.errors import CatmqError
+from metadata.rules.rights import Right
 
 
 def send(
@@ -23,7 +24,7 @@ def send(
     `produce`. Raises the same errors as `publish.publish`, and the error of the message if
     it was refused.
     """
-    access.require(actor, "produce", topic)
+    access.require(actor, Right.PRODUCE, topic)
     after = {
         "key": message.key,
         "tag": message.tag,
@@ -48,7 +49,7 @@ def recall(*, topic: str, message_id: str, actor: Actor) -> None:
     As in `send`, the audit row is committed first. Raises the same errors as
     `delayed_admin.recall`.
     """
-    access.require(actor, "produce", topic)
+    access.require(actor, Right.PRODUCE, topic)
     _record("recall", topic, {"message": message_id}, actor)
     delayed_admin.recall(message_id=message_id, actor=actor)
 

@@ -41,6 +41,8 @@ from metadata.errors import (
     OutcomeUnknown,
     Unavailable,
 )
+from metadata.rules.rights import Right
+from metadata.rules.topics.states import QueueState
 
 MOST_PRODUCER_CHARS = 100  # width of the column; names of users may be longer
 CLOSED_QUEUE_CODES = (Code.QUEUE_NOT_WRITABLE, Code.NO_WRITABLE_QUEUE)
@@ -92,10 +94,12 @@ def check_may_send(*, topic: str, actor: Actor) -> TopicInfo:
 
     Request handlers call this before they parse the messages, which may be large.
     """
-    access.require(actor, "produce", topic)
+    access.require(actor, Right.PRODUCE, topic)
     info = snapshot.find_topic(topic)
     if info.failure_of is not None:
-        access.require_failure_origin(actor, "produce", topic, snapshot.origin_of(topic))
+        access.require_failure_origin(
+            actor, Right.PRODUCE, topic, snapshot.origin_of(topic)
+        )
     return info
 
 
@@ -297,7 +301,7 @@ class PartWriter:
         if batch.has_new_id or not part.movable:
             return None
         preferred = batch.queue(part.queues[0])
-        is_open = preferred.state == "read_write"
+        is_open = preferred.state == QueueState.READ_WRITE
         # If the queue was reopened since the earlier try, its node has no record of that try
         # and would store the part a second time. The time in a batch id is that of the client,
         # whose clock may run AHEAD_MS ahead. So only an id from this time on was certainly

@@ -31,6 +31,9 @@ from metadata.errors import (
     Unavailable,
 )
 from metadata.rules.alarm_texts import alarm_text
+from metadata.rules.disks import DiskState
+from metadata.rules.nodes import NodeState
+from metadata.rules.topics.states import QueueState
 
 REPEATS = 3  # after the first try
 DEADLINE_S = 8.0  # less than the client's request timeout of 10 s
@@ -125,7 +128,7 @@ class Write(ABC, Generic[StoredPlace]):
         it.
         """
         info = snapshot.find_queue(queue)
-        if info.state == "creating":
+        if info.state == QueueState.CREATING:
             # Another broker may have opened the queue, and clients may know it before this
             # process does.
             snapshot.refresh()
@@ -133,9 +136,9 @@ class Write(ABC, Generic[StoredPlace]):
         node = node_pools.node(info.node_id)
         refusal: CatmqError
         # By this process's snapshot. If both are open, the node has the last word.
-        if info.state != "read_write" or node.info.state != "read_write":
+        if info.state != QueueState.READ_WRITE or node.info.state != NodeState.READ_WRITE:
             refusal = _closed(info.id, node, "not open for sends")
-        elif node.info.disk == "full":
+        elif node.info.disk == DiskState.FULL:
             cause = (
                 f"The disk of node {node.info.name} is nearly full, so it stores nothing. "
                 "Name a queue on another node."
@@ -210,7 +213,7 @@ def _explain(refusal: CatmqError, queue: int, node: Node) -> CatmqError:
         if (
             reloaded is not None
             and reloaded.epoch != head.node_epoch
-            and reloaded.state != "offline"
+            and reloaded.state != NodeState.OFFLINE
         ):
             # Reloading did not help: metadata or the node was restored to a state before
             # the node's last adoption. No repeat can succeed.

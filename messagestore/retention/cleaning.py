@@ -23,7 +23,11 @@ from metadata.actors import Actor
 from metadata.db import access, audit, clock_marks
 from metadata.errors import CatmqError
 from metadata.monitoring import alarms
+from metadata.rules.alarm_rules import AlarmKind
 from metadata.rules.alarm_texts import alarm_text, error_text
+from metadata.rules.audit_verbs import Verb
+from metadata.rules.disks import DiskState
+from metadata.rules.rights import ActorKind, Right
 from metadata.topics import topic_rows
 from metadata.topics.topic_rows import TopicView
 
@@ -74,10 +78,12 @@ def clean(
         else [topic_rows.find_topic(name=topic, actor=actor)]
     )
     for view in topics:
-        access.require(actor, "manage", view.name)
+        access.require(actor, Right.MANAGE, view.name)
     # A user who cleans confirms that the clock is right. A job that finds a jump deletes
     # nothing by age: messages that look old may be new.
-    clock_jump = clock_marks.check_clock(confirm=actor.kind != "job" and not dry_run)
+    clock_jump = clock_marks.check_clock(
+        confirm=actor.kind != ActorKind.JOB and not dry_run
+    )
     if pass_s is not None:
         random.shuffle(topics)  # every topic has its turn, even if passes end early
     planner = partial(planning.plan, record=not dry_run, jumped=clock_jump)
@@ -97,8 +103,8 @@ def clean(
             cleaned.append(name)
             continue
         log.warning("Queue %d of topic %s: %s", result.plan.queue, result.plan.topic, why)
-        alarms.raise_alarm(kind="not_cleaned", name=name, detail=error_text(why))
-    alarms.end_alarms(kind="not_cleaned", names=cleaned)
+        alarms.raise_alarm(kind=AlarmKind.NOT_CLEANED, name=name, detail=error_text(why))
+    alarms.end_alarms(kind=AlarmKind.NOT_CLEANED, names=cleaned)
     return results
 
 
@@ -140,10 +146,10 @@ class CleaningRun:
             str(result.plan.queue): result.plan for result in results if result.raised
         }
         # Scheduled runs have logs and alarms instead of an audit row.
-        if raised and self.actor.kind != "job":
+        if raised and self.actor.kind != ActorKind.JOB:
             audit.record(
                 actor=self.actor,
-                verb="clean",
+                verb=Verb.CLEAN,
                 kind="topic",
                 name=topic.name,
                 before={queue: plan.low for queue, plan in raised.items()},
@@ -225,7 +231,7 @@ class CleaningRun:
             if time.monotonic() > self.ends:
                 break
             # A full node accepts no writes and needs the room, so there is no pause.
-            if remaining and node.info.disk != "full":
+            if remaining and node.info.disk != DiskState.FULL:
                 time.sleep(min(PACE * (time.monotonic() - started_at), MOST_PAUSE_S))
         return dropped
 
@@ -268,4 +274,6 @@ def _count_losses(plan: QueuePlan, sign: int) -> None:
             level = logging.WARNING if loss.active else logging.INFO
             log.log(level, "Group %s, topic %s: %s", loss.group, plan.topic, detail)
         name, count = f"{loss.group}/{plan.topic}", sign * loss.messages
-        alarms.raise_alarm(kind="unread_dropped", name=name, detail=detail, count=count)
+        alarms.raise_alarm(
+            kind=AlarmKind.UNREAD_DROPPED, name=name, detail=detail, count=count
+        )

@@ -18,15 +18,16 @@ from metadata.errors import CatmqError
 from metadata.groups import activity, subscribers
 from metadata.groups.subscribers import ActiveSubscription
 from metadata.rules.alarm_texts import alarm_text
+from metadata.rules.nodes import Engine
 from metadata.rules.topics import retention
 from metadata.rules.topics.retention import Span
+from metadata.rules.topics.states import READABLE_STATES, TopicKind
 from metadata.topics.topic_rows import QueueView, TopicView
 
 DAY_MS = 86_400_000
 SLICES = 20  # parts of a table without partitions, the size of each estimated by a sample
 SAMPLE = 50  # rows
 ROW_BYTES = 60  # overhead of a row
-_KEPT = ("read_write", "read_only")
 
 
 class Loss(Struct, frozen=True):
@@ -136,7 +137,9 @@ def _plan_queues(
     make_plan: Callable[[_Planner], QueuePlan],
     jumped: str | None,
 ) -> list[QueuePlan]:
-    queues = [queue_view for queue_view in topic.queues if queue_view.state in _KEPT]
+    queues = [
+        queue_view for queue_view in topic.queues if queue_view.state in READABLE_STATES
+    ]
     readers, skipped = _read_readers(topic, queues, record)
     plans = []
     for queue in queues:
@@ -299,7 +302,7 @@ class _Planner:
                 Span(max(p.first, low), min(p.end, head), p.bytes) for p in self.partitions
             ]
             return [span for span in served if span.first < span.end]
-        if self.session.engine == "mysql":
+        if self.session.engine == Engine.MYSQL:
             self.notes.append("its table has no partitions, so rows are deleted in batches")
         width = max(1, -(-(head - low) // SLICES))
         spans = []
@@ -326,7 +329,7 @@ class _Planner:
         """Return the offset to keep from by age, with the unread messages of active groups."""
         expired = self._older_than(self.topic.retention_days)
         # A retry that its group has not read is never removed, however old.
-        if self.topic.kind == "failure":
+        if self.topic.kind == TopicKind.FAILURE:
             return min([expired, *self.readers.positions(self.blank.queue)])
         days = self.topic.keep_unread_days
         unread = self.readers.kept_for(self.blank.queue)
@@ -350,7 +353,7 @@ class _Planner:
         if topic_bytes is None or not spans:
             return 0
         share = topic_bytes // max(
-            1, sum(queue.state in _KEPT for queue in self.topic.queues)
+            1, sum(queue.state in READABLE_STATES for queue in self.topic.queues)
         )
         last_span, by_partition = spans[-1], bool(self.partitions)
         smallest = (

@@ -19,6 +19,7 @@ from metadata.actors import Actor
 from metadata.cache import snapshot
 from metadata.db import access
 from metadata.errors import Conflict
+from metadata.rules.rights import Right
 from metadata.topics import topic_rows
 
 
@@ -38,7 +39,7 @@ def purge(
     another installation, Invalid if it has no such topic, NotFound, NodeUnavailable.
     """
     view = topic_rows.find_topic(name=topic, actor=actor)
-    access.require(actor, "manage", topic)
+    access.require(actor, Right.MANAGE, topic)
 
     def report_check(text: str, done: int, total: int) -> None:
         if progress is not None:

@@ -30,7 +30,9 @@ from metadata.db import access, audit
 from metadata.db.transactions import transactional
 from metadata.errors import Code, Invalid, NotFound
 from metadata.grouping import grouped
+from metadata.rules.audit_verbs import Verb
 from metadata.rules.groups.delivery import Delivery
+from metadata.rules.rights import Right
 from metadata.rules.wire import Number
 
 T = TypeVar("T")
@@ -410,7 +412,7 @@ def drop(
     criteria = {"ids": ids, "topic": topic, "error": error}
     transactional(audit.record)(
         actor=actor,
-        verb="drop",
+        verb=Verb.DROP,
         kind="dead",
         name=group,
         before={name: value for name, value in criteria.items() if value is not None},
@@ -493,7 +495,7 @@ def which(*, group: str, topic: str | None, error: str | None, actor: Actor) -> 
 
     Raises Forbidden, NotFound.
     """
-    access.require(actor, "manage", group, what="group")
+    access.require(actor, Right.MANAGE, group, what="group")
     group_id = snapshot.find_group(group).id
     topic_id = None if topic is None else snapshot.find_topic(topic).id
     return DeadFilter(group_id, topic_id, error)

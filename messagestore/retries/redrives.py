@@ -43,6 +43,10 @@ from metadata.errors import (
 )
 from metadata.redrive_rows import RedriveSelection, RedriveView
 from metadata.rules.groups import failure_rules
+from metadata.rules.groups.states import RedriveState
+from metadata.rules.nodes import NodeState
+from metadata.rules.rights import Right
+from metadata.rules.topics.states import QueueState
 
 log = logging.getLogger(__name__)
 EVERY_S = 1.0
@@ -87,11 +91,11 @@ def request(
         if to == "group":
             _failure_queues(selection.group_id, topic_id)
             continue
-        access.require(actor, "produce", topic_info.name)
+        access.require(actor, Right.PRODUCE, topic_info.name)
         queues = map(snapshot.find_queue, topic_info.queues)
         if not any(
-            queue.state == "read_write"
-            and snapshot.node_by_id(queue.node_id).state == "read_write"
+            queue.state == QueueState.READ_WRITE
+            and snapshot.node_by_id(queue.node_id).state == NodeState.READ_WRITE
             for queue in queues
         ):
             raise NoWritableQueue(
@@ -206,7 +210,7 @@ class Redriver:
             else:
                 # The rate is used up, and this node may have more messages.
                 return count
-        redrive_rows.finish_redrive(redrive.id, state="done")
+        redrive_rows.finish_redrive(redrive.id, state=RedriveState.DONE)
         return count
 
 

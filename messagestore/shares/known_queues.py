@@ -28,7 +28,6 @@ BELIEVED_S = 1.0  # lifetime of an entry
 # Pause before a run is tried again whose lease is over but could not be leased.
 OVERDUE_S = 0.1
 KEPT_S = 600.0  # after this time without a read an entry is forgotten
-READABLE = ("read_write", "read_only")  # states of queues that share groups lease from
 # Runs of a group in a queue at which no new message is leased. Not exact: runs are counted
 # once a second.
 MAX_RUNS = 2_000

@@ -21,6 +21,9 @@ from metadata.db.transactions import reachable
 from metadata.errors import Code, Conflict, NotFound
 from metadata.groups import groups, ownership
 from metadata.groups.groups import GroupView
+from metadata.rules.audit_verbs import Verb
+from metadata.rules.groups.states import GroupMode
+from metadata.rules.rights import Right
 
 
 class LeasedRun(Struct, frozen=True):
@@ -113,7 +116,7 @@ def release(*, group: str, queue: int, first: int, actor: Actor) -> int:
     may still finish them. Needs `manage` on the group. Raises NotFound, Conflict
     (group_settings_differ), NodeUnavailable.
     """
-    access.require(actor, "manage", group, what="group")
+    access.require(actor, Right.MANAGE, group, what="group")
     view = _share_group(group, actor)
     info = snapshot.find_queue(queue)
     if snapshot.current().subscription(view.id, info.topic_id) is None:
@@ -123,7 +126,7 @@ def release(*, group: str, queue: int, first: int, actor: Actor) -> int:
     # Audited before the node changes, so that no lease ends without an audit row.
     with reachable():
         after = {"queue": queue, "first": first}
-        audit.record(actor=actor, verb="release", kind="group", name=group, after=after)
+        audit.record(actor=actor, verb=Verb.RELEASE, kind="group", name=group, after=after)
     with node_pools.node(info.node_id).reading() as session:
         count = run_sql.end_leases(session, group_id=view.id, queue=queue, first=first)
     if count:
@@ -134,7 +137,7 @@ def release(*, group: str, queue: int, first: int, actor: Actor) -> int:
 def _share_group(group: str, actor: Actor) -> GroupView:
     """Return a share group. Raises NotFound, and Conflict if the group has another mode."""
     view = groups.describe(name=group, actor=actor)
-    if view.mode != "share":
+    if view.mode != GroupMode.SHARE:
         raise Conflict(
             f"Group {group} is {view.mode}: only share groups lease messages.",
             code=Code.GROUP_SETTINGS_DIFFER,

@@ -40,6 +40,7 @@ from metadata.db.rows import no_group
 from metadata.errors import CatmqError, Code, NodeUnavailable, NotFound, Unavailable
 from metadata.grouping import grouped
 from metadata.rules.groups import sharing
+from metadata.rules.topics.states import READABLE_STATES
 
 EMPTY_RUNS = 20  # tries in a row without a deliverable message before the call returns
 
@@ -146,7 +147,7 @@ def _readable_queues(group: GroupInfo, topic: TopicInfo) -> list[QueueInfo]:
     retry_topic = current.failure_topics.get((group.id, topic.id))
     ids = (*topic.queues, *(retry_topic.queues if retry_topic is not None else ()))
     infos = (current.queues[queue] for queue in ids if queue in current.queues)
-    return [info for info in infos if info.state in known_queues.READABLE]
+    return [info for info in infos if info.state in READABLE_STATES]
 
 
 class _LeaseCall:

@@ -21,6 +21,7 @@ from metadata.errors import CatmqError
 from metadata.grouping import grouped
 from metadata.membership import ended_share_members
 from metadata.rules.groups import sharing
+from metadata.rules.topics.states import READABLE_STATES
 
 log = logging.getLogger(__name__)
 EVERY_S = 0.5
@@ -157,6 +158,6 @@ def queues_by_node(group: GroupInfo) -> dict[int, list[QueueInfo]]:
             continue
         for queue in topic.queues:
             info = current.queues.get(queue)
-            if info is not None and info.state in known_queues.READABLE:
+            if info is not None and info.state in READABLE_STATES:
                 queues_by_node.setdefault(info.node_id, []).append(info)
     return queues_by_node

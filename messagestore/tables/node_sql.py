@@ -13,6 +13,7 @@ from messagestore.tables.shapes import ServerFacts, TableChange, TlsFacts
 from messagestore.tables.sql_steps import fetch_rows, message_table, step
 from metadata.grouping import chunks, grouped
 from metadata.rules.grants import NODE, Grant
+from metadata.rules.nodes import Engine
 
 _TRIAL_STATEMENTS = {  # each needs one right of grants.NODE
     "SELECT": "try_select",
@@ -133,7 +134,7 @@ def try_rights(session: Session, *, table: str) -> list[Grant]:
     grants = [
         grant
         for grant in NODE
-        if session.engine == "mysql" or grant.right not in _SERVER_RIGHTS
+        if session.engine == Engine.MYSQL or grant.right not in _SERVER_RIGHTS
     ]
     for right in _TRIED_FIRST:
         if not _has_right(session, right, table):

@@ -10,6 +10,7 @@ from messagestore.engine import db_errors
 from messagestore.engine.mysql_session import MySqlSession, Session
 from messagestore.tables.shapes import LongTransaction, Partition
 from messagestore.tables.sql_steps import fetch_rows, message_table, processlist, step
+from metadata.rules.nodes import Engine
 
 
 def list_partitions(session: Session, *, queue: int) -> list[Partition]:
@@ -18,7 +19,7 @@ def list_partitions(session: Session, *, queue: int) -> list[Partition]:
     Empty if its table has none: on SQLite, or if an earlier version made it. Raises
     `db_errors.Altered` if the table is missing or partitioned in another way.
     """
-    if session.engine == "sqlite":
+    if session.engine == Engine.SQLITE:
         return []
     table = message_table(queue)
     rows = fetch_rows(session, "select_partitions", table_name=table)

@@ -10,6 +10,7 @@ from messagestore.engine.mysql_session import Session
 from messagestore.tables.shapes import Position, ReaderKey, Rewound
 from messagestore.tables.sql_steps import fetch_rows, id_list, reader_columns, step
 from metadata.grouping import chunks
+from metadata.rules.nodes import Engine
 
 _INSTANCES_PER_TRANSACTION = 100
 _END = 2**63 - 1  # above every head
@@ -164,7 +165,7 @@ def update_committed(
             for queue, epoch, offset in offsets
         )
     )
-    if session.engine == "sqlite":
+    if session.engine == Engine.SQLITE:
         # SQLite has two results for each offset: the former position, and the change.
         before = [int(result.rows[0][0]) if result.rows else 0 for result in results[::2]]
         results = results[1::2]

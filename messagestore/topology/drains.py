@@ -25,6 +25,8 @@ from metadata.db import access
 from metadata.groups import layout, subscribers
 from metadata.groups.subscribers import ActiveSubscription, TopicQueues
 from metadata.membership import broadcast_instances
+from metadata.rules.rights import Right
+from metadata.rules.topics.states import READABLE_STATES, QueueState
 from metadata.rules.wire import Number
 from metadata.topics import topic_rows
 from metadata.topics.topic_rows import DROP_AFTER_DAYS, QueueView, TopicView
@@ -82,7 +84,7 @@ def describe(*, topic: str, actor: Actor, queue: int | None = None) -> list[Queu
     if queue is not None and not queue_views:
         raise layout.queue_not_found(topic, queue)
     subscriptions = subscribers.active_subscriptions(topic_view.id)
-    if not access.may(actor, "manage", topic):
+    if not access.may(actor, Right.MANAGE, topic):
         subscriptions = [
             subscription
             for subscription in subscriptions
@@ -94,7 +96,7 @@ def describe(*, topic: str, actor: Actor, queue: int | None = None) -> list[Queu
     for queue_view in queue_views:
         slots = slots_of[queue_view.queue]
         low, head = bounds.get(queue_view.queue, (None, None))
-        readers = subscriptions if queue_view.state in ("read_only", "read_write") else ()
+        readers = subscriptions if queue_view.state in READABLE_STATES else ()
         unread_by_group = tuple(
             Unread(
                 subscription.group,
@@ -106,7 +108,7 @@ def describe(*, topic: str, actor: Actor, queue: int | None = None) -> list[Queu
             QueueDrain(
                 queue_view,
                 slots,
-                draining=queue_view.state == "read_only" and slots == 0,
+                draining=queue_view.state == QueueState.READ_ONLY and slots == 0,
                 low=low,
                 head=head,
                 unread=unread_by_group,
@@ -211,7 +213,7 @@ def _retire(topic_queues: TopicQueues, queue: QueueView) -> bool:
         try:
             # A send or retry may have arrived since the first check. So close the queue on
             # its node, then check again: its head cannot move any more.
-            queue_states.set_heads([queue.queue], state="retired")
+            queue_states.set_heads([queue.queue], state=QueueState.RETIRED)
             subscription_ids = _find_finished_readers(topic_queues.topic, queue)
             is_retired = subscription_ids is not None and layout.retire(
                 topic_id=topic_queues.topic.id, queue=queue.queue, read_by=subscription_ids

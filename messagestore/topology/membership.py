@@ -20,6 +20,8 @@ from metadata.limits.bulkhead import bulkhead
 from metadata.limits.places import Places
 from metadata.membership import consumers
 from metadata.membership.casual_groups import is_command_line_tool
+from metadata.rules.groups.states import GroupMode, Start
+from metadata.rules.rights import Right
 
 # Concurrent joins of an API key, or of an address, in this process. More could take all places
 # for calls that wait for metadata (metadata/limits/bulkhead.py), so that those of other keys
@@ -43,7 +45,7 @@ def join(
     incarnation: str,
     actor: Actor,
     topics: Sequence[str] = (),
-    start: str = "earliest",
+    start: str = Start.EARLIEST,
     instance_id: str | None = None,
     sdk: str = "",
     address: str = "",
@@ -62,7 +64,7 @@ def join(
     and MetadataUnavailable, which is also raised if the key or address has too many joins
     in progress.
     """
-    access.require(actor, "consume", group, what="group")
+    access.require(actor, Right.CONSUME, group, what="group")
     key = (actor.kind, actor.key_id or actor.name)
     with _joins.place(key, [("address", actor.address)]) as has_place:
         if not has_place:
@@ -82,12 +84,12 @@ def join(
         except NotFound:
             if not topics:
                 raise
-            access.require(actor, "manage", group, what="group")
+            access.require(actor, Right.MANAGE, group, what="group")
             values = {key: value for key, value in settings.items() if value is not None}
             create_group = partial(
                 groups.create,
                 name=group,
-                mode=values.pop("mode", "clustering"),
+                mode=values.pop("mode", GroupMode.CLUSTERING),
                 settings=values,
                 casual=is_command_line_tool(sdk),
                 actor=actor,

@@ -23,6 +23,7 @@ from metadata.errors import CatmqError, Unavailable
 from metadata.groups import layout, subscribers
 from metadata.groups.layout import LayoutChange
 from metadata.groups.subscribers import TopicQueues
+from metadata.rules.topics.states import QueueState
 from metadata.topics.topic_rows import QueueView, TopicView
 
 log = logging.getLogger(__name__)
@@ -180,7 +181,7 @@ def set_state(*, topic: str, queue: int, state: str, actor: Actor) -> QueueDrain
     # Checks everything, so that the node is not changed for a request that is refused.
     layout.set_state(topic=topic, queue=queue, state=state, actor=actor, dry_run=True)
     try:
-        if state == "read_only":
+        if state == QueueState.READ_ONLY:
             queue_states.set_heads([queue], state="ro")
         layout.set_state(topic=topic, queue=queue, state=state, actor=actor)
     except CatmqError:

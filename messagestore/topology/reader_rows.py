@@ -15,6 +15,8 @@ from metadata.groups.subscribers import ActiveSubscription
 from metadata.groups.subscription_rows import EPOCHS_EACH, SubscriptionView
 from metadata.membership import broadcast_instances
 from metadata.release import VERSION, is_older
+from metadata.rules.groups.states import Start
+from metadata.rules.topics.states import QueueState
 
 CHUNK = 500  # rows in one transaction
 # The first release with share groups. Versions before it (development) require themselves.
@@ -25,7 +27,7 @@ def insert(
     subscription: SubscriptionView | ActiveSubscription,
     queues: Iterable[int],
     *,
-    start: str = "earliest",
+    start: str = Start.EARLIEST,
     start_at_ms: int | None = None,
 ) -> None:
     """Create a subscription's reader rows at its start, one for each broadcasting instance.
@@ -63,7 +65,7 @@ def close(subscription: SubscriptionView) -> None:
     ):
         with node.writing() as session:
             for queue in node_queues:
-                queue_sql.set_queue_state(session, queue=queue, state="retired")
+                queue_sql.set_queue_state(session, queue=queue, state=QueueState.RETIRED)
         for queue in node_queues:
             # In chunks, so that no transaction locks many rows.
             deleted = CHUNK

@@ -16,6 +16,8 @@ from metadata.cache import snapshot
 from metadata.cache.snapshot_types import GroupInfo, TopicInfo
 from metadata.errors import CatmqError, Code, Conflict
 from metadata.groups import retry_topic_rows, subscription_rows
+from metadata.rules.groups.states import GroupMode
+from metadata.rules.nodes import NodeKind
 
 
 def make(*, group_id: int, topic_id: int) -> bool:
@@ -74,7 +76,7 @@ def find_or_make(*, group: GroupInfo, topic: TopicInfo) -> TopicInfo | None:
     Returns None while another process creates it. Raises Conflict(no_failure_topic) if the
     group is broadcasting, or no retry node takes queues.
     """
-    if group.mode == "broadcasting":
+    if group.mode == GroupMode.BROADCASTING:
         raise Conflict(
             f"Group {group.name} is broadcasting: its members retry in place.",
             code=Code.NO_FAILURE_TOPIC,
@@ -86,7 +88,7 @@ def find_or_make(*, group: GroupInfo, topic: TopicInfo) -> TopicInfo | None:
     if retry_topic is None and make(group_id=group.id, topic_id=topic.id):
         retry_topic = _find_ready(group, topic)
     if retry_topic is None and not any(
-        node.kind == "failure" for node in snapshot.current().nodes.values()
+        node.kind == NodeKind.FAILURE for node in snapshot.current().nodes.values()
     ):
         raise Conflict(
             "There is no retry node for failed messages. Register one: manage.py register_node "

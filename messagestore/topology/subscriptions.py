@@ -17,6 +17,7 @@ from metadata.actors import Actor, job
 from metadata.errors import CatmqError
 from metadata.groups import subscription_rows
 from metadata.groups.subscription_rows import SubscriptionView
+from metadata.rules.groups.states import Start
 
 UNFINISHED_AFTER_S = 60.0
 
@@ -26,7 +27,7 @@ def create(
     group: str,
     topic: str,
     actor: Actor,
-    start: str = "earliest",
+    start: str = Start.EARLIEST,
     start_at_ms: int | None = None,
     start_ago_ms: int | None = None,
     settings: Mapping[str, Any] | None = None,

@@ -24,7 +24,7 @@ from metadata.topics.topic_rows import QueueView, TopicView
 UNFINISHED_AFTER_S = 60.0
 
 
-class QueueState(Struct, frozen=True):
+class QueueBounds(Struct, frozen=True):
     """A queue and its bounds; `low` and `head` are None while its node is unreachable."""
 
     queue: QueueView
@@ -32,9 +32,9 @@ class QueueState(Struct, frozen=True):
     head: int | None = None
 
 
-class TopicState(Struct, frozen=True):
+class TopicBounds(Struct, frozen=True):
     topic: TopicView
-    queues: tuple[QueueState, ...]
+    queues: tuple[QueueBounds, ...]
 
 
 def create(
@@ -44,7 +44,7 @@ def create(
     actor: Actor,
     node: str | None = None,
     settings: Mapping[str, Any] | None = None,
-) -> TopicState:
+) -> TopicBounds:
     """Create a topic with its tables; ready when this returns. Needs `manage`.
 
     Raises what `metadata.topics.topic_rows.plan_topic` raises. QueuesTaken and
@@ -108,7 +108,7 @@ def _roll_back(topic: TopicView, actor: Actor) -> None:
             _drop(topic, actor)
 
 
-def describe(*, name: str, actor: Actor) -> TopicState:
+def describe(*, name: str, actor: Actor) -> TopicBounds:
     """Return a topic and the bounds of its queues. Needs any right on it.
 
     Raises NotFound(topic_not_found).
@@ -116,8 +116,8 @@ def describe(*, name: str, actor: Actor) -> TopicState:
     return _read_state(topic_rows.find_topic(name=name, actor=actor))
 
 
-def _read_state(topic: TopicView) -> TopicState:
-    states = {queue.queue: QueueState(queue) for queue in topic.queues}
+def _read_state(topic: TopicView) -> TopicBounds:
+    states = {queue.queue: QueueBounds(queue) for queue in topic.queues}
 
     def read(session: Session, queues: Sequence[QueueView]) -> None:
         for queue_id, position in reader_sql.read_positions(
@@ -130,7 +130,7 @@ def _read_state(topic: TopicView) -> TopicState:
     sweeping.query_nodes(
         sweeping.group_by_node(topic.queues), read, subject=f"Queues of topic {topic.name}"
     )
-    return TopicState(topic, tuple(states.values()))
+    return TopicBounds(topic, tuple(states.values()))
 
 
 def delete(*, name: str, confirm: str | None, actor: Actor) -> None:

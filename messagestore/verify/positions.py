@@ -22,8 +22,14 @@ from messagestore.verify import leases
 from messagestore.verify.findings import Finding, Opening
 from messagestore.verify.ranges import Range, shown
 from metadata.groups.expected_state import ExpectedQueue, ExpectedReader
+from metadata.rules.nodes import NodeState
+from metadata.rules.topics.states import QueueState
 
-HEAD_STATES = {"read_write": "rw", "read_only": "ro", "retired": "retired"}
+HEAD_STATES: dict[str, str] = {
+    QueueState.READ_WRITE: "rw",
+    QueueState.READ_ONLY: "ro",
+    QueueState.RETIRED: "retired",
+}
 Judgements = Iterator[Finding | str]  # a text is a note: unusual but explained
 
 
@@ -122,7 +128,7 @@ def _check_state(head: Head, queue: ExpectedQueue) -> Judgements:
         yield Finding("node_epoch_differs", "queue_head", detail)
     expected_state = HEAD_STATES[queue.state]
     # A node that is not open closes its queues, whatever their own state is.
-    closed = queue.node_state != "read_write" and expected_state == "rw"
+    closed = queue.node_state != NodeState.READ_WRITE and expected_state == "rw"
     if head.state == ("ro" if closed else expected_state):
         if closed:
             yield f"closed, because node {queue.node} is {queue.node_state}"

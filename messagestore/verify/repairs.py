@@ -18,6 +18,8 @@ from metadata.db import audit
 from metadata.db.transactions import transactional
 from metadata.errors import Conflict, NotFound
 from metadata.groups import expected_state
+from metadata.rules.audit_verbs import Verb
+from metadata.rules.topics.states import QueueState
 
 
 def find(*, key: str, actor: Actor) -> Finding:
@@ -60,7 +62,7 @@ def repair(*, key: str, actor: Actor) -> Finding:
         retry_topics.make(group_id=group, topic_id=finding.topic)
     transactional(audit.record)(
         actor=actor,
-        verb="repair",
+        verb=Verb.REPAIR,
         kind="finding",
         name=finding.kind,
         before={"where": finding.where, "what": finding.what},
@@ -73,7 +75,7 @@ def _drop_queue(session: Session, finding: Finding) -> None:
     """Drop a queue that is empty, or raise Conflict."""
     (queue,) = finding.ids
     # Close it before the check: then no message can arrive between check and drop.
-    queue_sql.set_queue_state(session, queue=queue, state="retired")
+    queue_sql.set_queue_state(session, queue=queue, state=QueueState.RETIRED)
     head = queue_sql.read_head(session, queue=queue)
     has_messages = finding.kind == "table_unknown" and not is_empty(session, queue)
     if has_messages or (head is not None and head.head):

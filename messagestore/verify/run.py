@@ -36,7 +36,9 @@ from metadata.grouping import grouped
 from metadata.groups import expected_state
 from metadata.groups.expected_state import ExpectedQueue
 from metadata.monitoring import alarms
+from metadata.rules.alarm_rules import AlarmKind
 from metadata.rules.alarm_texts import alarm_text
+from metadata.rules.rights import Right
 
 ROWS_PER_S = 100_000
 QUEUES_PER_CONNECTION = 100  # heads and positions read on a connection
@@ -96,7 +98,7 @@ def check(*, actor: Actor) -> Report:
 
     Raises Forbidden, MetadataUnavailable.
     """
-    access.require(actor, "admin", "*", what="check")
+    access.require(actor, Right.ADMIN, "*", what="check")
     report = _compare_once()
     if report.others:
         # A change reaches the node and metadata at different moments, and looks like a
@@ -145,7 +147,7 @@ def watch(*, actor: Actor) -> int:
     }
     # A node that was not checked may still have any of the findings, so no alarm ends.
     return alarms.reconcile(
-        kind="inconsistent",
+        kind=AlarmKind.INCONSISTENT,
         active=details,
         unclear=KINDS if report.unchecked else (),
         ends_after_s=0,

@@ -13,11 +13,13 @@ from metadata.db.rows import find_by_name
 from metadata.db.transactions import transactional
 from metadata.errors import Code, Conflict
 from metadata.models import Broker
+from metadata.rules.audit_verbs import Verb
+from metadata.rules.membership.brokers import BrokerState
 from metadata.rules.setting_types import Choice
 from metadata.rules.settings import Fields, check_settings
 from metadata.rules.topics.names import check_confirmed
 
-SETTINGS: Fields = {"state": Choice({"in": "", "out": ""})}
+SETTINGS: Fields = {"state": Choice(dict.fromkeys(BrokerState, ""))}
 
 
 @transactional
@@ -38,16 +40,16 @@ def set_state(*, name: str, state: str, actor: Actor) -> BrokerView:
         serving = [
             broker.name
             for broker in rows
-            if broker.state == Broker.State.IN and discovery.is_alive(broker)
+            if broker.state == BrokerState.IN and discovery.is_alive(broker)
         ]
-        if state == Broker.State.OUT and serving == [name]:
+        if state == BrokerState.OUT and serving == [name]:
             raise Conflict(
                 f"Broker {name} is the last live broker that is enabled: enable another one first.",
                 code=Code.LAST_BROKER,
             )
         audit.record(
             actor=actor,
-            verb="update",
+            verb=Verb.UPDATE,
             kind="broker",
             name=name,
             before={"state": row.state},
@@ -91,4 +93,4 @@ def prune_silent(*, days: int = 7, limit: int = 100) -> int:
 def _delete(row: Broker, actor: Actor) -> None:
     values = {"url": row.url, "state": row.state}
     row.delete()
-    audit.record(actor=actor, verb="delete", kind="broker", name=row.name, before=values)
+    audit.record(actor=actor, verb=Verb.DELETE, kind="broker", name=row.name, before=values)

@@ -30,6 +30,8 @@ from metadata.db.secrets import Undecryptable, decrypt, encrypt
 from metadata.db.transactions import reachable, transactional
 from metadata.errors import Code, Conflict
 from metadata.models import ChangeCounter, DbNode, KeyFingerprint
+from metadata.rules.audit_verbs import Verb
+from metadata.rules.rights import Right
 
 SIGNING, ENCRYPTION = KeyFingerprint.Purpose.SIGNING, KeyFingerprint.Purpose.ENCRYPTION
 ENCRYPTED_FIELDS = ("password_encrypted", "reader_password_encrypted")
@@ -88,7 +90,7 @@ def accept_keys(*, actor: Actor) -> list[str]:
     The other passwords are encrypted again with the first encryption key. Needs `admin` on
     everything.
     """
-    access.require(actor, "admin", "*", what="installation")
+    access.require(actor, Right.ADMIN, "*", what="installation")
     ChangeCounter.objects.select_for_update().get()
     lost = []
     for row in DbNode.objects.select_for_update().order_by("name"):
@@ -110,7 +112,7 @@ def accept_keys(*, actor: Actor) -> list[str]:
     after = {"fingerprints": sorted(value for _, value in _own_fingerprints())}
     audit.record(
         actor=actor,
-        verb="accept_keys",
+        verb=Verb.ACCEPT_KEYS,
         kind="installation",
         name="keys",
         before=before,

@@ -21,6 +21,7 @@ from metadata.db.clock import UtcNow, database_now, ms
 from metadata.db.prune import PruneRule
 from metadata.db.transactions import reachable, transactional
 from metadata.models import JavaCaller
+from metadata.rules.rights import Right
 from metadata.topics.producers import HOUR_S, last_hour
 
 FLUSH_S = 20.0
@@ -78,7 +79,7 @@ def list_callers(*, actor: Actor) -> list[CallerView]:
     """Return the callers of the last 7 days, the most recent first. Needs `admin`. Raises
     Forbidden.
     """
-    access.require(actor, "admin", "*", what="list of Java clients")
+    access.require(actor, Right.ADMIN, "*", what="list of Java clients")
     with reachable():
         now = database_now()
         return [

@@ -20,7 +20,12 @@ from metadata.brokers import discovery, fingerprints
 from metadata.db.clock import UtcNow, database_now
 from metadata.db.transactions import reachable, transactional
 from metadata.models import Broker
-from metadata.rules.membership.brokers import Claim, counts_as_alive, decide_claim
+from metadata.rules.membership.brokers import (
+    BrokerState,
+    Claim,
+    counts_as_alive,
+    decide_claim,
+)
 
 # A row that was seen more recently is not updated, so there is about an UPDATE a second,
 # however many workers there are.
@@ -44,7 +49,7 @@ class Registration(Struct, frozen=True):
     consumers that it registers.
     """
 
-    state: str = Broker.State.IN
+    state: str = BrokerState.IN
     complaint: str = ""
 
     @property
@@ -79,7 +84,7 @@ def heartbeat(*, identity: BrokerIdentity, held: bool) -> Registration:
                 last_seen=UtcNow()
             )
     discovery.remember(rows)
-    unregistered_state = Broker.State.OUT if mismatch else Broker.State.IN
+    unregistered_state = BrokerState.OUT if mismatch else BrokerState.IN
     _registration = Registration(own_row.state if own_row else unregistered_state, problem)
     return _registration
 

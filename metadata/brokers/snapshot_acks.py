@@ -17,7 +17,7 @@ from metadata.brokers.registration import BrokerIdentity
 from metadata.db.clock import UtcNow, before, database_now
 from metadata.db.transactions import reachable, transactional
 from metadata.models import Broker, BrokerProcess
-from metadata.rules.membership.brokers import ALIVE_S, counts_as_alive
+from metadata.rules.membership.brokers import ALIVE_S, BrokerState, counts_as_alive
 
 REPEAT_S = 5.0
 SILENT_S = REPEAT_S + ALIVE_S  # age of the last sign of life at which a worker has ended
@@ -82,7 +82,7 @@ def read_demands() -> dict[str, str]:
         now = database_now()
         since = before(now, seconds=SILENT_S)
         rows = BrokerProcess.objects.filter(
-            last_seen__gt=since, broker__state=Broker.State.IN
+            last_seen__gt=since, broker__state=BrokerState.IN
         )
         return {
             row.name: row.demand

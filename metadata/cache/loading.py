@@ -43,6 +43,7 @@ from metadata.models import (
     TopicRouting,
 )
 from metadata.rules.rates import Rates
+from metadata.rules.topics.states import TopicState
 
 M = TypeVar("M", bound=Model)
 Changes = Mapping[str, set[int]]  # kind → ids of changed rows
@@ -109,7 +110,9 @@ def _load(alias: str, changed: Changes | None) -> Content:
     queues.
     """
     topics = _load_rows(
-        lambda: Topic.objects.using(alias).exclude(state="deleted"), changed, "topic"
+        lambda: Topic.objects.using(alias).exclude(state=TopicState.DELETED),
+        changed,
+        "topic",
     )
     # Queues and routings have no changes of their own: a topic's change covers them.
     topic_ids = None if changed is None else [topic.pk for topic in topics]
@@ -190,7 +193,7 @@ def _load_queues(alias: str, topics: Collection[int] | None) -> list[QueueInfo]:
         return []
     rows = (
         Queue.objects.using(alias)
-        .exclude(topic__state="deleted")
+        .exclude(topic__state=TopicState.DELETED)
         .order_by("topic_id", "number")
     )
     if topics is not None:

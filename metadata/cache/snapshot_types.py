@@ -10,7 +10,9 @@ from typing import TypeVar
 from metadata.grouping import grouped
 from metadata.rules.groups.delivery import Delivery
 from metadata.rules.groups.filters import EVERYTHING, MessageFilter
+from metadata.rules.groups.states import GroupMode
 from metadata.rules.rates import UNLIMITED, Rates
+from metadata.rules.tls import TlsMode
 from metadata.rules.topics.routing_rules import queue_for_key
 
 V = TypeVar("V")
@@ -38,7 +40,7 @@ class NodeInfo:
     capacity_gb: int | None
     replica_host: str = ""
     replica_port: int = 0
-    tls: str = "off"
+    tls: str = TlsMode.OFF
     tls_ca: str = ""
     identity: str = ""
     quarantined: str = ""
@@ -120,7 +122,7 @@ class GroupInfo:
 
     @property
     def is_share(self) -> bool:
-        return self.mode == "share"
+        return self.mode == GroupMode.SHARE
 
 
 @dataclass(frozen=True, slots=True)

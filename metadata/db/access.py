@@ -1,6 +1,6 @@
 """Access checks. A right is a set of glob patterns over names of topics and groups.
 
-Parameters: `right` is one of RIGHTS, `name` the name of an object, `what` its kind (topic,
+Parameters: `name` the name of an object, `what` its kind (topic,
 group, node, key …), which appears in errors and selects the names that an owner owns.
 """
 
@@ -12,18 +12,13 @@ from fnmatch import fnmatchcase
 
 from metadata.actors import Actor
 from metadata.errors import Forbidden, Invalid
+from metadata.rules.rights import GRANTABLE, OWNED, TRUSTED, Right
 
-RIGHTS = ("produce", "consume", "browse", "manage", "admin")
-TRUSTED = ("command", "job")
-# The rights of an owner on an owned topic or group.
-OWNED = ("manage", "produce", "consume", "browse")
 # As a pattern: all names. As a name: an object that a right on some names does not include.
 EVERYTHING = "*"
-# The right of every portal user: names, states, figures, and messages without their bodies.
-LOOK = "look"
 
 
-def may(actor: Actor, right: str, name: str, *, what: str = "topic") -> bool:
+def may(actor: Actor, right: Right, name: str, *, what: str = "topic") -> bool:
     """Return True if the actor has `right` on `name`. `admin` includes every other right.
 
     A pattern matches topics and groups alike. Ownership does not: the owner of a topic
@@ -31,7 +26,7 @@ def may(actor: Actor, right: str, name: str, *, what: str = "topic") -> bool:
     """
     if actor.kind in TRUSTED:
         return True
-    patterns = (*actor.rights.get(right, ()), *actor.rights.get("admin", ()))
+    patterns = (*actor.rights.get(right, ()), *actor.rights.get(Right.ADMIN, ()))
     if any(matches(name, pattern) for pattern in patterns):
         return True
     return right in OWNED and name in actor.owns.get(what, ())
@@ -48,7 +43,7 @@ def matches(name: str, pattern: str) -> bool:
 
 def may_everything(actor: Actor) -> bool:
     """Return True if the actor has `admin` on everything."""
-    return may(actor, "admin", EVERYTHING)
+    return may(actor, Right.ADMIN, EVERYTHING)
 
 
 def require_everything(actor: Actor, name: str, *, what: str) -> None:
@@ -76,7 +71,7 @@ def require_ownership(actor: Actor, name: str, *, what: str = "topic") -> None:
             )
 
 
-def require(actor: Actor, right: str, name: str, *, what: str = "topic") -> None:
+def require(actor: Actor, right: Right, name: str, *, what: str = "topic") -> None:
     """Raise Forbidden, with right and object, unless the actor has the right."""
     if not may(actor, right, name, what=what):
         raise Forbidden(
@@ -85,7 +80,7 @@ def require(actor: Actor, right: str, name: str, *, what: str = "topic") -> None
 
 
 def require_any(
-    actor: Actor, rights: Sequence[str], name: str, *, what: str = "topic"
+    actor: Actor, rights: Sequence[Right], name: str, *, what: str = "topic"
 ) -> None:
     """Raise Forbidden, with rights and object, unless the actor has any of the rights."""
     if not any(may(actor, right, name, what=what) for right in rights):
@@ -96,7 +91,7 @@ def require_any(
 
 
 def require_failure_origin(
-    actor: Actor, right: str, name: str, origin: tuple[str, str] | None
+    actor: Actor, right: Right, name: str, origin: tuple[str, str] | None
 ) -> None:
     """Raise Forbidden if the actor has a right on a failure topic only because a pattern
     happens to match its name.
@@ -109,7 +104,7 @@ def require_failure_origin(
     """
     if origin is None or name in (
         *actor.rights.get(right, ()),
-        *actor.rights.get("admin", ()),
+        *actor.rights.get(Right.ADMIN, ()),
     ):
         return
     group, topic = origin
@@ -128,7 +123,7 @@ def require_grantable(actor: Actor, rights: Mapping[str, Sequence[str]]) -> None
     are literally among their own `admin` patterns: it is not decided whether a pattern
     includes another.
     """
-    admin_patterns = actor.rights.get("admin", ())
+    admin_patterns = actor.rights.get(Right.ADMIN, ())
     if may_everything(actor):
         return
     for right, patterns in rights.items():
@@ -152,13 +147,13 @@ def may_grant(actor: Actor, rights: Mapping[str, Sequence[str]]) -> bool:
 
 def may_see(actor: Actor, name: str) -> bool:
     """Return True if lists show `name` to the actor, which needs any right on it."""
-    return any(may(actor, right, name) for right in (*RIGHTS, LOOK))
+    return any(may(actor, right, name) for right in Right)
 
 
 def require_any_right(actor: Actor, group: str) -> None:
     """Raise Forbidden unless the actor has any right on a group."""
     if not may_see(actor, group):
-        require(actor, "consume", group, what="group")
+        require(actor, Right.CONSUME, group, what="group")
 
 
 def require_look(actor: Actor, topic: str, origin: tuple[str, str] | None) -> bool:
@@ -168,13 +163,13 @@ def require_look(actor: Actor, topic: str, origin: tuple[str, str] | None) -> bo
     `origin`: as in `require_failure_origin`.
     """
     # Portal users see messages without bodies anyway, so a refusal of the bodies is no error.
-    refusal = suppress(Forbidden) if LOOK in actor.rights else nullcontext()
-    if may(actor, "browse", topic):
+    refusal = suppress(Forbidden) if Right.LOOK in actor.rights else nullcontext()
+    if may(actor, Right.BROWSE, topic):
         with refusal:
-            require_failure_origin(actor, "browse", topic, origin)
+            require_failure_origin(actor, Right.BROWSE, topic, origin)
             return True
-    if not may(actor, LOOK, topic):
-        require(actor, "browse", topic)
+    if not may(actor, Right.LOOK, topic):
+        require(actor, Right.BROWSE, topic)
     return False
 
 
@@ -183,11 +178,11 @@ def check_rights(rights: dict[str, list[str]]) -> dict[str, list[str]]:
     without patterns.
     """
     if not rights:
-        raise Invalid.field("rights", f"give at least one of {', '.join(RIGHTS)}")
+        raise Invalid.field("rights", f"give at least one of {', '.join(GRANTABLE)}")
     for right, patterns in rights.items():
-        if right not in RIGHTS:
+        if right not in GRANTABLE:
             raise Invalid.field(
-                f"rights.{right}", f"is not a right; there are {', '.join(RIGHTS)}"
+                f"rights.{right}", f"is not a right; there are {', '.join(GRANTABLE)}"
             )
         if not patterns or not all(
             isinstance(pattern, str) and 0 < len(pattern) <= 210 for pattern in patterns

@@ -13,6 +13,7 @@ from metadata.actors import Actor
 from metadata.db.access import may, may_see
 from metadata.db.transactions import reachable
 from metadata.errors import Invalid
+from metadata.rules.rights import Right
 
 M = TypeVar("M", bound=Model)
 V = TypeVar("V")
@@ -40,7 +41,7 @@ class Window(Struct, frozen=True):
 
 
 def select_page(
-    rows: QuerySet[M], *, window: Window, actor: Actor, right: str | None = None
+    rows: QuerySet[M], *, window: Window, actor: Actor, right: Right | None = None
 ) -> tuple[list[M], str | None]:
     """Return the rows of a window on which the actor has `right` (None: any right), and the
     name after which the next page begins.

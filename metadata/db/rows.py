@@ -19,6 +19,8 @@ from metadata.db import audit
 from metadata.db.clock import ms
 from metadata.errors import Code, Conflict, NotFound
 from metadata.models import ConsumerGroup, DbNode, Topic
+from metadata.rules.audit_verbs import Verb
+from metadata.rules.topics.states import TopicState
 
 M = TypeVar("M", bound=Model)
 V = TypeVar("V")
@@ -115,7 +117,7 @@ def save_changes(
         setattr(row, key, value)
     row.save(update_fields=(*before, *also))
     audit.record(
-        actor=actor, verb="update", kind=kind, name=name, before=before, after=after
+        actor=actor, verb=Verb.UPDATE, kind=kind, name=name, before=before, after=after
     )
 
 
@@ -150,7 +152,7 @@ def find_group(name: str) -> ConsumerGroup:
 def lock_topic(name: str) -> Topic:
     """Lock and return the ready topic called `name`. Raises NotFound(topic_not_found)."""
     return find_by_name(
-        Topic.objects.select_for_update().filter(state=Topic.State.READY), name, no_topic
+        Topic.objects.select_for_update().filter(state=TopicState.READY), name, no_topic
     )
 
 

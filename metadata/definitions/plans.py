@@ -27,6 +27,7 @@ from metadata.rules.definitions import (
     parse_document,
     write_settings,
 )
+from metadata.rules.rights import Right
 from metadata.topics.topic_rows import TopicView
 
 Existing = Literal["refuse", "keep", "change"]
@@ -155,7 +156,7 @@ def _check_entries(entries: list[Entry], actor: Actor) -> None:
                     actor, group=entry.fields["group"], topic=entry.fields["topic"]
                 )
             else:
-                access.require(actor, "manage", entry.name, what=entry.kind)
+                access.require(actor, Right.MANAGE, entry.name, what=entry.kind)
                 if entry.settings.get("owners"):
                     access.require_ownership(actor, entry.name, what=entry.kind)
             check_domains(dict(entry.settings))

@@ -9,6 +9,7 @@ from django.db.models import Exists, OuterRef
 from metadata.db.clock import before, database_now
 from metadata.db.transactions import transactional
 from metadata.models import ConsumerGroupConsumer, ConsumerGroupTopic
+from metadata.rules.groups.states import SubscriptionState
 
 ACTIVE_DAYS = 7
 REWRITE_S = 3600  # a stored time is rewritten at most this often
@@ -31,7 +32,9 @@ def find_active_subscriptions(
         before(now, seconds=REWRITE_S),
     )
     members = ConsumerGroupConsumer.objects.filter(group=OuterRef("group"))
-    rows = ConsumerGroupTopic.objects.filter(topic_id=topic_id).exclude(state="deleting")
+    rows = ConsumerGroupTopic.objects.filter(topic_id=topic_id).exclude(
+        state=SubscriptionState.DELETING
+    )
     active = set()
     for row in rows.annotate(present=Exists(members)).order_by("pk"):
         # An offset reset may lower the sum; that is use of the subscription, too.

@@ -21,6 +21,8 @@ from metadata.db.transactions import reachable, transactional
 from metadata.grouping import grouped
 from metadata.models import CommitLook, ConsumerGroupTopic
 from metadata.rules.groups.commits import CommitInterval, PositionSample, commit_intervals
+from metadata.rules.groups.states import SubscriptionState
+from metadata.rules.rights import Right
 
 KEPT_DAYS = 7
 MAX_SAMPLES = 1_500  # per message: those of about a day
@@ -88,11 +90,11 @@ def commit_times(
     Needs `admin` on the topic. The result is empty if the group does not read the
     topic.
     """
-    access.require(actor, "admin", topic)
+    access.require(actor, Right.ADMIN, topic)
     subscriptions = ConsumerGroupTopic.objects.filter(topic__name=topic, group__name=group)
     with reachable():
         pair = (
-            subscriptions.exclude(state="deleting")
+            subscriptions.exclude(state=SubscriptionState.DELETING)
             .values_list("topic_id", "group_id")
             .first()
         )

@@ -26,7 +26,6 @@ from metadata.grouping import grouped
 from metadata.groups.subscription_rows import EPOCHS_EACH
 from metadata.membership import rebalance
 from metadata.membership.broadcast_instances import RELEASED_MARK
-from metadata.membership.rebalance import LIVE_QUEUES
 from metadata.models import (
     BroadcastInstance,
     ChangeCounter,
@@ -38,6 +37,9 @@ from metadata.models import (
     QueueOffset,
     Topic,
 )
+from metadata.rules.groups.states import GroupMode
+from metadata.rules.rights import Right
+from metadata.rules.topics.states import READABLE_STATES, QueueState, TopicKind, TopicState
 
 SILENT_TIMEOUTS = 10  # session timeouts after which a member must have expired
 
@@ -91,7 +93,7 @@ class ExpectedQueue(Struct, frozen=True):
             queue=row.pk,
             node_state=row.node.state,
             node_epoch=row.node.epoch,
-            gone=row.state == Queue.State.RETIRED or row.topic.state != Topic.State.READY,
+            gone=row.state == QueueState.RETIRED or row.topic.state != TopicState.READY,
             readers=tuple(readers),
         )
 
@@ -106,10 +108,10 @@ def expected_queues(
     is False.
     """
     for name in topics or ():
-        access.require(actor, "manage", name, what="topic")
+        access.require(actor, Right.MANAGE, name, what="topic")
     # A single transaction, so that queues, subscriptions and positions fit each other.
     with reachable(), transaction.atomic(using=ALIAS):
-        ready = Topic.objects.using(ALIAS).filter(state=Topic.State.READY)
+        ready = Topic.objects.using(ALIAS).filter(state=TopicState.READY)
         if topics is not None:
             ready = ready.filter(name__in=topics)
         # The comparison of the database may ignore case; names do not.
@@ -121,11 +123,13 @@ def expected_queues(
         missing = sorted(set(topics or ()) - set(names.values()))
         if missing and strict:
             raise NotFound(f"Topic {missing[0]} does not exist.", code=Code.TOPIC_NOT_FOUND)
-        manageable = [pk for pk, name in names.items() if access.may(actor, "manage", name)]
+        manageable = [
+            pk for pk, name in names.items() if access.may(actor, Right.MANAGE, name)
+        ]
         rows = (
             Queue.objects.using(ALIAS)
             .filter(topic__in=manageable)
-            .exclude(state=Queue.State.CREATING)
+            .exclude(state=QueueState.CREATING)
         )
         readers = _ReaderIndex(manageable)
         queues = [
@@ -165,9 +169,9 @@ class _ReaderIndex:
         """Return the readers of a queue by group; none if the queue is not read any more."""
         readers: list[ExpectedReader] = []
         for row in self._subscriptions:
-            if row.topic_id != queue.topic_id or queue.state not in LIVE_QUEUES:
+            if row.topic_id != queue.topic_id or queue.state not in READABLE_STATES:
                 continue
-            broadcasts = row.group.mode == ConsumerGroup.Mode.BROADCASTING
+            broadcasts = row.group.mode == GroupMode.BROADCASTING
             epoch = self._epochs.get((row.group_id, queue.pk))
             # Other groups have a single reader row, whose instance is "".
             instances = [("", "", 0)]
@@ -216,9 +220,9 @@ def read_state() -> ExpectedState:
             queues={
                 row.pk: ExpectedQueue.from_row(row)
                 for row in rows
-                if row.state != Queue.State.CREATING
+                if row.state != QueueState.CREATING
             },
-            creating=frozenset(row.pk for row in rows if row.state == Queue.State.CREATING),
+            creating=frozenset(row.pk for row in rows if row.state == QueueState.CREATING),
             subscriptions=frozenset(
                 ConsumerGroupTopic.objects.values_list("group_id", "topic_id")
             ),
@@ -227,7 +231,7 @@ def read_state() -> ExpectedState:
                 (group, reader_instance(pk)) for group, pk in instance_rows
             ),
             broadcasting=frozenset(
-                pk for pk, _name, mode in groups if mode == "broadcasting"
+                pk for pk, _name, mode in groups if mode == GroupMode.BROADCASTING
             ),
         )
 
@@ -244,7 +248,9 @@ def find_contradictions() -> Iterator[tuple[str, dict[int, list[int]]]]:
 
     read_by = F("topic__subscriptions__group")
     rows = Queue.objects.filter(
-        state__in=LIVE_QUEUES, topic__state="ready", topic__subscriptions__state="ready"
+        state__in=READABLE_STATES,
+        topic__state=TopicState.READY,
+        topic__subscriptions__state="ready",
     )
     positions = QueueOffset.objects.filter(queue=OuterRef("pk"), group=OuterRef("reader"))
     missing = rows.annotate(reader=read_by).filter(~Exists(positions))
@@ -282,7 +288,7 @@ def find_orphaned_retry_topics() -> list[tuple[int, str]]:
         group=OuterRef("failure_group"), topic=OuterRef("failure_of")
     )
     with reachable():
-        rows = Topic.objects.filter(kind="failure", state="ready").filter(
+        rows = Topic.objects.filter(kind=TopicKind.FAILURE, state="ready").filter(
             ~Exists(subscription)
         )
         return list(rows.order_by("name").values_list("pk", "name"))
@@ -313,7 +319,7 @@ def add_positions(*, group_id: int, queues: list[int]) -> None:
     """Insert the missing positions of ready subscriptions, and request a rebalance."""
     group = lock_group_by_id(group_id)
     positions = []
-    for queue in Queue.objects.filter(pk__in=queues, state__in=LIVE_QUEUES):
+    for queue in Queue.objects.filter(pk__in=queues, state__in=READABLE_STATES):
         subscription = group.subscriptions.filter(
             topic=queue.topic_id, state="ready"
         ).first()

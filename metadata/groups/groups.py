@@ -22,11 +22,13 @@ from metadata.membership import broadcast_instances, rebalance
 from metadata.models import (
     ConsumerGroup,
     ConsumerGroupConsumer,
-    ConsumerGroupTopic,
     QueueOffset,
 )
 from metadata.monitoring.mail_domains import check_domains
+from metadata.rules.audit_verbs import Verb
+from metadata.rules.groups.states import GroupMode, SubscriptionState
 from metadata.rules.membership.process_report import ProcessStatus, unpack
+from metadata.rules.rights import Right
 from metadata.rules.settings import GROUP, LIMITS, GroupSettings, check_settings
 from metadata.rules.topics.names import check_confirmed, check_name
 from metadata.rules.wire import Number
@@ -80,7 +82,7 @@ def create(
     *,
     name: str,
     actor: Actor,
-    mode: str = "clustering",
+    mode: str = GroupMode.CLUSTERING,
     settings: Mapping[str, Any] | None = None,
     casual: bool = False,
 ) -> GroupView:
@@ -90,11 +92,9 @@ def create(
     Conflict(already_exists).
     """
     check_name("group", name)
-    access.require(actor, "manage", name, what="group")
-    if mode not in ConsumerGroup.Mode.values:
-        raise Invalid.field(
-            "mode", f"must be one of {', '.join(ConsumerGroup.Mode.values)}"
-        )
+    access.require(actor, Right.MANAGE, name, what="group")
+    if mode not in list(GroupMode):
+        raise Invalid.field("mode", f"must be one of {', '.join(GroupMode)}")
     values = check_domains(check_settings(GROUP, settings or {}))
     check_fits(mode, values)
     if values.get("owners"):
@@ -102,7 +102,7 @@ def create(
     columns = {"mode": mode, "casual": casual, "created_at": database_now(), **values}
     row = rows.create(ConsumerGroup.objects.all(), "Group", name=name, **columns)
     after = {"mode": mode, **values}
-    audit.record(actor=actor, verb="create", kind="group", name=name, after=after)
+    audit.record(actor=actor, verb=Verb.CREATE, kind="group", name=name, after=after)
     record_change("group", row.pk)
     return _describe_row(row)
 
@@ -112,7 +112,7 @@ def check_fits(mode: str, values: Mapping[str, Any]) -> None:
     queues.
     """
     limits = sorted(name for name in LIMITS if values.get(name))
-    if mode == ConsumerGroup.Mode.SHARE and limits:
+    if mode == GroupMode.SHARE and limits:
         raise Invalid.field(
             limits[0], "a share group has no owners of queues, so this is not for it"
         )
@@ -127,7 +127,7 @@ def update(*, name: str, settings: Mapping[str, Any], actor: Actor) -> GroupView
     Changed limits on members cause a rebalance. Raises Invalid, NotFound, and
     Conflict(in_use) for a shorter session timeout while there are members.
     """
-    access.require(actor, "manage", name, what="group")
+    access.require(actor, Right.MANAGE, name, what="group")
     values = check_domains(check_settings(GROUP, settings))
     group_row = lock_group(name)
     check_fits(group_row.mode, values)
@@ -175,7 +175,7 @@ def delete(*, name: str, confirm: str | None, actor: Actor) -> None:
 
     Raises Invalid(not_confirmed), Conflict(in_use) while it has members.
     """
-    access.require(actor, "manage", name, what="group")
+    access.require(actor, Right.MANAGE, name, what="group")
     group_row = lock_group(name)
     check_confirmed(name, confirm)
     # Under the lock of the group, so that no member joins after the check.
@@ -185,14 +185,14 @@ def delete(*, name: str, confirm: str | None, actor: Actor) -> None:
             f"Group {name} has {members} members: stop them first.", code=Code.IN_USE
         )
     subscriptions = list(group_row.subscriptions.values_list("pk", flat=True))
-    group_row.subscriptions.update(state=ConsumerGroupTopic.State.DELETING)
+    group_row.subscriptions.update(state=SubscriptionState.DELETING)
     # The row stays until its subscriptions are removed; the new name makes the old name
     # free.
     group_row.name, group_row.deleted_at = f"{name}~{group_row.pk}", database_now()
     group_row.save(update_fields=("name", "deleted_at"))
     audit.record(
         actor=actor,
-        verb="delete",
+        verb=Verb.DELETE,
         kind="group",
         name=name,
         before={"id": group_row.pk},
@@ -262,7 +262,7 @@ def _read_members(group: ConsumerGroup) -> Iterable[MemberView]:
     now = database_now()
     active = rebalance.active_members(group)
     # In a broadcasting group every active member owns every queue.
-    if group.mode == ConsumerGroup.Mode.BROADCASTING:
+    if group.mode == GroupMode.BROADCASTING:
         all_queues = [queue.queue for queue in broadcast_instances.read_queues([group.pk])]
         owned = dict.fromkeys(active, all_queues)
     for row in members.order_by("identity"):

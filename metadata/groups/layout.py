@@ -30,13 +30,15 @@ from metadata.db.transactions import transactional
 from metadata.errors import Code, Conflict, Invalid, NotFound
 from metadata.groups.subscribers import active_subscriptions
 from metadata.membership import rebalance
-from metadata.models import ConsumerGroup, DbNode, Queue, QueueOffset, Topic
+from metadata.models import ConsumerGroup, Queue, QueueOffset, Topic
+from metadata.rules.audit_verbs import Verb
+from metadata.rules.nodes import NodeState
+from metadata.rules.rights import Right
 from metadata.rules.topics.slots import Layout, moved_slots, spread_slots
+from metadata.rules.topics.states import READABLE_STATES, QueueState, TopicKind, TopicState
 from metadata.topics import routings
 from metadata.topics.placement import choose_nodes
 from metadata.topics.topic_rows import QueueView, TopicView, topic_view
-
-STATES = ("read_only", "read_write")  # for set_state
 
 
 class LayoutChange(Struct, frozen=True):
@@ -69,8 +71,8 @@ def plan_expand(
     expansion is being created.
     """
     topic_row = _lock_resizable_topic(topic, actor)
-    live_queues = list(topic_row.queues.exclude(state=Queue.State.RETIRED))
-    if any(queue.state == Queue.State.CREATING for queue in live_queues):
+    live_queues = list(topic_row.queues.exclude(state=QueueState.RETIRED))
+    if any(queue.state == QueueState.CREATING for queue in live_queues):
         raise Conflict(
             f"Topic {topic} is being expanded: try again in a moment.", code=Code.IN_USE
         )
@@ -99,7 +101,7 @@ def plan_expand(
     after = {"queues": existing + queues, "added": ids}
     before = {"queues": existing}
     audit.record(
-        actor=actor, verb="expand", kind="topic", name=topic, before=before, after=after
+        actor=actor, verb=Verb.EXPAND, kind="topic", name=topic, before=before, after=after
     )
     record_change("topic", topic_row.pk)
     planned = _describe_change(topic_row, ids, _spread_layout(topic_row, gain=ids))
@@ -127,15 +129,13 @@ def make_ready(
     topic = _lock_ready_topic(topic_id)
     subscriptions = active_subscriptions(topic_id)
     rows = list(topic.queues.filter(pk__in=list(queues)))
-    if any(queue_row.state == Queue.State.RETIRED for queue_row in rows) or len(rows) < len(
+    if any(queue_row.state == QueueState.RETIRED for queue_row in rows) or len(rows) < len(
         queues
     ):
         raise Conflict(
             f"The expansion of {topic.name} was rolled back meanwhile.", code=Code.IN_USE
         )
-    new_ids = [
-        queue_row.pk for queue_row in rows if queue_row.state == Queue.State.CREATING
-    ]
+    new_ids = [queue_row.pk for queue_row in rows if queue_row.state == QueueState.CREATING]
     if not new_ids:
         return _describe_change(topic, queues, _read_layout(topic))
     # A subscription that began meanwhile has no reader rows in the new queues yet.
@@ -149,9 +149,9 @@ def make_ready(
         for queue in sorted(new_ids)
     )
     routings.keep_routing(topic)
-    _set_states(new_ids, Queue.State.READ_WRITE)
+    _set_states(new_ids, QueueState.READ_WRITE)
     change = _write_layout(
-        topic, new_ids, _spread_layout(topic, gain=new_ids), verb="lay out", actor=actor
+        topic, new_ids, _spread_layout(topic, gain=new_ids), verb=Verb.LAY_OUT, actor=actor
     )
     for subscription in subscriptions:
         if subscription.state == "ready":
@@ -171,15 +171,15 @@ def abandon_expansion(
     """
     topic = Topic.objects.select_for_update().filter(pk=topic_id).first()
     rows = Queue.objects.filter(
-        pk__in=list(queues), topic_id=topic_id, state=Queue.State.CREATING
+        pk__in=list(queues), topic_id=topic_id, state=QueueState.CREATING
     )
     abandoned = sorted(rows.values_list("pk", flat=True))
     if topic is not None and abandoned:
         rows.filter(pk__in=list(taken)).delete()
-        _set_states(abandoned, Queue.State.RETIRED)
+        _set_states(abandoned, QueueState.RETIRED)
         before = {"queues": abandoned}
         audit.record(
-            actor=actor, verb="give up", kind="topic", name=topic.name, before=before
+            actor=actor, verb=Verb.GIVE_UP, kind="topic", name=topic.name, before=before
         )
         record_change("topic", topic_id)
 
@@ -208,14 +208,14 @@ def shrink(
     # Queues that are read-only already keep the time since which they are.
     closing = [
         queue.pk
-        for queue in topic_row.queues.filter(pk__in=chosen, state=Queue.State.READ_WRITE)
+        for queue in topic_row.queues.filter(pk__in=chosen, state=QueueState.READ_WRITE)
     ]
-    _set_states(closing, Queue.State.READ_ONLY)
+    _set_states(closing, QueueState.READ_ONLY)
     after = _spread_layout(topic_row, drained=chosen)
     if before != after:
         routings.keep_routing(topic_row)
     if closing or before != after:
-        change = _write_layout(topic_row, chosen, after, verb="shrink", actor=actor)
+        change = _write_layout(topic_row, chosen, after, verb=Verb.SHRINK, actor=actor)
         record_change("topic", topic_row.pk)
     else:
         change = _describe_change(topic_row, chosen, after)
@@ -234,7 +234,7 @@ def _choose_queues(
         if count < 1:
             raise Invalid.field("count", "must be 1 or more")
         slots = set(_read_layout(topic))
-        open_rows = topic.queues.filter(state=Queue.State.READ_WRITE).order_by("-number")
+        open_rows = topic.queues.filter(state=QueueState.READ_WRITE).order_by("-number")
         # A queue that has no slots yet or any more would not make the topic smaller.
         candidates = [pk for pk in open_rows.values_list("pk", flat=True) if pk in slots]
         if count >= len(candidates):
@@ -247,7 +247,7 @@ def _choose_queues(
         listed = ", ".join(map(str, unknown))
         raise Invalid.field("queues", f"topic {topic.name} has no queue {listed}")
     for queue in sorted(queues):
-        if states[queue] in (Queue.State.CREATING, Queue.State.RETIRED):
+        if states[queue] in (QueueState.CREATING, QueueState.RETIRED):
             raise Invalid.field("queues", f"queue {queue} is {states[queue]}")
     return sorted(queues)
 
@@ -263,35 +263,40 @@ def set_state(
     Conflict(in_use) if the queue is creating or retired.
     """
     topic_row = _lock_topic_by_name(topic, actor)
-    if state not in STATES:
-        raise Invalid.field("state", f"must be one of {', '.join(STATES)}")
+    if state not in READABLE_STATES:
+        raise Invalid.field("state", f"must be one of {', '.join(READABLE_STATES)}")
     queue_row = topic_row.queues.filter(pk=queue).first()
     if queue_row is None:
         raise queue_not_found(topic, queue)
-    if queue_row.state not in STATES:
+    if queue_row.state not in READABLE_STATES:
         raise Conflict(
             f"Queue {queue} of topic {topic} is {queue_row.state}.", code=Code.IN_USE
         )
     if queue_row.state != state:
-        if state == Queue.State.READ_ONLY and not _writable_queues(topic_row) - {queue}:
+        if state == QueueState.READ_ONLY and not _writable_queues(topic_row) - {queue}:
             raise _last_queue(topic, "takes messages")
         before = {"state": queue_row.state}
         _set_states([queue], state)
-        if state == Queue.State.READ_WRITE:
+        if state == QueueState.READ_WRITE:
             Queue.objects.filter(pk=queue).update(reopened_at=database_now())
         after = {"state": state}
         name = f"{topic}/{queue}"
         audit.record(
-            actor=actor, verb="update", kind="queue", name=name, before=before, after=after
+            actor=actor,
+            verb=Verb.UPDATE,
+            kind="queue",
+            name=name,
+            before=before,
+            after=after,
         )
         # A draining queue lost its slots when the topic was shrunk.
-        if state == Queue.State.READ_WRITE and queue not in _read_layout(topic_row):
+        if state == QueueState.READ_WRITE and queue not in _read_layout(topic_row):
             routings.keep_routing(topic_row)
             _write_layout(
                 topic_row,
                 [queue],
                 _spread_layout(topic_row, gain=[queue]),
-                verb="lay out",
+                verb=Verb.LAY_OUT,
                 actor=actor,
             )
         record_change("topic", topic_row.pk)
@@ -313,12 +318,12 @@ def retire(*, topic_id: int, queue: int, read_by: Collection[int]) -> bool:
     groups = _lock_groups(topic_id)
     topic = (
         Topic.objects.select_for_update()
-        .filter(pk=topic_id, state=Topic.State.READY)
+        .filter(pk=topic_id, state=TopicState.READY)
         .first()
     )
     if (
         topic is None
-        or not topic.queues.filter(pk=queue, state=Queue.State.READ_ONLY).exists()
+        or not topic.queues.filter(pk=queue, state=QueueState.READ_ONLY).exists()
     ):
         return False
     if queue in _read_layout(topic) or {
@@ -328,15 +333,15 @@ def retire(*, topic_id: int, queue: int, read_by: Collection[int]) -> bool:
     # The queue is read to its end, so no position of it is needed any more.
     QueueOffset.objects.filter(queue=queue, group__in=groups).delete()
     routings.keep_routing(topic)
-    _set_states([queue], Queue.State.RETIRED)
+    _set_states([queue], QueueState.RETIRED)
     name, before, after = (
         f"{topic.name}/{queue}",
-        {"state": "read_only"},
-        {"state": "retired"},
+        {"state": QueueState.READ_ONLY},
+        {"state": QueueState.RETIRED},
     )
     audit.record(
         actor=job("queues"),
-        verb="retire",
+        verb=Verb.RETIRE,
         kind="queue",
         name=name,
         before=before,
@@ -358,17 +363,17 @@ def remove(*, topic_id: int, queue: int) -> None:
     # Groups first, then the topic, as in all transactions.
     _lock_groups(topic_id)
     topic = _lock_ready_topic(topic_id)
-    queue_row = topic.queues.filter(pk=queue, state=Queue.State.RETIRED).first()
+    queue_row = topic.queues.filter(pk=queue, state=QueueState.RETIRED).first()
     if queue_row is None:
         return
     QueueOffset.objects.filter(queue=queue_row).delete()
     queue_row.delete()
     audit.record(
         actor=job("queues"),
-        verb="remove",
+        verb=Verb.REMOVE,
         kind="queue",
         name=f"{topic.name}/{queue}",
-        before={"state": "retired"},
+        before={"state": QueueState.RETIRED},
     )
     record_change("topic", topic_id)
 
@@ -386,12 +391,12 @@ def _lock_topic_by_name(name: str, actor: Actor) -> Topic:
 
     Raises NotFound, Forbidden, and Conflict(in_use) while it is being created.
     """
-    access.require(actor, "manage", name, what="topic")
+    access.require(actor, Right.MANAGE, name, what="topic")
     row = find_by_name(
-        Topic.objects.select_for_update().exclude(state=Topic.State.DELETED), name, no_topic
+        Topic.objects.select_for_update().exclude(state=TopicState.DELETED), name, no_topic
     )
-    access.require_failure_origin(actor, "manage", name, origin_of(row))
-    if row.state == Topic.State.CREATING:
+    access.require_failure_origin(actor, Right.MANAGE, name, origin_of(row))
+    if row.state == TopicState.CREATING:
         raise Conflict(
             f"Topic {name} is still being created: try again in a moment.", code=Code.IN_USE
         )
@@ -402,7 +407,7 @@ def _lock_resizable_topic(name: str, actor: Actor) -> Topic:
     row = _lock_topic_by_name(name, actor)
     # The queue of a retry is a function of its id and the queues, so these must not
     # change.
-    if row.kind == Topic.Kind.FAILURE:
+    if row.kind == TopicKind.FAILURE:
         raise Invalid.field(
             "topic", f"{name} is a retry topic: the number of its queues is fixed"
         )
@@ -412,7 +417,7 @@ def _lock_resizable_topic(name: str, actor: Actor) -> Topic:
 def _lock_ready_topic(topic_id: int) -> Topic:
     row = (
         Topic.objects.select_for_update()
-        .filter(pk=topic_id, state=Topic.State.READY)
+        .filter(pk=topic_id, state=TopicState.READY)
         .first()
     )
     if row is None:
@@ -439,7 +444,7 @@ def _set_states(queues: Iterable[int], state: str) -> None:
 def _writable_queues(topic: Topic) -> set[int]:
     """Return the ids of queues that take messages: queue and node are read-write."""
     rows = topic.queues.filter(
-        state=Queue.State.READ_WRITE, node__state=DbNode.State.READ_WRITE
+        state=QueueState.READ_WRITE, node__state=NodeState.READ_WRITE
     )
     return set(rows.values_list("pk", flat=True))
 

@@ -29,6 +29,8 @@ from metadata.models import (
     ConsumerGroupConsumer,
     QueueOffset,
 )
+from metadata.rules.groups.states import GroupMode
+from metadata.rules.rights import Right
 
 log = logging.getLogger(__name__)
 
@@ -73,7 +75,7 @@ def list_queues(*, group: str, actor: Actor) -> list[QueueOwner]:
             _to_queue_owner(group_row, position)
             for position in rows.order_by("queue__topic__name", "queue__number")
         ]
-        if group_row.mode != ConsumerGroup.Mode.BROADCASTING:
+        if group_row.mode != GroupMode.BROADCASTING:
             return owners
         # Instances outlive their members, so an instance may have no holder.
         holders = dict(group_row.members.values_list("instance_id", "process__name"))
@@ -98,10 +100,10 @@ def list_queues_of_topic(*, group: str, topic: str, actor: Actor) -> list[QueueO
     Needs `consume` or `browse` on the topic. Raises NotFound(group_not_found), and
     Invalid(source_group) if the group does not read the topic or is broadcasting.
     """
-    access.require_any(actor, ("consume", "browse"), topic)
+    access.require_any(actor, (Right.CONSUME, Right.BROWSE), topic)
     with reachable():
         group_row = find_group(group)
-        if group_row.mode == ConsumerGroup.Mode.BROADCASTING:
+        if group_row.mode == GroupMode.BROADCASTING:
             reason = f"group {group} is broadcasting: each of its instances has offsets of its own"
             raise Invalid.field("source_group", reason)
         rows = QueueOffset.objects.filter(group=group_row).select_related(

@@ -29,14 +29,17 @@ from metadata.errors import NotFound
 from metadata.groups import subscription_rows
 from metadata.groups.subscription_rows import EPOCHS_EACH, SubscriptionView, view_of
 from metadata.models import (
-    ConsumerGroup,
     ConsumerGroupTopic,
     DbNode,
     Queue,
     QueueOffset,
     Topic,
 )
+from metadata.rules.audit_verbs import Verb
+from metadata.rules.groups.states import GroupMode, Start, SubscriptionState
+from metadata.rules.nodes import NodeKind, NodeState
 from metadata.rules.topics.names import failure_name
+from metadata.rules.topics.states import TopicKind, TopicState
 from metadata.topics import topic_rows
 from metadata.topics.placement import choose_failure_nodes
 from metadata.topics.topic_rows import TopicView
@@ -64,16 +67,16 @@ def plan(*, group_id: int, topic_id: int) -> FailureTopic | None:
     # The group is locked before the topic, as in all transactions.
     topic = (
         Topic.objects.select_for_update()
-        .filter(pk=topic_id, state=Topic.State.READY)
+        .filter(pk=topic_id, state=TopicState.READY)
         .first()
     )
     if (
         topic is None
-        or group.mode == ConsumerGroup.Mode.BROADCASTING
-        or topic.kind != Topic.Kind.NORMAL
+        or group.mode == GroupMode.BROADCASTING
+        or topic.kind != TopicKind.NORMAL
         or Topic.objects.filter(failure_group=group, failure_of=topic).exists()
         or not group.subscriptions.filter(topic=topic)
-        .exclude(state=ConsumerGroupTopic.State.DELETING)
+        .exclude(state=SubscriptionState.DELETING)
         .exists()
     ):
         return None
@@ -84,7 +87,7 @@ def plan(*, group_id: int, topic_id: int) -> FailureTopic | None:
     now = database_now()
     retry_topic = Topic.objects.create(
         name=failure_name(group.name, topic.name),
-        kind=Topic.Kind.FAILURE,
+        kind=TopicKind.FAILURE,
         failure_group=group,
         failure_of=topic,
         created_at=now,
@@ -93,7 +96,7 @@ def plan(*, group_id: int, topic_id: int) -> FailureTopic | None:
     subscription = ConsumerGroupTopic.objects.create(
         group=group,
         topic=retry_topic,
-        start=ConsumerGroupTopic.Start.EARLIEST,
+        start=Start.EARLIEST,
         created_at=now,
     )
     for number, node_id in enumerate(node_ids):
@@ -111,7 +114,7 @@ def plan(*, group_id: int, topic_id: int) -> FailureTopic | None:
     }
     audit.record(
         actor=job("failures"),
-        verb="create",
+        verb=Verb.CREATE,
         kind="topic",
         name=retry_topic.name,
         after=after,
@@ -138,7 +141,7 @@ def find_missing() -> list[tuple[int, int]]:
     """
     with reachable():
         if not DbNode.objects.filter(
-            kind=DbNode.Kind.FAILURE, state=DbNode.State.READ_WRITE
+            kind=NodeKind.FAILURE, state=NodeState.READ_WRITE
         ).exists():
             return []
         retry_topic = Topic.objects.filter(
@@ -146,10 +149,10 @@ def find_missing() -> list[tuple[int, int]]:
         )
         rows = ConsumerGroupTopic.objects.filter(
             ~Exists(retry_topic),
-            state=ConsumerGroupTopic.State.READY,
-            group__mode__in=(ConsumerGroup.Mode.CLUSTERING, ConsumerGroup.Mode.SHARE),
+            state=SubscriptionState.READY,
+            group__mode__in=(GroupMode.CLUSTERING, GroupMode.SHARE),
             group__deleted_at__isnull=True,
-            topic__kind=Topic.Kind.NORMAL,
-            topic__state=Topic.State.READY,
+            topic__kind=TopicKind.NORMAL,
+            topic__state=TopicState.READY,
         )
         return list(rows.order_by("pk").values_list("group_id", "topic_id"))

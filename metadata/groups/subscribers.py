@@ -11,7 +11,10 @@ from metadata.db.clock import before, database_now
 from metadata.db.transactions import reachable, read_in_pages
 from metadata.grouping import grouped
 from metadata.groups.subscription_rows import EPOCHS_EACH
-from metadata.models import ConsumerGroupTopic, DbNode, Queue, Topic
+from metadata.models import ConsumerGroupTopic, Queue, Topic
+from metadata.rules.groups.states import SubscriptionState
+from metadata.rules.nodes import NodeState
+from metadata.rules.topics.states import QueueState, TopicState
 from metadata.topics.topic_rows import QueueView, TopicView, topic_view
 
 
@@ -45,7 +48,9 @@ class TopicQueues(Struct, frozen=True):
 
 def active_subscriptions(topic_id: int) -> list[ActiveSubscription]:
     """Return the subscriptions of a topic by group, without those that are being deleted."""
-    rows = ConsumerGroupTopic.objects.filter(topic_id=topic_id).exclude(state="deleting")
+    rows = ConsumerGroupTopic.objects.filter(topic_id=topic_id).exclude(
+        state=SubscriptionState.DELETING
+    )
     columns = rows.order_by("group__name").values_list(
         "pk", "group_id", "group__name", "state"
     )
@@ -70,12 +75,12 @@ def stuck_in_creation(older_than_s: float) -> Iterator[TopicQueues]:
     """Yield queues of ready topics that are in state creating for longer, because of a
     crash.
     """
-    return _queues_in_state("creating", older_than_s)
+    return _queues_in_state(QueueState.CREATING, older_than_s)
 
 
 def draining(for_s: float) -> Iterator[TopicQueues]:
     """Yield queues that have been read-only and without slots for that time."""
-    for topic_queues in _queues_in_state("read_only", for_s):
+    for topic_queues in _queues_in_state(QueueState.READ_ONLY, for_s):
         queues_with_slots = set(topic_queues.topic.layout)
         queues = tuple(
             queue for queue in topic_queues.queues if queue.queue not in queues_with_slots
@@ -88,14 +93,14 @@ def due_for_drop(after_days: float) -> Iterator[TopicQueues]:
     """Yield queues that have been retired for that time, so that their tables can be
     dropped.
     """
-    return _queues_in_state("retired", after_days * 86_400)
+    return _queues_in_state(QueueState.RETIRED, after_days * 86_400)
 
 
 def _queues_in_state(state: str, for_s: float) -> Iterator[TopicQueues]:
     with reachable():
         since = before(database_now(), seconds=for_s)
         rows = Queue.objects.filter(
-            state=state, state_since__lt=since, topic__state=Topic.State.READY
+            state=state, state_since__lt=since, topic__state=TopicState.READY
         )
         queues_by_topic = grouped(rows.order_by("pk").values_list("topic_id", "pk"))
     # In pages, because the layout of a topic alone has 6 KB.
@@ -141,17 +146,17 @@ def head_states(node_id: int) -> dict[int, str]:
 
 
 def _read_head_states(**conditions: int) -> dict[int, str]:
-    rows = Queue.objects.filter(**conditions, topic__state=Topic.State.READY)
-    columns = rows.exclude(state=Queue.State.CREATING).values_list(
+    rows = Queue.objects.filter(**conditions, topic__state=TopicState.READY)
+    columns = rows.exclude(state=QueueState.CREATING).values_list(
         "pk", "state", "node__state"
     )
     with reachable():
         # A queue takes messages only if its node does, too.
         return {
-            queue: "retired"
-            if state == Queue.State.RETIRED
+            queue: QueueState.RETIRED
+            if state == QueueState.RETIRED
             else "rw"
-            if state == Queue.State.READ_WRITE and node_state == DbNode.State.READ_WRITE
+            if state == QueueState.READ_WRITE and node_state == NodeState.READ_WRITE
             else "ro"
             for queue, state, node_state in columns
         }

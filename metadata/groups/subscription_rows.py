@@ -27,10 +27,14 @@ from metadata.errors import Code, Conflict, Invalid, NotFound, Unavailable
 from metadata.grouping import grouped
 from metadata.membership import rebalance
 from metadata.models import ConsumerGroup, ConsumerGroupTopic, Queue, QueueOffset, Topic
+from metadata.rules.audit_verbs import Verb
 from metadata.rules.definitions import START_TIME
 from metadata.rules.groups.delivery import Delivery
+from metadata.rules.groups.states import GroupMode, Start, SubscriptionState
+from metadata.rules.rights import Right
 from metadata.rules.settings import DELIVERY, SUBSCRIPTION, check_settings
 from metadata.rules.topics.names import failure_name
+from metadata.rules.topics.states import QueueState, TopicKind
 from metadata.topics import topic_rows
 
 # Epochs per subscription: the third owner of a queue in subscription 7 has epoch
@@ -92,13 +96,13 @@ def plan(
     # The group is locked before the topic, as in all transactions.
     group_row = lock_group(group)
     topic_row = lock_topic(topic)
-    if topic_row.kind == Topic.Kind.FAILURE:
+    if topic_row.kind == TopicKind.FAILURE:
         why = f"{topic_row.name} is a retry topic: only its own group reads it"
         raise Invalid.field("topic", why)
     check_failure_name(group_row, topic_row)
     check_fits(group, group_row.mode, values)
     existing = ConsumerGroupTopic.objects.filter(group=group_row, topic=topic_row).first()
-    if existing is not None and existing.state == ConsumerGroupTopic.State.READY:
+    if existing is not None and existing.state == SubscriptionState.READY:
         raise Conflict(
             f"Group {group} subscribes to {topic} already.", code=Code.ALREADY_EXISTS
         )
@@ -117,7 +121,7 @@ def plan(
         **values,
     )
     # layout.make_ready inserts the positions of queues that are being created.
-    without_position = (Queue.State.CREATING, Queue.State.RETIRED)
+    without_position = (QueueState.CREATING, QueueState.RETIRED)
     queues = (
         topic_row.queues.exclude(state__in=without_position)
         .order_by("pk")
@@ -134,7 +138,7 @@ def plan(
     after = {"start": start, **({} if at_ms is None else {"start_at_ms": at_ms}), **values}
     audit.record(
         actor=actor,
-        verb="create",
+        verb=Verb.CREATE,
         kind="subscription",
         name=f"{group}/{topic}",
         after=after,
@@ -148,7 +152,7 @@ def started_after(*, group_id: int, topic_id: int, at: datetime) -> bool:
     with reachable():
         rows = ConsumerGroupTopic.objects.filter(group=group_id, topic=topic_id)
         start = rows.values_list("start", "start_at_ms", "created_at").first()
-    if start is None or start[0] == "earliest":
+    if start is None or start[0] == Start.EARLIEST:
         return False
     _start, at_ms, created_at = start
     return bool(ms(at) < at_ms) if at_ms is not None else bool(at < created_at)
@@ -158,10 +162,8 @@ def check_start(*, start: str, at_ms: int | None, ago_ms: int | None = None) -> 
     """Raise Invalid unless `start`, with an optional time, is a valid start of a
     subscription.
     """
-    if start not in ConsumerGroupTopic.Start.values:
-        raise Invalid.field(
-            "start", f"must be one of {', '.join(ConsumerGroupTopic.Start.values)}"
-        )
+    if start not in list(Start):
+        raise Invalid.field("start", f"must be one of {', '.join(Start)}")
     for name, value in {"start_at_ms": at_ms, "start_ago_ms": ago_ms}.items():
         if value is not None and (problem := START_TIME.problem(value)) is not None:
             raise Invalid.field(name, problem)
@@ -169,9 +171,7 @@ def check_start(*, start: str, at_ms: int | None, ago_ms: int | None = None) -> 
         raise Invalid.field(
             "start_ago_ms", "give start_at_ms or start_ago_ms, and not both"
         )
-    if start == ConsumerGroupTopic.Start.LATEST and (
-        at_ms is not None or ago_ms is not None
-    ):
+    if start == Start.LATEST and (at_ms is not None or ago_ms is not None):
         raise Invalid.field("start", "is latest, which has no time: leave it out")
 
 
@@ -181,13 +181,13 @@ def require_may_subscribe(actor: Actor, *, group: str, topic: str) -> None:
 
     `manage` on the topic is not enough: it does not include reading messages.
     """
-    access.require(actor, "manage", group, what="group")
-    access.require(actor, "consume", topic, what="topic")
+    access.require(actor, Right.MANAGE, group, what="group")
+    access.require(actor, Right.CONSUME, topic, what="topic")
 
 
 def check_fits(group: str, mode: str, values: Mapping[str, Any]) -> None:
     """Raise Invalid for a setting that a subscription of a group of that mode cannot have."""
-    if values.get("ordered") and mode == ConsumerGroup.Mode.SHARE:
+    if values.get("ordered") and mode == GroupMode.SHARE:
         raise Invalid.field(
             "ordered", f"{group} is a share group: its members get messages in any order"
         )
@@ -240,10 +240,10 @@ def make_ready(subscription_id: int) -> SubscriptionView:
     Raises NotFound(subscription_not_found) if it was deleted meanwhile.
     """
     row = _lock_subscription(subscription_id)
-    if row.state == ConsumerGroupTopic.State.DELETING:
+    if row.state == SubscriptionState.DELETING:
         raise _subscription_not_found(row.group.name, row.topic.name)
-    if row.state == ConsumerGroupTopic.State.CREATING:
-        row.state = ConsumerGroupTopic.State.READY
+    if row.state == SubscriptionState.CREATING:
+        row.state = SubscriptionState.READY
         row.save(update_fields=("state",))
         rebalance.request(row.group_id, f"subscribed to {row.topic.name}")
         record_change("subscription", row.pk)
@@ -259,7 +259,7 @@ def update(
     Members learn of it at once. `stopped_queues` replaces the list of paused queues.
     Needs `manage` on the group. Raises Invalid, NotFound.
     """
-    access.require(actor, "manage", group, what="group")
+    access.require(actor, Right.MANAGE, group, what="group")
     values = check_settings(SUBSCRIPTION, settings)
     group_row = lock_group(group)
     subscription_row = _find_subscription_of(group_row, topic)
@@ -296,12 +296,12 @@ def mark_deleting(*, group: str, topic: str, actor: Actor) -> SubscriptionView:
     """Mark a subscription for deletion, so that members give its queues up. Needs
     `manage`.
     """
-    access.require(actor, "manage", group, what="group")
+    access.require(actor, Right.MANAGE, group, what="group")
     group_row = lock_group(group)
     subscription_row = _find_subscription_of(group_row, topic)
     before_state, subscription_row.state = (
         subscription_row.state,
-        ConsumerGroupTopic.State.DELETING,
+        SubscriptionState.DELETING,
     )
     subscription_row.save(update_fields=("state",))
     # Retries of a subscription make no sense without it.
@@ -309,7 +309,7 @@ def mark_deleting(*, group: str, topic: str, actor: Actor) -> SubscriptionView:
     rebalance.request(group_row.pk, f"unsubscribed from {topic}")
     audit.record(
         actor=actor,
-        verb="delete",
+        verb=Verb.DELETE,
         kind="subscription",
         name=f"{group}/{topic}",
         before={"state": before_state},
@@ -324,8 +324,8 @@ def _delete_retry_subscription(subscription: ConsumerGroupTopic) -> None:
     """
     for retry_row in _retry_subscriptions(
         subscription.group_id, subscription.topic_id
-    ).exclude(state=ConsumerGroupTopic.State.DELETING):
-        retry_row.state = ConsumerGroupTopic.State.DELETING
+    ).exclude(state=SubscriptionState.DELETING):
+        retry_row.state = SubscriptionState.DELETING
         retry_row.save(update_fields=("state",))
         record_change("subscription", retry_row.pk)
 
@@ -357,12 +357,12 @@ def abandon(subscription_id: int) -> bool:
         row = _lock_subscription(subscription_id)
     except NotFound:
         return True
-    if row.state == ConsumerGroupTopic.State.CREATING:
-        row.state = ConsumerGroupTopic.State.DELETING
+    if row.state == SubscriptionState.CREATING:
+        row.state = SubscriptionState.DELETING
         row.save(update_fields=("state",))
         _delete_retry_subscription(row)
         record_change("subscription", row.pk)
-    return row.state == ConsumerGroupTopic.State.DELETING
+    return row.state == SubscriptionState.DELETING
 
 
 @transactional
@@ -374,7 +374,7 @@ def remove(subscription_id: int, actor: Actor | None = None) -> None:
         row = _lock_subscription(subscription_id)
     except NotFound:
         return
-    if row.state == ConsumerGroupTopic.State.READY:
+    if row.state == SubscriptionState.READY:
         raise Conflict(f"Group {row.group.name} reads {row.topic.name}.", code=Code.IN_USE)
     by = actor or job("subscriptions")
     name, group_id = f"{row.group.name}/{row.topic.name}", row.group_id
@@ -384,7 +384,11 @@ def remove(subscription_id: int, actor: Actor | None = None) -> None:
     # Heartbeats must not return the queues of the former subscription any more.
     rebalance.raise_generation(group_id)
     audit.record(
-        actor=by, verb="remove", kind="subscription", name=name, before={"state": row.state}
+        actor=by,
+        verb=Verb.REMOVE,
+        kind="subscription",
+        name=name,
+        before={"state": row.state},
     )
     record_change("subscription", subscription_id)
     record_change("group", group_id)
@@ -410,9 +414,9 @@ def unfinished(older_than_s: float) -> Iterator[SubscriptionView]:
     with reachable():
         created_before = before(database_now(), seconds=older_than_s)
         creating = ConsumerGroupTopic.objects.filter(
-            state="creating", created_at__lt=created_before
+            state=SubscriptionState.CREATING, created_at__lt=created_before
         )
-        deleting = ConsumerGroupTopic.objects.filter(state="deleting")
+        deleting = ConsumerGroupTopic.objects.filter(state=SubscriptionState.DELETING)
     for page in read_in_pages((creating | deleting).select_related("group", "topic")):
         with reachable():
             views = [view_of(row) for row in page]
@@ -422,7 +426,7 @@ def unfinished(older_than_s: float) -> Iterator[SubscriptionView]:
 def views_of(group_ids: Sequence[int]) -> dict[int, tuple[SubscriptionView, ...]]:
     """Return the subscriptions of groups by group id, without those to retry topics."""
     rows = ConsumerGroupTopic.objects.filter(
-        group_id__in=list(group_ids), topic__kind=Topic.Kind.NORMAL
+        group_id__in=list(group_ids), topic__kind=TopicKind.NORMAL
     )
     ordered = list(rows.select_related("group", "topic").order_by("topic__name"))
     # The queues of all topics with one query.
@@ -456,7 +460,7 @@ def _find_subscription_of(group: ConsumerGroup, topic: str) -> ConsumerGroupTopi
     Raises NotFound.
     """
     rows = group.subscriptions.filter(topic__name=topic).exclude(
-        state=ConsumerGroupTopic.State.DELETING
+        state=SubscriptionState.DELETING
     )
     row = rows.select_related("group", "topic").first()
     # The comparison of the database may ignore case; names do not.
@@ -473,7 +477,7 @@ def _subscription_not_found(group: str, topic: str) -> NotFound:
 
 
 def _read_queue_ids(topic_ids: set[int]) -> dict[int, list[int]]:
-    rows = Queue.objects.filter(topic_id__in=topic_ids).exclude(state=Queue.State.RETIRED)
+    rows = Queue.objects.filter(topic_id__in=topic_ids).exclude(state=QueueState.RETIRED)
     return grouped(rows.order_by("number").values_list("topic_id", "pk"))
 
 
@@ -487,5 +491,5 @@ def _to_view(row: ConsumerGroupTopic, queues: Sequence[int]) -> SubscriptionView
         row,
         stopped_queues=tuple(row.stopped_queues),
         queues=tuple(queues),
-        to_failures=row.topic.kind == Topic.Kind.FAILURE,
+        to_failures=row.topic.kind == TopicKind.FAILURE,
     )

@@ -22,6 +22,9 @@ from metadata.errors import Conflict, NotFound
 from metadata.jobs import runs
 from metadata.jobs.runs import Run, RunFacts
 from metadata.models import JobRun, Report
+from metadata.rules.audit_verbs import Verb
+from metadata.rules.jobs import JobState
+from metadata.rules.rights import Right
 
 ARCHIVE, PURGE, REPLAY, REPORT = "spark_archive", "purge", "spark_replay", "spark_report_"
 SPARK = "spark_"  # prefix of the names of all its jobs but PURGE
@@ -78,7 +81,7 @@ def is_pipeline_job(name: str) -> bool:
 
 def job_place(*, actor: Actor) -> Place:
     """Return the place where jobs work. Needs `admin` on everything."""
-    access.require(actor, "admin", "*", what="job")
+    access.require(actor, Right.ADMIN, "*", what="job")
     return _runner.place()
 
 
@@ -88,7 +91,7 @@ def request_run(*, name: str, settings: Settings, actor: Actor) -> int:
 
     Raises Forbidden, Conflict if this process cannot start runs.
     """
-    access.require(actor, "admin", "*", what="job")
+    access.require(actor, Right.ADMIN, "*", what="job")
     if _runner.start is None:
         raise Conflict("No process here runs jobs of the data pipeline.")
     # The checks above need no database, so they come before the transaction.
@@ -108,7 +111,7 @@ def _request_run(
     )
     number = int(row.pk)
     after = {"run": number, **settings}
-    audit.record(actor=actor, verb="run", kind="job", name=name, after=after)
+    audit.record(actor=actor, verb=Verb.RUN, kind="job", name=name, after=after)
     # After the commit, because the process that claims the run reads its row.
     transaction.on_commit(lambda: start(number))
     return number
@@ -120,9 +123,7 @@ def claim_run(*, id: int) -> tuple[Run, Settings] | None:
     """
     # A single UPDATE decides, so that no two processes claim the same run.
     with reachable():
-        rows = JobRun.objects.filter(
-            pk=id, state=JobRun.State.RUNNING, seen_at__isnull=True
-        )
+        rows = JobRun.objects.filter(pk=id, state=JobState.RUNNING, seen_at__isnull=True)
         if not rows.update(seen_at=database_now(), stage="starting"):
             return None
         row = JobRun.objects.get(pk=id)
@@ -131,7 +132,7 @@ def claim_run(*, id: int) -> tuple[Run, Settings] | None:
 
 def find_run(*, id: int, actor: Actor) -> RunView:
     """Return a run. Needs `admin` on everything, because logs name files. Raises NotFound."""
-    access.require(actor, "admin", "*", what="job")
+    access.require(actor, Right.ADMIN, "*", what="job")
     with reachable():
         row = JobRun.objects.filter(pk=id).first()
         if row is None:

@@ -15,6 +15,7 @@ from metadata.db.transactions import reachable, transactional
 from metadata.errors import NotFound
 from metadata.jobs.report_files import columns_of
 from metadata.models import Report, ReportRow
+from metadata.rules.audit_verbs import Verb
 
 KEPT_DAYS = 400
 BATCH = 1_000  # rows per statement
@@ -58,7 +59,7 @@ def save_report(
         batch_size=BATCH,
     )
     after = {"id": report.pk, "engine": engine, "rows": len(rows)}
-    audit.record(actor=actor, verb="keep", kind="report", name=name, after=after)
+    audit.record(actor=actor, verb=Verb.KEEP, kind="report", name=name, after=after)
     return int(report.pk)
 
 

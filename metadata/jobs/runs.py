@@ -17,6 +17,8 @@ from metadata.db.prune import PruneRule
 from metadata.db.transactions import reachable, transactional
 from metadata.errors import Conflict, NotFound
 from metadata.models import JobRun
+from metadata.rules.audit_verbs import Verb
+from metadata.rules.jobs import JobState
 
 log = logging.getLogger(__name__)
 KEPT_DAYS = 30
@@ -151,7 +153,7 @@ def run_now(*, name: str, actor: Actor) -> None:
     if name not in _schedule.jobs or _schedule.ask is None:
         raise NotFound(f"There is no job {name}.")
     # Before the run, so that no run lacks its audit entry.
-    transactional(audit.record)(actor=actor, verb="run", kind="job", name=name)
+    transactional(audit.record)(actor=actor, verb=Verb.RUN, kind="job", name=name)
     _schedule.ask(name)
 
 
@@ -177,13 +179,13 @@ def record_end(run: Run) -> Iterator[Run]:
     try:
         yield run
     except Cancelled as cancellation:
-        run.end(JobRun.State.CANCELLED, str(cancellation))
+        run.end(JobState.CANCELLED, str(cancellation))
         raise
     # Also KeyboardInterrupt and SystemExit: else a stopped run would look like a live one.
     except BaseException as error:
-        run.end(JobRun.State.FAILED, f"{type(error).__name__}: {error}")
+        run.end(JobState.FAILED, f"{type(error).__name__}: {error}")
         raise
-    run.end(JobRun.State.DONE, run.detail)
+    run.end(JobState.DONE, run.detail)
 
 
 @transactional
@@ -198,7 +200,7 @@ def cancel(*, id: int, actor: Actor) -> None:
     row = JobRun.objects.select_for_update().filter(pk=id).first()
     if row is None:
         raise NotFound(f"There is no run {id} of a job.")
-    if row.state != JobRun.State.RUNNING:
+    if row.state != JobState.RUNNING:
         raise Conflict(f"Run {id} of job {row.name} is already {row.state}.")
     # A live process sees the mark and ends its run. Without one the run ends here.
     now, detail = database_now(), ""
@@ -208,20 +210,22 @@ def cancel(*, id: int, actor: Actor) -> None:
         detail = "Its process stopped reporting."
     end: dict[str, Any] = {}
     if detail:
-        end = {"state": JobRun.State.CANCELLED, "detail": detail, "finished_at": now}
+        end = {"state": JobState.CANCELLED, "detail": detail, "finished_at": now}
     JobRun.objects.filter(pk=id).update(cancel_asked=True, **end)
-    audit.record(actor=actor, verb="cancel", kind="job", name=row.name, after={"run": id})
+    audit.record(
+        actor=actor, verb=Verb.CANCEL, kind="job", name=row.name, after={"run": id}
+    )
 
 
 def is_waiting(row: JobRun) -> bool:
     """Return True if a run was requested and no process has claimed it."""
-    return bool(row.state == JobRun.State.RUNNING and row.asked_by and row.seen_at is None)
+    return bool(row.state == JobState.RUNNING and row.asked_by and row.seen_at is None)
 
 
 def is_silent(row: JobRun, now_ms: int) -> bool:
     """Return True if a run has not ended and its process counts as dead."""
     # Runs of scheduled jobs never report, so they are never silent.
-    running = row.state == JobRun.State.RUNNING
+    running = row.state == JobState.RUNNING
     return running and row.seen_at is not None and now_ms - ms(row.seen_at) > SILENT_MS
 
 

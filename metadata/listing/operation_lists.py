@@ -19,6 +19,8 @@ from metadata.jobs.runs import RunFacts, is_silent
 from metadata.listing.pages import ListLayout, ListPage, ListQuery, select_page
 from metadata.listing.topic_lists import check_look
 from metadata.models import Alarm, AuditLog, ConsumerGroup, JobRun, Lease, Report, Topic
+from metadata.rules.rights import Right
+from metadata.rules.topics.states import TopicState
 
 AUDIT = ListLayout(
     search_in=("name", "actor_name", "verb", "kind"),
@@ -134,14 +136,18 @@ def _managed(actor: Actor) -> Q:
     Entries of a deleted object are included if an existing object has its name.
     """
     with reachable():
-        topics = list(Topic.objects.exclude(state="deleted").values_list("name", flat=True))
+        topics = list(
+            Topic.objects.exclude(state=TopicState.DELETED).values_list("name", flat=True)
+        )
         groups = list(
             ConsumerGroup.objects.filter(deleted_at__isnull=True).values_list(
                 "name", flat=True
             )
         )
-    topics = [name for name in topics if access.may(actor, "manage", name)]
-    groups = [name for name in groups if access.may(actor, "manage", name, what="group")]
+    topics = [name for name in topics if access.may(actor, Right.MANAGE, name)]
+    groups = [
+        name for name in groups if access.may(actor, Right.MANAGE, name, what="group")
+    ]
     condition = Q(kind="topic", name__in=topics) | Q(
         kind__in=("group", "dead"), name__in=groups
     )
@@ -190,7 +196,7 @@ def reports(*, query: ListQuery, actor: Actor) -> ListPage[ReportItem]:
     """Return reports, latest first. Needs `admin` on everything, because they include every
     topic.
     """
-    access.require(actor, "admin", "*", what="report")
+    access.require(actor, Right.ADMIN, "*", what="report")
     page = select_page(Report.objects.all(), query=query, layout=REPORTS)
     return page.map(lambda row: make_view(ReportItem, row))
 

@@ -28,13 +28,19 @@ from metadata.models import (
 )
 from metadata.monitoring import dead_letter_counts
 from metadata.monitoring.dead_letter_counts import DeadLetters
-from metadata.rules.alarm_rules import parse_subject
+from metadata.rules.alarm_rules import AlarmKind, parse_subject
+from metadata.rules.groups.states import GroupMode
+from metadata.rules.jobs import JobState
+from metadata.rules.topics.states import TopicKind, TopicState
 
 MOST = 8  # groups or alarms that are listed
 # Groups with the largest lag, among which those with the fastest growing lag are found.
 CANDIDATES = 50
 DAY_S = 86_400
-LAG_ALARMS = ("lag", "no_consumer")  # kinds of alarms about the lag of a group
+LAG_ALARMS = (
+    AlarmKind.LAG,
+    AlarmKind.NO_CONSUMER,
+)  # kinds of alarms about the lag of a group
 
 
 class Overview(Struct, frozen=True):
@@ -96,14 +102,16 @@ def overview(*, actor: Actor) -> Overview:
         }
         # Alarmed groups are dropped after reading, so that many more are read.
         limit = MOST + len(alarmed_groups)
-        alarmed_jobs = [name for kind, name in lasting_alarms if kind == "job_failed"]
-        failed = JobRun.objects.filter(state="failed", started_at__gte=day_ago).exclude(
-            name__in=alarmed_jobs
-        )
+        alarmed_jobs = [
+            name for kind, name in lasting_alarms if kind == AlarmKind.JOB_FAILED
+        ]
+        failed = JobRun.objects.filter(
+            state=JobState.FAILED, started_at__gte=day_ago
+        ).exclude(name__in=alarmed_jobs)
         # Running groups with unread messages in a queue without an owner.
         unread = QueueOffset.objects.filter(
-            Q(group__mode="clustering")
-            | Q(group__mode="share", group__members__isnull=True),
+            Q(group__mode=GroupMode.CLUSTERING)
+            | Q(group__mode=GroupMode.SHARE, group__members__isnull=True),
             owner__isnull=True,
             group__stopped=False,
             group__deleted_at__isnull=True,
@@ -120,7 +128,9 @@ def overview(*, actor: Actor) -> Overview:
             pk__in=ready_lags.filter(stopped).values("group")
         ).order_by("name")
         return Overview(
-            topics=Topic.objects.filter(kind="normal").exclude(state="deleted").count(),
+            topics=Topic.objects.filter(kind=TopicKind.NORMAL)
+            .exclude(state=TopicState.DELETED)
+            .count(),
             groups=existing_groups.count(),
             members=ConsumerGroupConsumer.objects.count(),
             lag=ready_lags.aggregate(all=Sum("lag"))["all"] or 0,

@@ -11,7 +11,7 @@ from django.db.models import Count, Max, Q, QuerySet, Sum
 from msgspec import Struct, structs
 
 from metadata.actors import Actor
-from metadata.db.access import LOOK, may
+from metadata.db.access import may
 from metadata.db.rows import make_view
 from metadata.db.transactions import reachable
 from metadata.errors import Forbidden
@@ -26,7 +26,9 @@ from metadata.models import (
 )
 from metadata.monitoring import lag_trends
 from metadata.monitoring.lag_trends import GroupProgress
+from metadata.rules.rights import Right
 from metadata.rules.topics.names import INTERNAL_MARK, lane_base
+from metadata.rules.topics.states import QueueState, TopicKind, TopicState
 
 _READY = Q(subscriptions__state="ready")
 TOPICS = ListLayout(
@@ -123,11 +125,13 @@ def check_look(actor: Actor) -> None:
     """Raise Forbidden unless the actor is a portal user or may do everything. API keys may
     not see these lists.
     """
-    if not may(actor, LOOK, "*"):
+    if not may(actor, Right.LOOK, "*"):
         raise Forbidden(f"{actor.kind} {actor.name} may not see these lists.")
 
 
-def topics(*, query: ListQuery, actor: Actor, kind: str = "normal") -> ListPage[TopicRow]:
+def topics(
+    *, query: ListQuery, actor: Actor, kind: str = TopicKind.NORMAL
+) -> ListPage[TopicRow]:
     """Return topics of a kind: normal, internal (see `_is_internal`) or failure (retry
     topics).
 
@@ -136,20 +140,21 @@ def topics(*, query: ListQuery, actor: Actor, kind: str = "normal") -> ListPage[
     """
     check_look(actor)
     # The two long columns are not shown in the list.
-    rows = Topic.objects.exclude(state="deleted").defer("layout", "description")
+    rows = Topic.objects.exclude(state=TopicState.DELETED).defer("layout", "description")
     with reachable():
-        if kind == "failure":
-            rows = rows.filter(kind="failure")
+        if kind == TopicKind.FAILURE:
+            rows = rows.filter(kind=TopicKind.FAILURE)
         elif kind == "internal":
-            rows = rows.filter(_is_internal(), kind="normal")
+            rows = rows.filter(_is_internal(), kind=TopicKind.NORMAL)
         elif not query.search:
-            rows = rows.filter(~_is_internal(), kind="normal")
+            rows = rows.filter(~_is_internal(), kind=TopicKind.NORMAL)
     page = select_page(rows, query=query, layout=TOPICS)
     ids = [row.pk for row in page.items]
     # Three queries, because a query with all three joins would multiply the rows.
     with reachable():
         queues = _counts(
-            Queue.objects.filter(topic__in=ids).exclude(state="retired"), "topic_id"
+            Queue.objects.filter(topic__in=ids).exclude(state=QueueState.RETIRED),
+            "topic_id",
         )
         groups = _counts(
             ConsumerGroupTopic.objects.filter(topic__in=ids, state="ready"), "topic_id"
@@ -179,10 +184,10 @@ def count_by_kind(*, actor: Actor) -> dict[str, int]:
     """
     check_look(actor)
     with reachable():
-        rows = Topic.objects.exclude(state="deleted")
+        rows = Topic.objects.exclude(state=TopicState.DELETED)
         return {
-            "internal": rows.filter(_is_internal(), kind="normal").count(),
-            "failure": rows.filter(kind="failure").count(),
+            "internal": rows.filter(_is_internal(), kind=TopicKind.NORMAL).count(),
+            TopicKind.FAILURE: rows.filter(kind=TopicKind.FAILURE).count(),
         }
 
 
@@ -191,7 +196,9 @@ def count_internal_subscriptions(*, actor: Actor) -> int:
     check_look(actor)
     with reachable():
         return (
-            _subscriptions().filter(_is_internal("topic__"), topic__kind="normal").count()
+            _subscriptions()
+            .filter(_is_internal("topic__"), topic__kind=TopicKind.NORMAL)
+            .count()
         )
 
 
@@ -201,7 +208,7 @@ def _is_internal(path: str = "") -> Q:
 
     `path` leads from the row to its topic, such as `topic__`.
     """
-    names = Topic.objects.filter(kind="normal").exclude(state="deleted")
+    names = Topic.objects.filter(kind=TopicKind.NORMAL).exclude(state=TopicState.DELETED)
     # Lanes of Django's tasks are called like their topic, with a suffix for the priority.
     suffixes = Q(name__contains=".low") | Q(name__contains=".high")
     bases = {
@@ -245,7 +252,7 @@ def groups(
     with reachable():
         members = _counts(ConsumerGroupConsumer.objects.filter(group__in=ids), "group_id")
         subscribed = ConsumerGroupTopic.objects.filter(
-            group__in=ids, state="ready", topic__kind="normal"
+            group__in=ids, state="ready", topic__kind=TopicKind.NORMAL
         )
         topics = _counts(subscribed, "group_id")
     handled = minutes.handled_by_group(group_ids=ids) if lines else {}
@@ -286,7 +293,7 @@ def subscriptions(
         if topic is not None:
             rows = rows.filter(topic__name=topic)
         else:
-            rows = rows.filter(topic__kind="normal")
+            rows = rows.filter(topic__kind=TopicKind.NORMAL)
             if internal:
                 rows = rows.filter(_is_internal("topic__"))
             elif not query.search:
@@ -317,5 +324,9 @@ def topic_names(*, most: int, actor: Actor) -> tuple[str, ...]:
     """Return the first `most` names of normal topics, in order."""
     check_look(actor)
     with reachable():
-        rows = Topic.objects.filter(kind="normal").exclude(state="deleted").order_by("name")
+        rows = (
+            Topic.objects.filter(kind=TopicKind.NORMAL)
+            .exclude(state=TopicState.DELETED)
+            .order_by("name")
+        )
         return tuple(rows.values_list("name", flat=True)[:most])

@@ -29,13 +29,14 @@ from metadata.db.consumer_ids import reader_instance
 from metadata.db.transactions import reachable, transactional
 from metadata.errors import Conflict
 from metadata.limits.bulkhead import bulkhead
-from metadata.membership.rebalance import LIVE_QUEUES
 from metadata.models import (
     BroadcastInstance,
     ConsumerGroup,
     ConsumerGroupConsumer,
     QueueOffset,
 )
+from metadata.rules.groups.states import GroupMode
+from metadata.rules.topics.states import READABLE_STATES
 
 KEPT_DAYS = 7.0
 MAX_INSTANCES = 1_000  # per group: each has a reader row in every queue
@@ -126,8 +127,8 @@ def read_queues(
     """
     rows = QueueOffset.objects.filter(
         group__in=sorted(groups),
-        group__mode=ConsumerGroup.Mode.BROADCASTING,
-        queue__state__in=LIVE_QUEUES,
+        group__mode=GroupMode.BROADCASTING,
+        queue__state__in=READABLE_STATES,
         queue__topic__state="ready",
         queue__topic__subscriptions__group=F("group"),
         queue__topic__subscriptions__state="ready",
@@ -162,9 +163,7 @@ def reader_names(group_id: int) -> list[str]:
 
 def is_share_group(group_id: int) -> bool:
     with reachable():
-        return ConsumerGroup.objects.filter(
-            pk=group_id, mode=ConsumerGroup.Mode.SHARE
-        ).exists()
+        return ConsumerGroup.objects.filter(pk=group_id, mode=GroupMode.SHARE).exists()
 
 
 def reader_names_by_group(groups: Collection[int]) -> dict[int, list[str]]:
@@ -178,7 +177,7 @@ def reader_names_by_group(groups: Collection[int]) -> dict[int, list[str]]:
         )
         if len(modes) < len(set(groups)):
             raise ConsumerGroup.DoesNotExist
-        broadcasting = ConsumerGroup.Mode.BROADCASTING
+        broadcasting = GroupMode.BROADCASTING
         instances = (
             _active_instances()
             .filter(group__in=groups, group__mode=broadcasting)

@@ -53,6 +53,8 @@ from metadata.models import (
     Heartbeat,
     QueueOffset,
 )
+from metadata.rules.groups.states import GroupMode
+from metadata.rules.rights import Right
 from metadata.rules.topics.names import check_spelling
 
 __all__ = [
@@ -122,7 +124,7 @@ def register(
     Raises Invalid, NotFound(group_not_found), Gone(replaced) for a process that was
     itself replaced, and MetadataUnavailable.
     """
-    access.require(actor, "consume", group, what="group")
+    access.require(actor, Right.CONSUME, group, what="group")
     consumer_name = check_spelling("consumer", name)
     try:
         canonical_incarnation = str(UUID(incarnation))
@@ -176,7 +178,7 @@ def check_settings(
 
 def check_instance_id(*, group: str, mode: str | None, instance_id: str | None) -> None:
     """Raise Invalid if the mode needs an instance_id and there is none."""
-    if mode == ConsumerGroup.Mode.BROADCASTING and not instance_id:
+    if mode == GroupMode.BROADCASTING and not instance_id:
         raise Invalid.field(
             "instance_id",
             f"group {group} is broadcasting: each consumer needs its own stable instance_id, "
@@ -243,13 +245,13 @@ def _request_rebalance(group: ConsumerGroup, cause: str) -> bool:
 
     Return True if it was marked.
     """
-    if group.mode == ConsumerGroup.Mode.SHARE:
+    if group.mode == GroupMode.SHARE:
         # No member owns queues in a share group. But brokers divide the messages by the
         # number of members, which they read from the snapshot.
         record_change("group", group.pk)
         return False
     affects_others = (
-        group.mode == ConsumerGroup.Mode.CLUSTERING or group.max_active_members is not None
+        group.mode == GroupMode.CLUSTERING or group.max_active_members is not None
     )
     if affects_others:
         rebalance.mark_due(group.pk, cause)
@@ -263,7 +265,7 @@ def _issue_consumer_id(
     now: datetime,
 ) -> str:
     """Give the member a new consumer id and return it. Its former id becomes invalid."""
-    is_broadcasting = group.mode == ConsumerGroup.Mode.BROADCASTING
+    is_broadcasting = group.mode == GroupMode.BROADCASTING
     instance_id = (
         broadcast_instances.claim_instance(group=group, name=member.instance_id, now=now)
         if is_broadcasting
@@ -315,7 +317,7 @@ def _register_again(
         rebalance.hand_over(row) for row in owned_rows if row.target_id != member.pk
     )
     QueueOffset.objects.filter(group=group, owner=member).update(epoch=F("epoch") + 1)
-    if group.mode == ConsumerGroup.Mode.SHARE:
+    if group.mode == GroupMode.SHARE:
         # Noted with its former consumer id, which the next statement replaces.
         ended_share_members.note_ended(group.pk, [member.consumer_id])
     consumer_id = _issue_consumer_id(group, member, applicant, now)
@@ -345,7 +347,7 @@ def _remove_leaving_member(*, consumer: ConsumerId, actor: Actor) -> bool:
         group = lock_group_by_id(consumer.group_id)
     except NotFound:
         return False
-    access.require(actor, "consume", group.name, what="group")
+    access.require(actor, Right.CONSUME, group.name, what="group")
     member = group.members.filter(pk=consumer.member_id, consumer_id=consumer.text).first()
     if member is None:
         return False
@@ -370,13 +372,13 @@ def drop_members(group: ConsumerGroup, members: Mapping[int, datetime], cause: s
         )
     QueueOffset.objects.filter(group=group, target__in=ids).update(target=None)
     rows = ConsumerGroupConsumer.objects.filter(pk__in=ids)
-    if group.mode == ConsumerGroup.Mode.BROADCASTING:
+    if group.mode == GroupMode.BROADCASTING:
         instance_members = rows.values_list("instance_id", "pk")
         broadcast_instances.record_last_seen(
             group=group,
             last_seen_by_name={name: members[member] for name, member in instance_members},
         )
-    if group.mode == ConsumerGroup.Mode.SHARE:
+    if group.mode == GroupMode.SHARE:
         ended_share_members.note_ended(
             group.pk, list(rows.values_list("consumer_id", flat=True))
         )

@@ -49,7 +49,8 @@ from metadata.membership.assignment_cache import (
     read_owned_queues,
     read_paused_queues,
 )
-from metadata.models import ConsumerGroup, ConsumerGroupConsumer, Heartbeat, QueueOffset
+from metadata.models import ConsumerGroupConsumer, Heartbeat, QueueOffset
+from metadata.rules.groups.states import GroupMode
 from metadata.rules.membership.process_report import ProcessStatus, pack
 
 # At most five UPDATEs a second in each process; a lone heartbeat is not delayed. The wait
@@ -282,7 +283,7 @@ def _read_states(
     owners = [
         Owner(row.pk, row.consumer_id, row.group_id, row.group.generation)
         for row in members.values()
-        if row.group.mode == ConsumerGroup.Mode.CLUSTERING
+        if row.group.mode == GroupMode.CLUSTERING
     ]
     states = {
         consumer_id: _MemberState(held=queues)
@@ -343,7 +344,7 @@ def _read_broadcast_states(
     `held` has the queues it owns, or would own if it did not stand by.
     """
     broadcast_members = [
-        member for member in members if member.group.mode == ConsumerGroup.Mode.BROADCASTING
+        member for member in members if member.group.mode == GroupMode.BROADCASTING
     ]
     if not broadcast_members:
         return {}

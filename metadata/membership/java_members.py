@@ -22,7 +22,8 @@ from metadata.db.clock import UtcNow, before, database_now, ms
 from metadata.db.consumer_ids import ConsumerId, check
 from metadata.db.transactions import reachable
 from metadata.membership.heartbeats import expired_error
-from metadata.models import ConsumerGroup, ConsumerGroupConsumer
+from metadata.models import ConsumerGroupConsumer
+from metadata.rules.groups.states import GroupMode
 
 RANDOM_BITS = 20  # low bits of a number; above them is the time in ms since 1970
 # How long a client may take to join its first group: it asks twice and waits 10 s each
@@ -151,7 +152,7 @@ def memberships_of_client(
                 version=row.java_version,
                 last_answer=LastAnswer(**(row.java_told or {})),
                 session_timeout_ms=row.group.session_timeout_ms,
-                broadcasts=row.group.mode == ConsumerGroup.Mode.BROADCASTING,
+                broadcasts=row.group.mode == GroupMode.BROADCASTING,
             )
             for row in rows
         ]

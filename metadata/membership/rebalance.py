@@ -57,14 +57,17 @@ from metadata.db.transactions import reachable, transactional
 from metadata.errors import MetadataUnavailable, NotFound
 from metadata.membership import granted_queues, rebalance_history
 from metadata.models import ConsumerGroup, ConsumerGroupConsumer, QueueOffset
+from metadata.rules.audit_verbs import Verb
+from metadata.rules.groups.states import GroupMode
 from metadata.rules.membership.assignment import assign
 from metadata.rules.membership.eligibility import Candidate, eligible_members
+from metadata.rules.rights import Right
+from metadata.rules.topics.states import READABLE_STATES
 from metadata.rules.wire import Number
 
 log = logging.getLogger(__name__)
 Background = Callable[[int], object]  # group id
 
-LIVE_QUEUES = ("read_write", "read_only")
 _SELECT_PENDING = (
     f"SELECT id FROM {ConsumerGroup._meta.db_table}"  # noqa: S608 - table name only
     " WHERE rebalance_wanted > rebalance_done AND deleted_at IS NULL ORDER BY id LIMIT %s"
@@ -152,10 +155,10 @@ def groups_with_unassigned_queues(limit: int = 1_000) -> list[int]:
         rows = QueueOffset.objects.filter(
             owner__isnull=True,
             target__isnull=True,
-            group__mode=ConsumerGroup.Mode.CLUSTERING,
+            group__mode=GroupMode.CLUSTERING,
             group__deleted_at__isnull=True,
             group__members__isnull=False,
-            queue__state__in=LIVE_QUEUES,
+            queue__state__in=READABLE_STATES,
             queue__topic__state="ready",
         )
         group_ids = list(rows.order_by().values_list("group_id", flat=True).distinct())
@@ -196,7 +199,7 @@ def rebalance_by_hand(
     Queues that are balanced already do not move. Raises NotFound(group_not_found),
     Forbidden.
     """
-    access.require(actor, "manage", group, what="group")
+    access.require(actor, Right.MANAGE, group, what="group")
     if dry_run:
         # The moves are found by making them and rolling back.
         with reachable(), transaction.atomic():
@@ -216,7 +219,7 @@ def _rebalance_and_audit(*, group: str, actor: Actor) -> RebalanceResult:
     group_row.refresh_from_db()
     result = _rebalance_group(group_row)
     after = {"generation": result.generation, "moves": len(result.moves)}
-    audit.record(actor=actor, verb="rebalance", kind="group", name=group, after=after)
+    audit.record(actor=actor, verb=Verb.REBALANCE, kind="group", name=group, after=after)
     return result
 
 
@@ -261,7 +264,7 @@ def _rebalance_group(group: ConsumerGroup) -> RebalanceResult:
     The rebalance is recorded in the history if it was due or moved a queue.
     """
     is_due = group.rebalance_wanted > group.rebalance_done
-    assigns_queues = group.mode == ConsumerGroup.Mode.CLUSTERING
+    assigns_queues = group.mode == GroupMode.CLUSTERING
     now = database_now()
     moves, assignment = _assign_queues(group, now) if assigns_queues else ((), {})
     changed = bool(moves) or (is_due and not assigns_queues)
@@ -295,7 +298,7 @@ def _assign_queues(
     rows = list(
         QueueOffset.objects.filter(
             group=group,
-            queue__state__in=LIVE_QUEUES,
+            queue__state__in=READABLE_STATES,
             queue__topic__state="ready",
             queue__topic__subscriptions__group=group,
             queue__topic__subscriptions__state="ready",

@@ -7,26 +7,8 @@ from __future__ import annotations
 
 from django.db import models
 
-from metadata.models.fields import MAX_NAME, NameField, value_constraint
-
-
-class AlarmKind(models.TextChoices):
-    """Kind of an alarm. It decides what `name` means, such as group/topic or a node (see
-    metadata.rules.alarm_rules).
-    """
-
-    UNREAD_DROPPED = "unread_dropped"
-    NODE_LOW = "node_low"
-    NODE_FULL = "node_full"
-    NODE_FILLING = "node_filling"
-    NODE_AWAY = "node_away"
-    NOT_CLEANED = "not_cleaned"
-    LAG = "lag"
-    NO_CONSUMER = "no_consumer"
-    DEAD_GROWING = "dead_growing"
-    JOB_FAILED = "job_failed"
-    CORRUPT = "corrupt"
-    INCONSISTENT = "inconsistent"
+from metadata.models.fields import MAX_NAME, NameField, enum_field, value_constraint
+from metadata.rules.alarm_rules import AlarmEvent, AlarmKind
 
 
 class Alarm(models.Model):
@@ -45,7 +27,7 @@ class Alarm(models.Model):
     `place` is an offset, for an alarm about a queue.
     """
 
-    kind = models.CharField(max_length=20, choices=AlarmKind.choices)
+    kind = enum_field(AlarmKind, max_length=20)
     name = NameField(max_length=2 * MAX_NAME + 1)
     detail = models.CharField(max_length=1000)
     facts = models.JSONField(null=True, blank=True)
@@ -66,7 +48,7 @@ class Alarm(models.Model):
         ordering = ("-last_at", "-id")
         constraints = (
             models.UniqueConstraint(fields=("kind", "name"), name="alarm_kind_name"),
-            value_constraint("kind", *AlarmKind.values, name="alarm_kind"),
+            value_constraint("kind", AlarmKind, name="alarm_kind"),
         )
         indexes = (models.Index(fields=("ended_at", "kind"), name="alarm_lasting"),)
 
@@ -81,15 +63,9 @@ class AlarmMail(models.Model):
     notification that is pending for too long is not sent.
     """
 
-    class What(models.TextChoices):
-        """Event of an occurrence that the mail is about."""
-
-        BEGAN = "began"
-        ENDED = "ended"
-
     alarm = models.ForeignKey(Alarm, on_delete=models.CASCADE, related_name="mails")
     occurrence = models.BigIntegerField()
-    what = models.CharField(max_length=5, choices=What.choices)
+    what = enum_field(AlarmEvent, max_length=5)
     address = models.CharField(max_length=254)
     made_at = models.DateTimeField()
     sent_at = models.DateTimeField(null=True, blank=True)
@@ -102,7 +78,7 @@ class AlarmMail(models.Model):
             models.UniqueConstraint(
                 fields=("alarm", "occurrence", "what", "address"), name="alarm_mail_once"
             ),
-            value_constraint("what", "began", "ended", name="alarm_mail_what"),
+            value_constraint("what", AlarmEvent, name="alarm_mail_what"),
         )
         indexes = (
             models.Index(fields=("sent_at", "id"), name="alarm_mail_waiting"),

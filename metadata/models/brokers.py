@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from django.db import models
 
-from metadata.models.fields import NamedModel, value_constraint
+from metadata.models.fields import NamedModel, enum_field, value_constraint
+from metadata.rules.membership.brokers import BrokerState
 
 
 class Broker(NamedModel):
@@ -15,12 +16,8 @@ class Broker(NamedModel):
     while it runs and after a crash.
     """
 
-    class State(models.TextChoices):
-        IN = "in"  # in service
-        OUT = "out"  # drained: clients use the other brokers
-
     url = models.CharField(max_length=500)
-    state = models.CharField(max_length=3, choices=State.choices, default=State.IN)
+    state = enum_field(BrokerState, BrokerState.IN, max_length=3)
     started_at = models.DateTimeField()
     last_seen = models.DateTimeField()
     stopped_at = models.DateTimeField(null=True, blank=True)
@@ -28,7 +25,7 @@ class Broker(NamedModel):
     incarnation = models.CharField(max_length=36, blank=True)
 
     class Meta(NamedModel.Meta):
-        constraints = (value_constraint("state", "in", "out", name="broker_state"),)
+        constraints = (value_constraint("state", BrokerState, name="broker_state"),)
 
 
 class BrokerProcess(NamedModel):

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from django.db import models
 
-from metadata.models.fields import MAX_NAME, NameField, value_constraint
+from metadata.models.fields import MAX_NAME, NameField, enum_field, value_constraint
 from metadata.models.groups import ConsumerGroup
+from metadata.rules.groups.states import RedriveState, RedriveTarget
 
 
 class Redrive(models.Model):
@@ -21,22 +22,6 @@ class Redrive(models.Model):
     in `skipped` and stay. Names of topics are for display.
     """
 
-    class To(models.TextChoices):
-        """Destination: the group's own retry topic, or the topic, where every group gets
-        the messages.
-        """
-
-        GROUP = "group"
-        TOPIC = "topic"
-
-    class State(models.TextChoices):
-        """A running redrive is continued by any broker."""
-
-        RUNNING = "running"
-        DONE = "done"
-        STOPPED = "stopped"
-        FAILED = "failed"
-
     group = models.ForeignKey(
         ConsumerGroup, on_delete=models.PROTECT, related_name="redrives"
     )
@@ -44,9 +29,9 @@ class Redrive(models.Model):
     topic = NameField(max_length=MAX_NAME, blank=True)
     error_class = models.CharField(max_length=100, null=True)  # noqa: DJ001 - null: of every kind
     chosen = models.JSONField(null=True)
-    to = models.CharField(max_length=5, choices=To.choices)
+    to = enum_field(RedriveTarget, max_length=5)
     rate = models.PositiveIntegerField()  # messages a second
-    state = models.CharField(max_length=10, choices=State.choices, default=State.RUNNING)
+    state = enum_field(RedriveState, RedriveState.RUNNING)
     bounds = models.JSONField(default=dict)
     places = models.JSONField(default=dict)
     deleting = models.JSONField(default=dict, db_default={})
@@ -65,10 +50,8 @@ class Redrive(models.Model):
             models.Index(fields=("state",), name="redrive_state"),
         )
         constraints = (
-            value_constraint("to", "group", "topic", name="redrive_to"),
-            value_constraint(
-                "state", "running", "done", "stopped", "failed", name="redrive_state_known"
-            ),
+            value_constraint("to", RedriveTarget, name="redrive_to"),
+            value_constraint("state", RedriveState, name="redrive_state_known"),
         )
 
     def __str__(self) -> str:

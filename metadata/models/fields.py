@@ -4,6 +4,8 @@ tables have.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from django.db import models
@@ -62,6 +64,19 @@ class OwnedModel(NamedModel):
         abstract = True
 
 
-def value_constraint(column: str, *values: str | int, name: str) -> models.CheckConstraint:
+def enum_field(
+    values: type[StrEnum], default: StrEnum | None = None, *, max_length: int = 10
+) -> _Text:
+    """Return a column that holds a member of an enum. Forms show the member's name."""
+    choices = [(member.value, member.name.replace("_", " ").title()) for member in values]
+    # Migrations name plain values, so that they do not depend on the enum.
+    options: dict[str, Any] = {} if default is None else {"default": default.value}
+    return models.CharField(max_length=max_length, choices=choices, **options)
+
+
+def value_constraint(
+    column: str, values: Iterable[str | int], *, name: str
+) -> models.CheckConstraint:
     """Return the constraint that a column holds one of some values."""
-    return models.CheckConstraint(condition=Q(**{f"{column}__in": values}), name=name)
+    plain_values = tuple(getattr(value, "value", value) for value in values)
+    return models.CheckConstraint(condition=Q(**{f"{column}__in": plain_values}), name=name)

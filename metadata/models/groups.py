@@ -5,10 +5,11 @@ from __future__ import annotations
 from django.db import models
 from django.db.models import F, Q
 
-from metadata.models.fields import OwnedModel, value_constraint
+from metadata.models.fields import OwnedModel, enum_field, value_constraint
 from metadata.models.topics import Topic
 from metadata.rules.groups.delivery import RETRY_DELAYS_S, Delivery, parse_tags
 from metadata.rules.groups.filters import header_filter
+from metadata.rules.groups.states import GroupMode, Start, SubscriptionState
 from metadata.rules.setting_types import read_settings
 from metadata.rules.settings import DELIVERY
 
@@ -29,16 +30,7 @@ class ConsumerGroup(OwnedModel):
     changes of the target assignment.
     """
 
-    class Mode(models.TextChoices):
-        """Clustering: each queue is read by one member. Broadcasting: each member reads all
-        queues. Share: members lease messages.
-        """
-
-        CLUSTERING = "clustering"
-        BROADCASTING = "broadcasting"
-        SHARE = "share"
-
-    mode = models.CharField(max_length=12, choices=Mode.choices, default=Mode.CLUSTERING)
+    mode = enum_field(GroupMode, GroupMode.CLUSTERING, max_length=12)
     stopped = models.BooleanField(default=False)
     session_timeout_ms = models.PositiveIntegerField(default=15_000)
     # addresses and networks; '' = all
@@ -65,9 +57,7 @@ class ConsumerGroup(OwnedModel):
 
     class Meta(OwnedModel.Meta):
         constraints = (
-            value_constraint(
-                "mode", "clustering", "broadcasting", "share", name="group_mode"
-            ),
+            value_constraint("mode", GroupMode, name="group_mode"),
             models.CheckConstraint(
                 condition=Q(
                     session_timeout_ms__gte=MIN_SESSION_TIMEOUT_MS,
@@ -90,25 +80,12 @@ class ConsumerGroupTopic(models.Model):
     `lag_at`, null before.
     """
 
-    class State(models.TextChoices):
-        """Creating until the reader rows exist on all nodes, deleting until they are
-        deleted.
-        """
-
-        CREATING = "creating"
-        READY = "ready"
-        DELETING = "deleting"
-
-    class Start(models.TextChoices):
-        EARLIEST = "earliest"
-        LATEST = "latest"
-
     group = models.ForeignKey(
         ConsumerGroup, on_delete=models.PROTECT, related_name="subscriptions"
     )
     topic = models.ForeignKey(Topic, on_delete=models.PROTECT, related_name="subscriptions")
-    state = models.CharField(max_length=10, choices=State.choices, default=State.CREATING)
-    start = models.CharField(max_length=10, choices=Start.choices)
+    state = enum_field(SubscriptionState, SubscriptionState.CREATING)
+    start = enum_field(Start)
     # Readers start at the first message stored at this time (since 1970 UTC) or later. Then
     # `start` is earliest.
     start_at_ms = models.BigIntegerField(null=True, blank=True)
@@ -145,10 +122,8 @@ class ConsumerGroupTopic(models.Model):
             models.UniqueConstraint(
                 fields=("group", "topic"), name="subscription_group_topic"
             ),
-            value_constraint(
-                "state", "creating", "ready", "deleting", name="subscription_state"
-            ),
-            value_constraint("start", "earliest", "latest", name="subscription_start"),
+            value_constraint("state", SubscriptionState, name="subscription_state"),
+            value_constraint("start", Start, name="subscription_start"),
         )
 
     def __str__(self) -> str:

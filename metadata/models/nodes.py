@@ -5,39 +5,17 @@ from __future__ import annotations
 from django.db import models
 from django.db.models import Q
 
-from metadata.models.fields import NamedModel, value_constraint
-from metadata.rules.tls import MAX_PATH, MODES
+from metadata.models.fields import NamedModel, enum_field, value_constraint
+from metadata.rules.disks import DiskState
+from metadata.rules.nodes import Engine, NodeKind, NodeState
+from metadata.rules.tls import MAX_PATH, TlsMode
 
 
 class DbNode(NamedModel):
     """A node. `database` is the schema on MySQL and MariaDB, the path of the file on SQLite."""
 
-    class Kind(models.TextChoices):
-        """Failure nodes hold only failure topics."""
-
-        NORMAL = "normal"
-        FAILURE = "failure"
-
-    class Engine(models.TextChoices):
-        """MySQL includes MariaDB."""
-
-        MYSQL = "mysql"
-        SQLITE = "sqlite"
-
-    class State(models.TextChoices):
-        READ_WRITE = "read_write"
-        READ_ONLY = "read_only"
-        OFFLINE = "offline"
-
-    class Disk(models.TextChoices):
-        """Free space on the disk. A full node stores no messages."""
-
-        OK = "ok"
-        LOW = "low"
-        FULL = "full"
-
-    kind = models.CharField(max_length=10, choices=Kind.choices, default=Kind.NORMAL)
-    engine = models.CharField(max_length=10, choices=Engine.choices)
+    kind = enum_field(NodeKind, NodeKind.NORMAL)
+    engine = enum_field(Engine)
     host = models.CharField(max_length=255, blank=True)
     port = models.PositiveIntegerField(null=True, blank=True)
     database = models.CharField(max_length=1000)
@@ -47,7 +25,7 @@ class DbNode(NamedModel):
     )
     username = models.CharField(max_length=200, blank=True)
     password_encrypted = models.TextField(blank=True)
-    state = models.CharField(max_length=10, choices=State.choices, default=State.READ_WRITE)
+    state = enum_field(NodeState, NodeState.READ_WRITE)
     dedicated = models.BooleanField(default=False)  # never chosen automatically
     replica_host = models.CharField(max_length=255, blank=True)
     replica_port = models.PositiveIntegerField(null=True, blank=True)
@@ -62,18 +40,16 @@ class DbNode(NamedModel):
     delayed_given = models.BigIntegerField(default=0, db_default=0)
     delayed_waiting = models.BigIntegerField(default=0, db_default=0)
     capacity_gb = models.PositiveIntegerField(null=True, blank=True)
-    disk = models.CharField(max_length=4, choices=Disk.choices, default=Disk.OK)
+    disk = enum_field(DiskState, DiskState.OK, max_length=4)
     created_at = models.DateTimeField()
 
     class Meta(NamedModel.Meta):
         constraints = (
-            value_constraint("kind", "normal", "failure", name="db_node_kind"),
-            value_constraint("engine", "mysql", "sqlite", name="db_node_engine"),
-            value_constraint(
-                "state", "read_write", "read_only", "offline", name="db_node_state"
-            ),
-            value_constraint("tls", *MODES, name="db_node_tls"),
-            value_constraint("disk", "ok", "low", "full", name="db_node_disk"),
+            value_constraint("kind", NodeKind, name="db_node_kind"),
+            value_constraint("engine", Engine, name="db_node_engine"),
+            value_constraint("state", NodeState, name="db_node_state"),
+            value_constraint("tls", TlsMode, name="db_node_tls"),
+            value_constraint("disk", DiskState, name="db_node_disk"),
             models.CheckConstraint(condition=Q(epoch__gte=1), name="db_node_epoch"),
         )
 

@@ -5,7 +5,14 @@ from __future__ import annotations
 from django.db import models
 from django.db.models import Q
 
-from metadata.models.fields import MAX_NAME, NamedModel, NameField, value_constraint
+from metadata.models.fields import (
+    MAX_NAME,
+    NamedModel,
+    NameField,
+    enum_field,
+    value_constraint,
+)
+from metadata.rules.jobs import JobState
 
 
 class AuditLog(models.Model):
@@ -39,16 +46,8 @@ class JobRun(models.Model):
     `log`, so that users can read the log of any machine.
     """
 
-    class State(models.TextChoices):
-        """A run whose process died stays `running`. It is recognized by its `seen_at`."""
-
-        RUNNING = "running"
-        DONE = "done"
-        FAILED = "failed"
-        CANCELLED = "cancelled"
-
     name = models.CharField(max_length=100)
-    state = models.CharField(max_length=10, choices=State.choices, default=State.RUNNING)
+    state = enum_field(JobState, JobState.RUNNING)
     started_at = models.DateTimeField()
     finished_at = models.DateTimeField(null=True, blank=True)
     count = models.BigIntegerField(null=True, blank=True)
@@ -66,11 +65,7 @@ class JobRun(models.Model):
     class Meta:
         ordering = ("-id",)
         indexes = (models.Index(fields=("name", "id"), name="job_run_name"),)
-        constraints = (
-            value_constraint(
-                "state", "running", "done", "failed", "cancelled", name="job_run_state"
-            ),
-        )
+        constraints = (value_constraint("state", JobState, name="job_run_state"),)
 
     def __str__(self) -> str:
         return f"{self.name} {self.state}"

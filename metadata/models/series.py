@@ -6,7 +6,8 @@ from __future__ import annotations
 
 from django.db import models
 
-from metadata.models.fields import MAX_NAME, NameField, value_constraint
+from metadata.models.fields import MAX_NAME, NameField, enum_field, value_constraint
+from metadata.rules.groups.states import HandlingOutcome
 
 
 class Sample(models.Model):
@@ -59,7 +60,7 @@ class Sample(models.Model):
                 fields=("step_s", "topic_ref", "group_ref", "at"),
                 name="sample_step_of_what",
             ),
-            value_constraint("step_s", 60, 900, 86_400, name="sample_step"),
+            value_constraint("step_s", (60, 900, 86_400), name="sample_step"),
         )
         indexes = (
             models.Index(fields=("step_s", "at"), name="sample_step_at"),
@@ -163,29 +164,18 @@ class HandlingTrace(models.Model):
     Sample.
     """
 
-    class Outcome(models.TextChoices):
-        """Delivered: the result is unknown."""
-
-        HANDLED = "handled"
-        FAILED = "failed"
-        DELIVERED = "delivered"
-
     group_ref = models.BigIntegerField()
     queue_ref = models.BigIntegerField()
     message_offset = models.BigIntegerField()
     member = NameField(max_length=MAX_NAME)
     attempt = models.PositiveIntegerField(default=0)
-    outcome = models.CharField(max_length=10, choices=Outcome.choices)
+    outcome = enum_field(HandlingOutcome)
     at = models.DateTimeField(db_index=True)
     took_ms = models.BigIntegerField(null=True, blank=True)
 
     class Meta:
         ordering = ("at", "id")
-        constraints = (
-            value_constraint(
-                "outcome", "handled", "failed", "delivered", name="trace_outcome"
-            ),
-        )
+        constraints = (value_constraint("outcome", HandlingOutcome, name="trace_outcome"),)
         indexes = (
             models.Index(fields=("queue_ref", "message_offset"), name="trace_message"),
             models.Index(fields=("group_ref", "id"), name="trace_group"),

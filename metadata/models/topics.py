@@ -7,8 +7,9 @@ from __future__ import annotations
 from django.db import models
 from django.db.models import Q
 
-from metadata.models.fields import OwnedModel, value_constraint
+from metadata.models.fields import OwnedModel, enum_field, value_constraint
 from metadata.models.nodes import DbNode
+from metadata.rules.topics.states import Keyed, OnUnknown, QueueState, TopicKind, TopicState
 
 
 class Topic(OwnedModel):
@@ -16,39 +17,10 @@ class Topic(OwnedModel):
     tables still exist.
     """
 
-    class Kind(models.TextChoices):
-        """A failure topic (retry topic) holds the failed messages of a group in a topic."""
-
-        NORMAL = "normal"
-        FAILURE = "failure"
-
-    class State(models.TextChoices):
-        """Creating until all tables exist."""
-
-        CREATING = "creating"
-        READY = "ready"
-        DELETED = "deleted"
-
-    class Keyed(models.TextChoices):
-        """What happens to a message with a key whose queue is closed: it waits (strict), or
-        goes to another queue.
-        """
-
-        STRICT = "strict"
-        AVAILABLE = "available"
-
-    class OnUnknown(models.TextChoices):
-        """What a client does about a send whose outcome stays unknown."""
-
-        FAIL = "fail"
-        RESEND = "resend"
-
-    kind = models.CharField(max_length=10, choices=Kind.choices, default=Kind.NORMAL)
-    state = models.CharField(max_length=10, choices=State.choices, default=State.CREATING)
-    keyed = models.CharField(max_length=10, choices=Keyed.choices, default=Keyed.STRICT)
-    on_unknown = models.CharField(
-        max_length=10, choices=OnUnknown.choices, default=OnUnknown.FAIL
-    )
+    kind = enum_field(TopicKind, TopicKind.NORMAL)
+    state = enum_field(TopicState, TopicState.CREATING)
+    keyed = enum_field(Keyed, Keyed.STRICT)
+    on_unknown = enum_field(OnUnknown, OnUnknown.FAIL)
     read_only = models.BooleanField(default=False, db_default=False)
     retention_days = models.PositiveIntegerField(default=7)
     # 0 = unread messages are not kept longer than others
@@ -78,10 +50,10 @@ class Topic(OwnedModel):
 
     class Meta(OwnedModel.Meta):
         constraints = (
-            value_constraint("kind", "normal", "failure", name="topic_kind"),
-            value_constraint("state", "creating", "ready", "deleted", name="topic_state"),
-            value_constraint("keyed", "strict", "available", name="topic_keyed"),
-            value_constraint("on_unknown", "fail", "resend", name="topic_on_unknown"),
+            value_constraint("kind", TopicKind, name="topic_kind"),
+            value_constraint("state", TopicState, name="topic_state"),
+            value_constraint("keyed", Keyed, name="topic_keyed"),
+            value_constraint("on_unknown", OnUnknown, name="topic_on_unknown"),
             models.UniqueConstraint(
                 fields=("failure_group", "failure_of"), name="topic_failure_pair"
             ),
@@ -104,7 +76,7 @@ class TopicRouting(models.Model):
 
     topic = models.ForeignKey(Topic, on_delete=models.CASCADE, related_name="routings")
     layout = models.TextField()  # as in Topic
-    keyed = models.CharField(max_length=10, choices=Topic.Keyed.choices)
+    keyed = enum_field(Keyed)
     queues = models.JSONField()  # ids, in order of number
     until_at = models.DateTimeField(db_index=True)
 
@@ -129,18 +101,10 @@ class Queue(models.Model):
     measured it, null before.
     """
 
-    class State(models.TextChoices):
-        """A copy of `queue_head.state` on the node, which decides."""
-
-        CREATING = "creating"
-        READ_WRITE = "read_write"
-        READ_ONLY = "read_only"
-        RETIRED = "retired"
-
     topic = models.ForeignKey(Topic, on_delete=models.PROTECT, related_name="queues")
     node = models.ForeignKey(DbNode, on_delete=models.PROTECT, related_name="queues")
     number = models.PositiveIntegerField()
-    state = models.CharField(max_length=10, choices=State.choices, default=State.CREATING)
+    state = enum_field(QueueState, QueueState.CREATING)
     state_since = models.DateTimeField()
     reopened_at = models.DateTimeField(null=True, blank=True)
     head_read = models.BigIntegerField(default=0)
@@ -151,14 +115,7 @@ class Queue(models.Model):
         ordering = ("topic_id", "number")
         constraints = (
             models.UniqueConstraint(fields=("topic", "number"), name="queue_topic_number"),
-            value_constraint(
-                "state",
-                "creating",
-                "read_write",
-                "read_only",
-                "retired",
-                name="queue_state",
-            ),
+            value_constraint("state", QueueState, name="queue_state"),
         )
 
     def __str__(self) -> str:

@@ -21,8 +21,16 @@ from metadata.db.transactions import reachable, transactional
 from metadata.errors import Conflict, NotFound
 from metadata.models import Alarm
 from metadata.rules import alarm_rules
-from metadata.rules.alarm_rules import ENDS_AFTER_S, EVENT_KINDS, Decision, Subject
+from metadata.rules.alarm_rules import (
+    ENDS_AFTER_S,
+    EVENT_KINDS,
+    AlarmKind,
+    Decision,
+    Subject,
+)
 from metadata.rules.alarm_texts import stored_facts
+from metadata.rules.audit_verbs import Verb
+from metadata.rules.rights import Right
 
 KEPT_DAYS = 90
 QUIET_S = 7 * 86_400.0  # alarms about single events end after this time
@@ -199,7 +207,7 @@ def acknowledge(*, kind: str, name: str, actor: Actor) -> None:
     ):
         raise Conflict(f"The alarm {kind} at {name} has ended or is already acknowledged.")
     audit.record(
-        actor=actor, verb="acknowledge", kind="alarm", name=name, after={"alarm": kind}
+        actor=actor, verb=Verb.ACKNOWLEDGE, kind="alarm", name=name, after={"alarm": kind}
     )
 
 
@@ -232,11 +240,12 @@ def acknowledge_all(*, chosen: Collection[tuple[str, str]], actor: Actor) -> int
 
 def may_manage(actor: Actor, subject: Subject) -> bool:
     """Return True if the actor has `admin` on everything, or `manage` on the alarm's subject."""
-    if access.may(actor, "admin", "*"):
+    if access.may(actor, Right.ADMIN, "*"):
         return True
     resources = [("group", subject.group), ("topic", subject.topic)]
     return any(
-        name and access.may(actor, "manage", name, what=kind) for kind, name in resources
+        name and access.may(actor, Right.MANAGE, name, what=kind)
+        for kind, name in resources
     )
 
 
@@ -247,7 +256,10 @@ def require_manage(actor: Actor, subject: Subject) -> None:
             ("group", subject.group) if subject.group else ("topic", subject.topic or "*")
         )
         access.require(
-            actor, "manage" if subject.group or subject.topic else "admin", name, what=kind
+            actor,
+            Right.MANAGE if subject.group or subject.topic else Right.ADMIN,
+            name,
+            what=kind,
         )
 
 
@@ -276,7 +288,8 @@ def list_calm_alarms(*, kind: str, calm_s: float) -> list[tuple[str, int | None]
 # are pruned first and few are left by then.
 prune = PruneRule(
     Alarm.objects.exclude(
-        ended_at__isnull=True, kind__in=("node_low", "node_full", "corrupt")
+        ended_at__isnull=True,
+        kind__in=(AlarmKind.NODE_LOW, AlarmKind.NODE_FULL, AlarmKind.CORRUPT),
     ),
     at="last_at",
     days=KEPT_DAYS,

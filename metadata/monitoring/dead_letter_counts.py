@@ -15,6 +15,8 @@ from metadata.db.rows import lock_group, make_view
 from metadata.db.transactions import reachable, transactional
 from metadata.errors import Conflict
 from metadata.models import ConsumerGroup, DeadLetterCount
+from metadata.rules.audit_verbs import Verb
+from metadata.rules.rights import Right
 
 MAX_NAMED = 8  # groups in a summary
 _HAS_UNSEEN = Q(seen_at__isnull=True) | Q(seen_at__lt=F("newest_at"))
@@ -136,13 +138,13 @@ def mark_seen(*, group: str, actor: Actor) -> None:
     Needs `manage` on the group. Raises Forbidden, NotFound, and Conflict if there are
     no unseen dead letters.
     """
-    access.require(actor, "manage", group, what="group")
+    access.require(actor, Right.MANAGE, group, what="group")
     rows = DeadLetterCount.objects.filter(group_ref=lock_group(group).pk)
     # Seen up to the newest that was counted: messages that died since stay unseen.
     if not rows.filter(_HAS_UNSEEN).update(seen_at=F("newest_at"), seen_by=actor.name):
         raise Conflict(f"Group {group} has no new dead letters.")
     count = rows.values_list("messages", flat=True).get()
-    audit.record(actor=actor, verb="saw", kind="dead", name=group, after={"dead": count})
+    audit.record(actor=actor, verb=Verb.SAW, kind="dead", name=group, after={"dead": count})
 
 
 def has_unseen(*, group: str) -> bool:

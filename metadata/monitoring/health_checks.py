@@ -15,7 +15,9 @@ from metadata.models import (
     JobRun,
 )
 from metadata.monitoring.alarms import AlarmFindings
+from metadata.rules.alarm_rules import AlarmKind
 from metadata.rules.alarm_texts import error_text
+from metadata.rules.jobs import JobState
 
 JOB_MEMORY_S = 7 * 86_400.0  # older failures are ignored
 # A job that runs this rarely is in trouble after a single failure, others after two.
@@ -45,7 +47,7 @@ def find_failed_jobs(every_minutes: dict[str, int]) -> AlarmFindings:
     findings = AlarmFindings()
     with reachable():
         since = before(database_now(), seconds=JOB_MEMORY_S)
-        ended_runs = JobRun.objects.filter(state__in=("done", "failed"))
+        ended_runs = JobRun.objects.filter(state__in=(JobState.DONE, JobState.FAILED))
         # A single query for all jobs: their history has many rows.
         latest = (
             ended_runs.order_by()
@@ -54,7 +56,7 @@ def find_failed_jobs(every_minutes: dict[str, int]) -> AlarmFindings:
             .values_list("last", flat=True)
         )
         for run in ended_runs.filter(
-            pk__in=list(latest), state="failed", started_at__gte=since
+            pk__in=list(latest), state=JobState.FAILED, started_at__gte=since
         ).order_by("-id"):
             is_so: bool | None = True
             if every_minutes.get(run.name, RARE_MINUTES) < RARE_MINUTES:
@@ -63,7 +65,7 @@ def find_failed_jobs(every_minutes: dict[str, int]) -> AlarmFindings:
                     name=run.name, pk__lt=run.pk, started_at__gte=since
                 )
                 state = earlier.order_by("-id").values_list("state", flat=True).first()
-                is_so = True if state == "failed" else None
+                is_so = True if state == JobState.FAILED else None
             findings.add(run.name, error_text(run.detail[:500]), is_so=is_so)
     return findings
 
@@ -74,11 +76,13 @@ def end_alarms_of_removed(*, nodes: Iterable[str], queues: Iterable[str]) -> int
     """
     with reachable():
         active = Alarm.objects.filter(ended_at__isnull=True)
-        of_nodes = Q(kind__in=("node_low", "node_full")) & ~Q(name__in=list(nodes))
+        of_nodes = Q(kind__in=(AlarmKind.NODE_LOW, AlarmKind.NODE_FULL)) & ~Q(
+            name__in=list(nodes)
+        )
         orphaned = list(active.filter(of_nodes).values_list("pk", flat=True))
         # Compared here: with the names of all queues the statement would be too long.
         existing = set(queues)
-        of_queues = active.filter(kind="not_cleaned").values_list("pk", "name")
+        of_queues = active.filter(kind=AlarmKind.NOT_CLEANED).values_list("pk", "name")
         orphaned += [pk for pk, name in of_queues if name not in existing]
         return Alarm.objects.filter(pk__in=orphaned).update(
             ended_at=database_now(), pending_since=None

@@ -15,10 +15,13 @@ from metadata.config import config
 from metadata.db.clock import before, database_now
 from metadata.db.transactions import reachable
 from metadata.grouping import grouped
-from metadata.models import ConsumerGroupConsumer, ConsumerGroupTopic, Queue, QueueOffset
+from metadata.models import ConsumerGroupConsumer, ConsumerGroupTopic, QueueOffset
 from metadata.monitoring.alarms import AlarmFindings
 from metadata.rules import alarm_rules
+from metadata.rules.alarm_rules import AlarmKind
 from metadata.rules.alarm_texts import alarm_text
+from metadata.rules.groups.states import GroupMode
+from metadata.rules.topics.states import QueueState, TopicKind
 
 STALE_S = 600.0  # an older recorded lag is not used
 MAX_NAMED = 8  # queues named in a detail
@@ -33,13 +36,13 @@ def find_lagging_subscriptions() -> AlarmFindings:
     """
     rows = (
         _watched_subscriptions()
-        .filter(lag__gt=0, topic__kind="normal")
+        .filter(lag__gt=0, topic__kind=TopicKind.NORMAL)
         .order_by(F("lag").desc())
     )
     columns = (
         "group__name",
         "topic__name",
-        "lag",
+        AlarmKind.LAG,
         "lag_ms",
         "lag_at",
         "group__alarm_lag",
@@ -106,12 +109,13 @@ def find_subscriptions_without_consumer() -> AlarmFindings:
     For share groups: those of groups without members.
     """
     rows = QueueOffset.objects.filter(
-        Q(group__mode="clustering") | Q(group__mode="share", group__members__isnull=True),
+        Q(group__mode=GroupMode.CLUSTERING)
+        | Q(group__mode=GroupMode.SHARE, group__members__isnull=True),
         owner__isnull=True,
-        queue__state__in=(Queue.State.READ_WRITE, Queue.State.READ_ONLY),
+        queue__state__in=(QueueState.READ_WRITE, QueueState.READ_ONLY),
         queue__head_seen__gt=F("committed"),
         group__subscriptions__in=_watched_subscriptions().filter(
-            lag__gte=config.alarm_min_unread, topic__kind="normal"
+            lag__gte=config.alarm_min_unread, topic__kind=TopicKind.NORMAL
         ),
         group__subscriptions__topic=F("queue__topic"),
     )

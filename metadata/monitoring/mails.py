@@ -21,7 +21,7 @@ from metadata.db.prune import PruneRule
 from metadata.db.transactions import reachable, transactional
 from metadata.grouping import grouped
 from metadata.models import Alarm, AlarmMail, ConsumerGroup, Topic
-from metadata.rules.alarm_rules import Subject, parse_subject
+from metadata.rules.alarm_rules import AlarmEvent, Subject, parse_subject
 from metadata.rules.mail import is_address, is_allowed_recipient, parse_addresses
 
 PACE_S = 300.0  # shortest time between two mails to an address
@@ -64,14 +64,19 @@ def write_notifications() -> int:
     mails: list[AlarmMail] = []
     for row in rows:
         if row.ended_at is None:
-            event, addresses = "began", recipients.of_alarm(row)
+            event, addresses = AlarmEvent.BEGAN, recipients.of_alarm(row)
             row.notified = row.times
         else:
-            began = AlarmMail.objects.filter(alarm=row, occurrence=row.times, what="began")
+            began = AlarmMail.objects.filter(
+                alarm=row, occurrence=row.times, what=AlarmEvent.BEGAN
+            )
             # Addresses that were not notified yet of the begin need neither mail.
             began.filter(sent_at__isnull=True).delete()
             notified = began.filter(sent_at__isnull=False, error="")
-            event, addresses = "ended", list(notified.values_list("address", flat=True))
+            event, addresses = (
+                AlarmEvent.ENDED,
+                list(notified.values_list("address", flat=True)),
+            )
             row.notified = row.notified_end = row.times
         mails += [
             AlarmMail(
@@ -154,7 +159,7 @@ def pending_notifications() -> dict[str, list[AlarmNotice]]:
                     row.alarm.facts,
                     ms(row.alarm.since_at or row.alarm.first_at),
                     ms(row.alarm.ended_at)
-                    if row.what == "ended" and row.alarm.ended_at
+                    if row.what == AlarmEvent.ENDED and row.alarm.ended_at
                     else None,
                 ),
             )

@@ -25,7 +25,11 @@ from metadata.errors import Code, NotFound
 from metadata.grouping import chunks
 from metadata.groups import commits
 from metadata.membership import broadcast_instances
-from metadata.models import ChangeCounter, DbNode, Queue, QueueOffset, Topic
+from metadata.models import ChangeCounter, DbNode, Queue, QueueOffset
+from metadata.rules.audit_verbs import Verb
+from metadata.rules.groups.states import GroupMode
+from metadata.rules.nodes import NodeState
+from metadata.rules.topics.states import QueueState, TopicState
 
 _BATCH = 500  # rows in a transaction
 
@@ -109,7 +113,7 @@ def _begin(*, name: str, verb: str, actor: Actor) -> OfflineNode:
     row = lock_node(name)
     # A run of the command that has begun before has a lower epoch, so its finish() fails.
     before = {"state": row.state, "epoch": row.epoch}
-    row.state, row.epoch = DbNode.State.OFFLINE, row.epoch + 1
+    row.state, row.epoch = NodeState.OFFLINE, row.epoch + 1
     row.save(update_fields=("state", "epoch"))
     after = {"state": row.state, "epoch": row.epoch}
     audit.record(
@@ -154,11 +158,11 @@ def finish(
             "Another user promoted or adopted the node meanwhile.", code=Code.NODE_NOT_FOUND
         )
     access.require_everything(actor, row.name, what="node")
-    was_read_only = begun.state_before == DbNode.State.READ_ONLY
+    was_read_only = begun.state_before == NodeState.READ_ONLY
     before = {key: getattr(row, key) for key in address}
     values = {**address, "identity": identity, "quarantined": ""}
     values["delayed_given"], values["delayed_waiting"] = delayed
-    values["state"] = DbNode.State.READ_ONLY if was_read_only else DbNode.State.READ_WRITE
+    values["state"] = NodeState.READ_ONLY if was_read_only else NodeState.READ_WRITE
     for key, value in values.items():
         setattr(row, key, value)
     row.save(update_fields=tuple(values))
@@ -178,8 +182,8 @@ def finish(
 
 def list_queues(node_id: int) -> list[NodeQueue]:
     """Return the queues of a node that must exist in its database, by rising id."""
-    rows = Queue.objects.filter(node=node_id).exclude(state=Queue.State.CREATING)
-    rows = rows.exclude(topic__state=Topic.State.DELETED).order_by("pk")
+    rows = Queue.objects.filter(node=node_id).exclude(state=QueueState.CREATING)
+    rows = rows.exclude(topic__state=TopicState.DELETED).order_by("pk")
     columns = rows.values_list(
         "pk", "topic_id", "topic__name", "state", "head_read", "head_seen"
     )
@@ -199,7 +203,7 @@ def list_readers(node_id: int) -> list[ReaderEpoch]:
             position = (look.committed, look.told_ms) if look else (0, None)
             group_instances = (
                 broadcast_instances.list_instances(row.group_id)
-                if row.group.mode == "broadcasting"
+                if row.group.mode == GroupMode.BROADCASTING
                 else {0: ("", 0)}
             )
             for pk, (name, epoch) in group_instances.items():
@@ -226,7 +230,7 @@ def quarantine(*, node_id: int, epoch: int, why: str, actor: Actor) -> bool:
     row.quarantined = why[:500]
     row.save(update_fields=("quarantined",))
     after = {"quarantined": row.quarantined}
-    audit.record(actor=actor, verb="quarantine", kind="node", name=row.name, after=after)
+    audit.record(actor=actor, verb=Verb.QUARANTINE, kind="node", name=row.name, after=after)
     record_change("node", row.pk)
     return True
 

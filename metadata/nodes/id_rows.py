@@ -15,6 +15,7 @@ from metadata.db import access, audit
 from metadata.db.clock import database_now, ms
 from metadata.db.transactions import reachable
 from metadata.models import BroadcastInstance, ChangeCounter, ConsumerGroup, Queue, Topic
+from metadata.rules.audit_verbs import Verb
 
 _COUNTER = re.compile(r"AUTO_INCREMENT=(\d+)")
 ID_TABLES: Mapping[str, type[models.Model]] = {
@@ -81,7 +82,11 @@ def raise_ids(*, ids: Mapping[str, int], actor: Actor) -> None:
                         "INSERT INTO sqlite_sequence (seq, name) VALUES (%s, %s)", values
                     )
         audit.record(
-            actor=actor, verb="raise_ids", kind="metadata", name="metadata", after=dict(ids)
+            actor=actor,
+            verb=Verb.RAISE_IDS,
+            kind="metadata",
+            name="metadata",
+            after=dict(ids),
         )
 
 

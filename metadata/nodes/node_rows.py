@@ -28,9 +28,14 @@ from metadata.db.transactions import reachable, transactional
 from metadata.errors import Code, Conflict, Invalid
 from metadata.models import DbNode, Queue, Topic
 from metadata.rules import tls
+from metadata.rules.audit_verbs import Verb
+from metadata.rules.nodes import Engine, NodeKind, NodeState
+from metadata.rules.rights import Right
 from metadata.rules.setting_types import Choice, Text, Whole
 from metadata.rules.settings import NODE, Fields, check_settings
+from metadata.rules.tls import TlsMode
 from metadata.rules.topics.names import check_confirmed, check_name
+from metadata.rules.topics.states import QueueState, TopicState
 
 # Files of the server in the data directory, where SQLite nodes are, too.
 OWN_FILES = (
@@ -41,8 +46,8 @@ OWN_FILES = (
     "credentials.env",
 )
 CREATE: Fields = {
-    "kind": Choice({"normal": "", "failure": ""}),
-    "engine": Choice({"mysql": "", "sqlite": ""}),
+    "kind": Choice(dict.fromkeys(NodeKind, "")),
+    "engine": Choice(dict.fromkeys(Engine, "")),
     "host": Text(255),
     "port": Whole(0, 65_535, null="none"),
     "database": Text(1000),
@@ -96,14 +101,19 @@ def check_new(*, name: str, actor: Actor, **columns: object) -> dict[str, Any]:
     check_name("node", name)
     access.require_everything(actor, name, what="node")
     values = check_settings(CREATE, columns)
-    if not values["database"] or (values["engine"] == "mysql" and not values.get("host")):
+    if not values["database"] or (
+        values["engine"] == Engine.MYSQL and not values.get("host")
+    ):
         raise Invalid.field(
             "host" if values["database"] else "database", "must not be empty"
         )
-    if values["engine"] == "sqlite":
+    if values["engine"] == Engine.SQLITE:
         _check_path(values["database"])
     check_tls(
-        name, values["engine"], mode=values.get("tls", "off"), ca=values.get("tls_ca", "")
+        name,
+        values["engine"],
+        mode=values.get("tls", TlsMode.OFF),
+        ca=values.get("tls_ca", ""),
     )
     # Only for an early error: the unique index decides when create() inserts the row.
     with reachable():
@@ -161,7 +171,7 @@ def create(
         "identity": identity,
     }
     row = rows.create(DbNode.objects.all(), "Node", name=name, **new_values, **values)
-    audit.record(actor=actor, verb="create", kind="node", name=name, after=values)
+    audit.record(actor=actor, verb=Verb.CREATE, kind="node", name=name, after=values)
     record_change("node", row.pk)
     return _view(row)
 
@@ -172,7 +182,7 @@ def check_update(*, name: str, settings: Mapping[str, Any], actor: Actor) -> Nod
     """
     node = find_node(name=name, actor=actor)
     check_settings(NODE, settings)
-    if settings.get("replica_host") and node.engine != DbNode.Engine.MYSQL:
+    if settings.get("replica_host") and node.engine != Engine.MYSQL:
         raise Invalid.field("replica_host", f"node {name} is a file, which has no replica")
     if settings.keys() & {"tls", "tls_ca"}:
         mode, ca = settings.get("tls", node.tls), settings.get("tls_ca", node.tls_ca)
@@ -182,7 +192,7 @@ def check_update(*, name: str, settings: Mapping[str, Any], actor: Actor) -> Nod
 
 def check_tls(name: str, engine: str, *, mode: str, ca: str) -> None:
     """Raise Invalid unless connections to a node can use this TLS mode and CA file."""
-    if engine == DbNode.Engine.SQLITE and (ca or mode != "off"):
+    if engine == Engine.SQLITE and (ca or mode != TlsMode.OFF):
         raise Invalid.field("tls", f"node {name} is a file, which has no connections")
     if problem := tls.find_problem(mode, ca):
         # The form marks the field to correct: the file, unless the mode itself is wrong.
@@ -198,11 +208,11 @@ def open_queues(node_id: int) -> list[int]:
     """Return the ids of a node's queues that are read_write, or will be once their topic is
     created, rising.
     """
-    states = (Queue.State.CREATING, Queue.State.READ_WRITE)
+    states = (QueueState.CREATING, QueueState.READ_WRITE)
     with reachable():
         queues = Queue.objects.filter(node=node_id, state__in=states)
         return sorted(
-            queues.exclude(topic__state=Topic.State.DELETED).values_list("pk", flat=True)
+            queues.exclude(topic__state=TopicState.DELETED).values_list("pk", flat=True)
         )
 
 
@@ -213,13 +223,13 @@ def topics_only_there(*, name: str, actor: Actor) -> list[str]:
     Sends to them fail while the node is closed.
     """
     node = find_node(name=name, actor=actor)
-    opened = Queue.objects.filter(state=Queue.State.READ_WRITE)
-    elsewhere = opened.filter(node__state=DbNode.State.READ_WRITE).exclude(node=node.id)
+    opened = Queue.objects.filter(state=QueueState.READ_WRITE)
+    elsewhere = opened.filter(node__state=NodeState.READ_WRITE).exclude(node=node.id)
     with reachable():
         topics_here = Topic.objects.filter(
             pk__in=opened.filter(node=node.id).values("topic")
         )
-        topics = topics_here.exclude(state=Topic.State.DELETED).exclude(
+        topics = topics_here.exclude(state=TopicState.DELETED).exclude(
             pk__in=elsewhere.values("topic")
         )
         return list(topics.order_by("name").values_list("name", flat=True))
@@ -263,7 +273,12 @@ def set_reader(*, name: str, username: str, password: str, actor: Actor) -> None
     row.save(update_fields=("reader_username", "reader_password_encrypted"))
     # No record_change: jobs read the account from the row, brokers do not use it.
     audit.record(
-        actor=actor, verb="set_reader", kind="node", name=name, before=before, after=after
+        actor=actor,
+        verb=Verb.SET_READER,
+        kind="node",
+        name=name,
+        before=before,
+        after=after,
     )
 
 
@@ -280,7 +295,12 @@ def set_account(*, name: str, username: str, password: str, actor: Actor) -> Non
     row.username, row.password_encrypted = values["username"], _encrypt(password)
     row.save(update_fields=("username", "password_encrypted"))
     audit.record(
-        actor=actor, verb="set_account", kind="node", name=name, before=before, after=values
+        actor=actor,
+        verb=Verb.SET_ACCOUNT,
+        kind="node",
+        name=name,
+        before=before,
+        after=values,
     )
     record_change("node", row.pk)
 
@@ -336,7 +356,7 @@ def delete(*, name: str, confirm: str | None, actor: Actor) -> None:
     node_id = row.pk  # None after the deletion
     before = {"engine": row.engine, "host": row.host, "database": row.database}
     row.delete()
-    audit.record(actor=actor, verb="delete", kind="node", name=name, before=before)
+    audit.record(actor=actor, verb=Verb.DELETE, kind="node", name=name, before=before)
     record_change("node", node_id)
 
 
@@ -349,7 +369,7 @@ def find_node(*, name: str, actor: Actor) -> NodeView:
 def list_nodes(*, actor: Actor, window: Window) -> Page[NodeView]:
     access.require_everything(actor, "list", what="node")
     nodes, following = paging.select_page(
-        DbNode.objects.all(), window=window, actor=actor, right="admin"
+        DbNode.objects.all(), window=window, actor=actor, right=Right.ADMIN
     )
     # Counted for this page only: in the query of the page, all queues would be joined.
     with reachable():

@@ -6,13 +6,40 @@ and an alarm ends only after its condition was not met for a while.
 
 from __future__ import annotations
 
-from enum import Enum
+from enum import Enum, StrEnum
 from typing import NamedTuple
 
 ENDS_AFTER_S = 180.0  # the condition must be unmet this long before an alarm ends
 LEAVE_RATIO = 0.8  # a limit is left only below this part of it
+
+
+class AlarmKind(StrEnum):
+    """Kind of an alarm. It decides what the name of the alarm means (see parse_subject)."""
+
+    UNREAD_DROPPED = "unread_dropped"
+    NODE_LOW = "node_low"
+    NODE_FULL = "node_full"
+    NODE_FILLING = "node_filling"
+    NODE_AWAY = "node_away"
+    NOT_CLEANED = "not_cleaned"
+    LAG = "lag"
+    NO_CONSUMER = "no_consumer"
+    DEAD_GROWING = "dead_growing"
+    JOB_FAILED = "job_failed"
+    CORRUPT = "corrupt"
+    INCONSISTENT = "inconsistent"
+
+
+class AlarmEvent(StrEnum):
+    """Event of an occurrence of an alarm that a mail is about."""
+
+    BEGAN = "began"
+    ENDED = "ended"
+
+
 # Alarms about a single event, not about a state: they end when they are acknowledged.
-EVENT_KINDS = ("unread_dropped",)
+EVENT_KINDS = (AlarmKind.UNREAD_DROPPED,)
+DISK_KINDS = (AlarmKind.NODE_LOW, AlarmKind.NODE_FULL, AlarmKind.NODE_FILLING)
 
 
 class Decision(Enum):
@@ -90,13 +117,13 @@ def parse_subject(kind: str, name: str) -> Subject:
     ('orders', 'main')
     """
     first, _slash, second = name.partition("/")
-    if kind in ("lag", "no_consumer", "unread_dropped"):
+    if kind in (AlarmKind.LAG, AlarmKind.NO_CONSUMER, AlarmKind.UNREAD_DROPPED):
         return Subject(group=first, topic=second)
     # Alarms of queues are named topic/number, but users manage the topic.
-    if kind in ("not_cleaned", "corrupt"):
+    if kind in (AlarmKind.NOT_CLEANED, AlarmKind.CORRUPT):
         return Subject(topic=first)
-    if kind == "dead_growing":
+    if kind == AlarmKind.DEAD_GROWING:
         return Subject(group=name)
-    if kind.startswith("node_"):
+    if kind in (AlarmKind.NODE_AWAY, *DISK_KINDS):
         return Subject(node=name)
-    return Subject(job=name) if kind == "job_failed" else Subject()
+    return Subject(job=name) if kind == AlarmKind.JOB_FAILED else Subject()

@@ -17,6 +17,7 @@ from typing import Any
 
 from metadata.errors import FieldError, Invalid
 from metadata.rules.groups.delivery import parse_tags
+from metadata.rules.groups.states import GroupMode, Start
 from metadata.rules.setting_types import (
     Choice,
     Headers,
@@ -33,8 +34,8 @@ from metadata.rules.topics.names import check_name
 VERSION = 1
 MAX_ERRORS = 100  # errors in one answer
 MAX_QUEUES = 65_536  # of a topic; a setting of the installation may allow fewer
-MODES = Choice(dict.fromkeys(("clustering", "broadcasting", "share"), ""))
-STARTS = Choice(dict.fromkeys(("earliest", "latest"), ""))
+MODES = Choice(dict.fromkeys(GroupMode, ""))
+STARTS = Choice(dict.fromkeys(Start, ""))
 # ms since 1970, up to the year 9999
 START_TIME = Whole(0, 253_402_300_799_999, null="`start` says it")
 NAME = Text(100)
@@ -58,13 +59,13 @@ PARTS = {
         "group",
         {"name": NAME, "mode": MODES},
         {name: declared for name, declared in GROUP.items() if name != "stopped"},
-        {"mode": "clustering"},
+        {"mode": GroupMode.CLUSTERING.value},
     ),
     "subscriptions": Part(
         "subscription",
         {"group": NAME, "topic": NAME, "start": STARTS, "start_at_ms": START_TIME},
         DELIVERY,
-        {"start": "earliest", "start_at_ms": None},
+        {"start": Start.EARLIEST.value, "start_at_ms": None},
     ),
 }
 

@@ -13,6 +13,7 @@ from metadata.rules import mail
 from metadata.rules.groups.delivery import Delivery
 from metadata.rules.groups.sharing import MAX_RUN_MESSAGES
 from metadata.rules.membership.eligibility import parse_networks
+from metadata.rules.nodes import NodeState
 from metadata.rules.setting_types import (
     Choice,
     Flag,
@@ -24,7 +25,8 @@ from metadata.rules.setting_types import (
     declared_settings,
     setting,
 )
-from metadata.rules.tls import MAX_PATH, MODES
+from metadata.rules.tls import MAX_PATH, MODES, TlsMode
+from metadata.rules.topics.states import Keyed, OnUnknown
 
 Fields = Mapping[str, Kind | Setting]
 NO_LIMIT = "no limit"
@@ -107,9 +109,12 @@ class TopicSettings(RateSettings, OwnerSettings):
         "keep the current one. The first partitions of a queue hold 100,000 messages each.",
     )
     keyed: str = setting(
-        "strict",
+        Keyed.STRICT,
         Choice(
-            {"strict": "wait until the queue opens", "available": "go to another queue"}
+            {
+                Keyed.STRICT: "wait until the queue opens",
+                Keyed.AVAILABLE: "go to another queue",
+            }
         ),
         "Keyed sends to a closed queue",
     )
@@ -121,11 +126,11 @@ class TopicSettings(RateSettings, OwnerSettings):
         "delivered.",
     )
     on_unknown: str = setting(
-        "fail",
+        OnUnknown.FAIL,
         Choice(
             {
-                "fail": "the client raises an error",
-                "resend": "the client sends again, which may store a duplicate",
+                OnUnknown.FAIL: "the client raises an error",
+                OnUnknown.RESEND: "the client sends again, which may store a duplicate",
             }
         ),
         "Sends with an unknown outcome",
@@ -223,12 +228,12 @@ class PauseSettings:
 @dataclass(frozen=True, kw_only=True)
 class NodeSettings:
     state: str = setting(
-        "read_write",
+        NodeState.READ_WRITE,
         Choice(
             {
-                "read_write": "open",
-                "read_only": "read-only: sends go to other nodes",
-                "offline": "offline: no sends, no reads",
+                NodeState.READ_WRITE: "open",
+                NodeState.READ_ONLY: "read-only: sends go to other nodes",
+                NodeState.OFFLINE: "offline: no sends, no reads",
             }
         ),
         "State",
@@ -251,7 +256,7 @@ class NodeSettings:
         None, Whole(0, 65_535, null="none"), "Port of its replica"
     )
     tls: str = setting(
-        "off",
+        TlsMode.OFF,
         Choice(MODES),
         "TLS",
         "Encryption of connections to the node and its replica. A change is tried before "

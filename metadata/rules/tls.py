@@ -13,15 +13,23 @@ from __future__ import annotations
 import re
 import ssl
 from collections.abc import Container, Mapping
+from enum import StrEnum
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import parse_qsl
 
-MODES = {
-    "off": "off: do not ask for encryption",
-    "on": "on: encrypt, accept any certificate",
-    "verify": "verify: encrypt, verify the certificate and the host name",
+
+class TlsMode(StrEnum):
+    OFF = "off"
+    ON = "on"
+    VERIFY = "verify"
+
+
+MODES: Mapping[str, str] = {
+    TlsMode.OFF: "off: do not ask for encryption",
+    TlsMode.ON: "on: encrypt, accept any certificate",
+    TlsMode.VERIFY: "verify: encrypt, verify the certificate and the host name",
 }
 MAX_PATH = 1000  # characters
 CLIENT_SSL = 0x800  # capability bit in the greeting of a server that offers TLS
@@ -144,7 +152,7 @@ def check_driver(mode: str, host: str, library: str, environ: Container[str]) ->
     >>> check_driver("verify", "db1", "3.4.10", {}), check_driver("verify", "::1", "3.3.14", {})
     (None, None)
     """
-    if mode != "verify":
+    if mode != TlsMode.VERIFY:
         return
     if _NO_VERIFY_VARIABLE in environ:
         raise Refused(f"{_NO_VERIFY_VARIABLE} is set")
@@ -164,9 +172,9 @@ def connect_arguments(mode: str, ca: str) -> dict[str, Any]:
     >>> connect_arguments("verify", "/etc/ca.pem")
     {'ssl_mode': 'VERIFY_IDENTITY', 'ssl': {'ca': '/etc/ca.pem'}}
     """
-    if mode == "verify":
+    if mode == TlsMode.VERIFY:
         return {"ssl_mode": "VERIFY_IDENTITY", "ssl": {"ca": ca} if ca else system_cas()}
-    return {"ssl_mode": "REQUIRED"} if mode == "on" else {}
+    return {"ssl_mode": "REQUIRED"} if mode == TlsMode.ON else {}
 
 
 def system_cas() -> dict[str, str]:
@@ -185,7 +193,7 @@ def system_cas() -> dict[str, str]:
 
 def is_plain(mode: str, capabilities: int) -> bool:
     """Return True if a connection is not encrypted although its mode requires it."""
-    return mode in ("on", "verify") and not capabilities & CLIENT_SSL
+    return mode in (TlsMode.ON, TlsMode.VERIFY) and not capabilities & CLIENT_SSL
 
 
 def find_problem(mode: str, ca: str) -> str:
@@ -196,7 +204,7 @@ def find_problem(mode: str, ca: str) -> str:
     """
     if mode not in MODES:
         return f"must be one of {', '.join(MODES)}, not {mode!r}"
-    if ca and mode != "verify":
+    if ca and mode != TlsMode.VERIFY:
         return "is used by tls verify only: leave it out, or set tls to verify"
     return "must be an absolute path" if ca and not ca.startswith("/") else ""
 

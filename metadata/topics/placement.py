@@ -10,7 +10,10 @@ from django.db.models import Count, Q
 from metadata.db.rows import find_by_name, no_node
 from metadata.errors import Invalid, NoWritableQueue
 from metadata.models import DbNode
+from metadata.rules.disks import DiskState
+from metadata.rules.nodes import NodeKind, NodeState
 from metadata.rules.topics.placement import spread_over_nodes
+from metadata.rules.topics.states import QueueState
 
 
 def choose_nodes(
@@ -23,13 +26,13 @@ def choose_nodes(
     """
     if node is not None:
         row = find_by_name(DbNode.objects.all(), node, no_node)
-        if row.state != DbNode.State.READ_WRITE or row.kind != DbNode.Kind.NORMAL:
+        if row.state != NodeState.READ_WRITE or row.kind != NodeKind.NORMAL:
             raise Invalid.field(
                 "node",
                 f"{node} is {row.kind} and {row.state}; topics need normal and read_write",
             )
         return [row.pk] * count
-    load = _load(kind="normal", dedicated=False)
+    load = _load(kind=NodeKind.NORMAL, dedicated=False)
     if not load:
         raise NoWritableQueue(
             "There is no normal node in state read_write with free space: run manage.py "
@@ -42,13 +45,15 @@ def choose_failure_nodes(count: int) -> list[int]:
     """Return the node ids for `count` queues of a failure topic, spread over the failure
     nodes. Empty if there are no failure nodes.
     """
-    load = _load(kind="failure")
+    load = _load(kind=NodeKind.FAILURE)
     return spread_over_nodes(count=count, load=load) if load else []
 
 
 def _load(**conditions: Any) -> dict[int, int]:
     """Return the number of queues by node, for the nodes that accept new queues."""
-    rows = DbNode.objects.filter(**conditions, state="read_write").exclude(disk="full")
+    rows = DbNode.objects.filter(**conditions, state=NodeState.READ_WRITE).exclude(
+        disk=DiskState.FULL
+    )
     # The tables of retired queues are dropped, so they are no load.
-    held = Count("queues", filter=~Q(queues__state="retired"))
+    held = Count("queues", filter=~Q(queues__state=QueueState.RETIRED))
     return dict(rows.annotate(held=held).values_list("id", "held"))

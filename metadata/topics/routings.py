@@ -13,12 +13,13 @@ from datetime import timedelta
 from metadata.db.changes import record_change
 from metadata.db.clock import before, database_now
 from metadata.db.transactions import transactional
-from metadata.models import Queue, Topic, TopicRouting
+from metadata.models import Topic, TopicRouting
+from metadata.rules.topics.states import QueueState
 
 # A change holds for batch ids made this much later, when every broker has loaded it.
 LEAD_S = 5.0
 KEPT_DAYS = 3  # a day more than sends are remembered
-LIVE = (Queue.State.READ_WRITE, Queue.State.READ_ONLY)
+LIVE = (QueueState.READ_WRITE, QueueState.READ_ONLY)
 
 
 def keep_routing(topic: Topic) -> None:

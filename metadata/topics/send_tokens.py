@@ -21,6 +21,9 @@ from metadata.db.rows import lock_topic, no_topic
 from metadata.db.transactions import reachable, transactional
 from metadata.errors import Code, Conflict, Invalid, NotFound
 from metadata.models import Topic
+from metadata.rules.audit_verbs import Verb
+from metadata.rules.rights import Right
+from metadata.rules.topics.states import TopicState
 from metadata.rules.wire import Number
 from metadata.users.api_keys import digest
 
@@ -43,10 +46,10 @@ def list_tokens(*, topic: str, actor: Actor) -> list[SendTokenView]:
     """Return the tokens of a topic, oldest first. Needs `manage`. Raises
     NotFound(topic_not_found).
     """
-    access.require(actor, "manage", topic, what="topic")
+    access.require(actor, Right.MANAGE, topic, what="topic")
     with reachable():
         row = rows.find_by_name(
-            Topic.objects.filter(state=Topic.State.READY), topic, no_topic
+            Topic.objects.filter(state=TopicState.READY), topic, no_topic
         )
     return [_view(token) for token in _tokens(row)]
 
@@ -59,7 +62,7 @@ def create(*, topic: str, actor: Actor, dry_run: bool = False) -> tuple[SendToke
     clients without it cannot send to the topic. Raises NotFound(topic_not_found),
     Conflict(in_use) if the topic has two tokens.
     """
-    access.require(actor, "manage", topic, what="topic")
+    access.require(actor, Right.MANAGE, topic, what="topic")
     plaintext = PREFIX + secrets.token_urlsafe(24)
     view = _add(lock_topic(topic), plaintext, actor)
     transaction.set_rollback(dry_run)
@@ -73,7 +76,7 @@ def import_token(*, topic: str, token: str, actor: Actor) -> bool:
 
     Raises Invalid, NotFound(topic_not_found).
     """
-    access.require(actor, "manage", topic, what="topic")
+    access.require(actor, Right.MANAGE, topic, what="topic")
     if not 1 <= len(token) <= MAX_CHARS:
         raise Invalid.field("token", f"must have 1 to {MAX_CHARS} characters")
     # Locked before the check, so that two imports cannot both store a token.
@@ -91,7 +94,7 @@ def delete(*, topic: str, token: str, confirm: str | None, actor: Actor) -> None
     Without any token, every Java client in the allowed networks may send. Raises
     NotFound(topic_not_found | token_not_found), Invalid(not_confirmed).
     """
-    access.require(actor, "manage", topic, what="topic")
+    access.require(actor, Right.MANAGE, topic, what="topic")
     row = lock_topic(topic)
     remaining = [
         stored for stored in _tokens(row) if not stored["digest"].startswith(token)
@@ -108,7 +111,9 @@ def delete(*, topic: str, token: str, confirm: str | None, actor: Actor) -> None
         )
     _save(row, remaining)
     before = {"id": token}
-    audit.record(actor=actor, verb="delete token", kind="topic", name=topic, before=before)
+    audit.record(
+        actor=actor, verb=Verb.DELETE_TOKEN, kind="topic", name=topic, before=before
+    )
 
 
 def _add(row: Topic, plaintext: str, actor: Actor) -> SendTokenView:
@@ -123,7 +128,7 @@ def _add(row: Topic, plaintext: str, actor: Actor) -> SendTokenView:
     view = _view(token)
     _save(row, [*tokens, token])
     audit.record(
-        actor=actor, verb="add token", kind="topic", name=row.name, after={"id": view.id}
+        actor=actor, verb=Verb.ADD_TOKEN, kind="topic", name=row.name, after={"id": view.id}
     )
     return view
 

@@ -27,11 +27,15 @@ from metadata.db.paging import Page, Window
 from metadata.db.rows import lock_topic, make_view, no_topic, origin_of
 from metadata.db.transactions import reachable, read_in_pages, transactional
 from metadata.errors import Code, Conflict, Invalid, NotFound
-from metadata.models import ConsumerGroupTopic, Queue, QueueOffset, Topic
+from metadata.models import Queue, QueueOffset, Topic
 from metadata.monitoring.mail_domains import check_domains
+from metadata.rules.audit_verbs import Verb
+from metadata.rules.groups.states import SubscriptionState
+from metadata.rules.rights import Right
 from metadata.rules.settings import TOPIC, TopicSettings, check_settings
 from metadata.rules.topics.names import check_confirmed, check_name, is_name
 from metadata.rules.topics.slots import initial_layout
+from metadata.rules.topics.states import QueueState, TopicKind, TopicState
 from metadata.topics import routings
 from metadata.topics.placement import choose_nodes
 
@@ -85,7 +89,7 @@ def plan_topic(
     NotFound(node_not_found), NoWritableQueue.
     """
     check_name("topic", name)
-    access.require(actor, "manage", name, what="topic")
+    access.require(actor, Right.MANAGE, name, what="topic")
     if not 1 <= queues <= config.max_topic_queues:
         raise Invalid.field("queues", f"must be 1 to {config.max_topic_queues}")
     values = check_domains(check_settings(TOPIC, settings or {}))
@@ -100,7 +104,7 @@ def plan_topic(
         ]
     )
     after = {"queues": queues, **values}
-    audit.record(actor=actor, verb="create", kind="topic", name=name, after=after)
+    audit.record(actor=actor, verb=Verb.CREATE, kind="topic", name=name, after=after)
     record_change("topic", topic.pk)
     return topic_view(topic)
 
@@ -114,16 +118,16 @@ def make_ready(topic_id: int) -> TopicView:
     topic = (
         Topic.objects.select_for_update()
         .filter(pk=topic_id)
-        .exclude(state="deleted")
+        .exclude(state=TopicState.DELETED)
         .first()
     )
     if topic is None:
         raise NotFound("The topic was removed.", code=Code.TOPIC_NOT_FOUND)
-    if topic.state == Topic.State.CREATING:
+    if topic.state == TopicState.CREATING:
         ids = list(topic.queues.order_by("number").values_list("id", flat=True))
-        topic.queues.update(state=Queue.State.READ_WRITE, state_since=database_now())
+        topic.queues.update(state=QueueState.READ_WRITE, state_since=database_now())
         topic.layout, topic.layout_version = json.dumps(initial_layout(ids)), 1
-        topic.state = Topic.State.READY
+        topic.state = TopicState.READY
         topic.save(update_fields=("layout", "layout_version", "state"))
         record_change("topic", topic_id)
     return topic_view(topic)
@@ -134,7 +138,7 @@ def queues_in_creation(queues: Collection[int]) -> list[int]:
     if not queues:
         return []
     with reachable():
-        rows = Queue.objects.filter(pk__in=list(queues), state=Queue.State.CREATING)
+        rows = Queue.objects.filter(pk__in=list(queues), state=QueueState.CREATING)
         return sorted(rows.values_list("pk", flat=True))
 
 
@@ -147,10 +151,10 @@ def abandon(topic_id: int, actor: Actor | None = None) -> bool:
     cannot make it ready any more.
     """
     topic = Topic.objects.select_for_update().filter(pk=topic_id).first()
-    if topic is not None and topic.state == Topic.State.READY:
+    if topic is not None and topic.state == TopicState.READY:
         return False
-    if topic is not None and topic.state == Topic.State.CREATING:
-        _delete(topic, verb="give up", actor=actor or job("topics"))
+    if topic is not None and topic.state == TopicState.CREATING:
+        _delete(topic, verb=Verb.GIVE_UP, actor=actor or job("topics"))
     return True
 
 
@@ -162,7 +166,7 @@ def remove(topic_id: int, actor: Actor | None = None) -> None:
     """
     topic = (
         Topic.objects.select_for_update()
-        .filter(pk=topic_id, state=Topic.State.DELETED)
+        .filter(pk=topic_id, state=TopicState.DELETED)
         .first()
     )
     if topic is None:
@@ -179,7 +183,7 @@ def remove(topic_id: int, actor: Actor | None = None) -> None:
     topic.delete()
     audit.record(
         actor=actor or job("topics"),
-        verb="remove",
+        verb=Verb.REMOVE,
         kind="topic",
         name=topic.name,
         before={"state": topic.state},
@@ -192,10 +196,10 @@ def update(*, name: str, settings: Mapping[str, Any], actor: Actor) -> TopicView
     """Change settings of a topic (rules.settings.TOPIC). Needs `manage`; to change its
     owners, all rights of an owner.
     """
-    access.require(actor, "manage", name, what="topic")
+    access.require(actor, Right.MANAGE, name, what="topic")
     values = check_domains(check_settings(TOPIC, settings))
     topic = lock_topic(name)
-    access.require_failure_origin(actor, "manage", name, origin_of(topic))
+    access.require_failure_origin(actor, Right.MANAGE, name, origin_of(topic))
     before = rows.changed_values(topic, values)
     if "owners" in before:
         access.require_ownership(actor, name)
@@ -216,18 +220,18 @@ def mark_deleted(*, name: str, confirm: str | None, actor: Actor) -> TopicView:
 
     Raises Invalid(not_confirmed), Conflict(in_use) while a group subscribes to it.
     """
-    access.require(actor, "manage", name, what="topic")
+    access.require(actor, Right.MANAGE, name, what="topic")
     topic = lock_topic(name)
-    access.require_failure_origin(actor, "manage", name, origin_of(topic))
+    access.require_failure_origin(actor, Right.MANAGE, name, origin_of(topic))
     check_confirmed(name, confirm)
-    subscriptions = topic.subscriptions.exclude(state=ConsumerGroupTopic.State.DELETING)
+    subscriptions = topic.subscriptions.exclude(state=SubscriptionState.DELETING)
     groups = list(subscriptions.values_list("group__name", flat=True)[:5])
     if groups:
         raise Conflict(
             f"Topic {name} is read by {', '.join(groups)}: unsubscribe first.",
             code=Code.IN_USE,
         )
-    _delete(topic, verb="delete", actor=actor)
+    _delete(topic, verb=Verb.DELETE, actor=actor)
     return topic_view(topic)
 
 
@@ -236,7 +240,7 @@ def _delete(topic: Topic, *, verb: str, actor: Actor) -> None:
     name = topic.name
     topic.name, topic.state, topic.deleted_at = (
         f"{name}~{topic.pk}",
-        Topic.State.DELETED,
+        TopicState.DELETED,
         database_now(),
     )
     # Group and topic may get another failure topic, and the pair is unique.
@@ -258,8 +262,8 @@ def end_failure_topic(topic: Topic, actor: Actor) -> None:
     """Delete a failure topic whose subscription was deleted. Its tables stay for three more
     days.
     """
-    if topic.kind == Topic.Kind.FAILURE and topic.state != Topic.State.DELETED:
-        _delete(topic, verb="delete", actor=actor)
+    if topic.kind == TopicKind.FAILURE and topic.state != TopicState.DELETED:
+        _delete(topic, verb=Verb.DELETE, actor=actor)
 
 
 def find_topic(*, name: str, actor: Actor) -> TopicView:
@@ -267,10 +271,10 @@ def find_topic(*, name: str, actor: Actor) -> TopicView:
     NotFound(topic_not_found).
     """
     if not access.may_see(actor, name):
-        access.require(actor, "browse", name, what="topic")
+        access.require(actor, Right.BROWSE, name, what="topic")
     with reachable():
         row = (
-            Topic.objects.filter(name=name).exclude(state="deleted").first()
+            Topic.objects.filter(name=name).exclude(state=TopicState.DELETED).first()
             if is_name(name)
             else None
         )
@@ -279,11 +283,13 @@ def find_topic(*, name: str, actor: Actor) -> TopicView:
         return topic_view(row)
 
 
-def list_topics(*, actor: Actor, window: Window, kind: str = "normal") -> Page[TopicView]:
+def list_topics(
+    *, actor: Actor, window: Window, kind: str = TopicKind.NORMAL
+) -> Page[TopicView]:
     """Return a page of the topics of a kind on which the actor has any right, by name,
     without deleted topics.
     """
-    topics = Topic.objects.exclude(state="deleted").filter(kind=kind)
+    topics = Topic.objects.exclude(state=TopicState.DELETED).filter(kind=kind)
     rows, following = paging.select_page(topics, window=window, actor=actor)
     with reachable():
         return Page(tuple(_views(rows)), following)
@@ -298,13 +304,13 @@ def iterate_unfinished(older_than_s: float) -> Iterator[TopicView]:
     """Yield topics whose creation began longer ago, because a crash interrupted it."""
     with reachable():
         limit = before(database_now(), seconds=older_than_s)
-    return _paged(Topic.objects.filter(state="creating", created_at__lt=limit))
+    return _paged(Topic.objects.filter(state=TopicState.CREATING, created_at__lt=limit))
 
 
 def iterate_due_for_drop(after_days: float = DROP_AFTER_DAYS) -> Iterator[TopicView]:
     with reachable():
         limit = before(database_now(), seconds=after_days * 86_400)
-    return _paged(Topic.objects.filter(state="deleted", deleted_at__lt=limit))
+    return _paged(Topic.objects.filter(state=TopicState.DELETED, deleted_at__lt=limit))
 
 
 def _paged(rows: QuerySet[Topic]) -> Iterator[TopicView]:

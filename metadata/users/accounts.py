@@ -27,11 +27,14 @@ from metadata.db import access, audit
 from metadata.db.transactions import reachable, transactional
 from metadata.errors import Code, Conflict, Forbidden, Invalid, NotFound
 from metadata.models import ConsumerGroup, SavedFilter, Topic, UserRights
+from metadata.rules.audit_verbs import Verb
+from metadata.rules.rights import ActorKind, Right
 from metadata.rules.topics.names import check_confirmed
+from metadata.rules.topics.states import TopicState
 
 USER_NAME = re.compile(r"[A-Za-z0-9@][A-Za-z0-9@.+_-]{0,149}")
-EVERYTHING: Mapping[str, tuple[str, ...]] = {"admin": ("*",)}
-LOOK: Mapping[str, tuple[str, ...]] = {access.LOOK: ("*",)}
+EVERYTHING: Mapping[str, tuple[str, ...]] = {Right.ADMIN: ("*",)}
+LOOK: Mapping[str, tuple[str, ...]] = {Right.LOOK: ("*",)}
 
 
 class UserView(Struct, frozen=True):
@@ -48,15 +51,21 @@ class UserView(Struct, frozen=True):
 def user_actor(*, name: str, administrator: bool, address: str) -> Actor:
     """Return the actor of a user who is logged in. Raises MetadataUnavailable."""
     if administrator:
-        return Actor(kind="user", name=name, address=address, rights={**EVERYTHING, **LOOK})
+        return Actor(
+            kind=ActorKind.USER, name=name, address=address, rights={**EVERYTHING, **LOOK}
+        )
     with reachable():
         stored = _stored_rights(name)
-        topics = tuple(_owned(Topic.objects.exclude(state="deleted"), name))
+        topics = tuple(_owned(Topic.objects.exclude(state=TopicState.DELETED), name))
         groups = tuple(_owned(ConsumerGroup.objects.filter(deleted_at__isnull=True), name))
     rights = {right: tuple(patterns) for right, patterns in stored.items()}
     owns = {"topic": topics, "group": groups}
     return Actor(
-        kind="user", name=name, address=address, rights={**rights, **LOOK}, owns=owns
+        kind=ActorKind.USER,
+        name=name,
+        address=address,
+        rights={**rights, **LOOK},
+        owns=owns,
     )
 
 
@@ -76,7 +85,7 @@ def owner_names(text: str) -> list[str]:
 
 
 def list_users(*, actor: Actor) -> list[UserView]:
-    access.require(actor, "admin", "*", what="user")
+    access.require(actor, Right.ADMIN, "*", what="user")
     with reachable():
         # Read at once, not with a query for each account.
         rights = dict(UserRights.objects.values_list("name", "rights"))
@@ -87,7 +96,7 @@ def list_users(*, actor: Actor) -> list[UserView]:
 
 
 def find_user(*, name: str, actor: Actor) -> UserView:
-    access.require(actor, "admin", "*", what="user")
+    access.require(actor, Right.ADMIN, "*", what="user")
     with reachable():
         rights = _stored_rights(name)
         return _view(_account(name), rights)
@@ -107,7 +116,7 @@ def create(
 
     Raises Invalid (name, password, rights), Conflict(already_exists).
     """
-    access.require(actor, "admin", "*", what="user")
+    access.require(actor, Right.ADMIN, "*", what="user")
     if not USER_NAME.fullmatch(name):
         raise Invalid.field(
             "name", "a user name has 1 to 150 characters from A-Z a-z 0-9 @ . + _ -"
@@ -139,7 +148,7 @@ def _create(
     # Rights may be left from an account that was deleted without delete().
     UserRights.objects.update_or_create(name=name, defaults={"rights": rights})
     after = {"administrator": _is_admin(row), "email": row.email, "rights": rights}
-    audit.record(actor=actor, verb="create", kind="user", name=name, after=after)
+    audit.record(actor=actor, verb=Verb.CREATE, kind="user", name=name, after=after)
     transaction.set_rollback(dry_run)
     return _view(row, rights)
 
@@ -160,7 +169,7 @@ def update(
     With `dry_run` nothing is changed. Raises Invalid, NotFound, and Conflict(in_use) if no
     administrator would be left.
     """
-    access.require(actor, "admin", "*", what="user")
+    access.require(actor, Right.ADMIN, "*", what="user")
     values = _checked(rights)
     columns: dict[str, Any] = {
         "is_staff": administrator,
@@ -197,7 +206,7 @@ def _update(
     if "password" in columns:
         after["new_login_secret"] = True
     audit.record(
-        actor=actor, verb="update", kind="user", name=name, before=before, after=after
+        actor=actor, verb=Verb.UPDATE, kind="user", name=name, before=before, after=after
     )
     transaction.set_rollback(dry_run)
     return _view(row, rights)
@@ -209,7 +218,7 @@ def change_own_password(*, password: str, actor: Actor, dry_run: bool = False) -
     With `dry_run` the password is only checked. Raises Invalid, NotFound, and Conflict for
     an account whose password is kept by another service.
     """
-    if actor.kind != "user":
+    if actor.kind != ActorKind.USER:
         raise Forbidden(f"{actor.kind} {actor.name} has no password.")
     hashed = _hashed(password, actor.name, dry_run=dry_run)
     # Accounts of LDAP or single sign-on have no usable password here.
@@ -228,7 +237,7 @@ def _save_password(hashed: str, actor: Actor) -> None:
     row.save(update_fields=("password",))
     after = {"new_login_secret": True}
     audit.record(
-        actor=actor, verb="change_password", kind="user", name=actor.name, after=after
+        actor=actor, verb=Verb.CHANGE_PASSWORD, kind="user", name=actor.name, after=after
     )
 
 
@@ -253,7 +262,7 @@ def delete(*, name: str, confirm: str | None, actor: Actor, dry_run: bool = Fals
     nothing is changed. Raises NotFound, Invalid(not_confirmed), and Conflict(in_use) for
     the last administrator.
     """
-    access.require(actor, "admin", "*", what="user")
+    access.require(actor, Right.ADMIN, "*", what="user")
     row = _account(name)
     check_confirmed(name, confirm)
     before = {
@@ -267,7 +276,7 @@ def delete(*, name: str, confirm: str | None, actor: Actor, dry_run: bool = Fals
     UserRights.objects.filter(name=name).delete()
     SavedFilter.objects.filter(user=name).delete()
     _require_administrator(before, name)
-    audit.record(actor=actor, verb="delete", kind="user", name=name, before=before)
+    audit.record(actor=actor, verb=Verb.DELETE, kind="user", name=name, before=before)
     transaction.set_rollback(dry_run)
 
 
@@ -275,7 +284,7 @@ def owned_names(*, name: str, actor: Actor) -> list[str]:
     """Return the names of topics and groups with `name` among their owners, even if it has
     no account. Needs `admin`.
     """
-    access.require(actor, "admin", "*", what="user")
+    access.require(actor, Right.ADMIN, "*", what="user")
     owns = user_actor(name=name, administrator=False, address="").owns
     return sorted({owned for names in owns.values() for owned in names})
 

@@ -18,6 +18,8 @@ from metadata.db.paging import Page, Window
 from metadata.db.transactions import reachable, transactional
 from metadata.errors import Code, Forbidden, NotFound
 from metadata.models import ApiKey, Consumer
+from metadata.rules.audit_verbs import Verb
+from metadata.rules.rights import Right
 from metadata.rules.settings import KEY, check_settings
 from metadata.rules.topics.names import check_confirmed, check_name
 
@@ -58,7 +60,7 @@ def create(
     grant only its own patterns. Raises Forbidden, Invalid, Conflict(already_exists).
     """
     check_name("key", name)
-    access.require(actor, "admin", name, what="key")
+    access.require(actor, Right.ADMIN, name, what="key")
     values = access.check_rights(
         {right: list(patterns) for right, patterns in rights.items()}
     )
@@ -85,7 +87,7 @@ def create(
         created_at=database_now(),
         **after,
     )
-    audit.record(actor=actor, verb="create", kind="key", name=name, after=after)
+    audit.record(actor=actor, verb=Verb.CREATE, kind="key", name=name, after=after)
     # Brokers check keys against their snapshot, so they must learn of the new key.
     record_change("key", row.pk)
     transaction.set_rollback(dry_run)
@@ -116,7 +118,7 @@ def delete(*, name: str, confirm: str | None, actor: Actor) -> None:
     Needs `admin` on its name and on its rights. Raises NotFound(key_not_found),
     Invalid(not_confirmed).
     """
-    access.require(actor, "admin", name, what="key")
+    access.require(actor, Right.ADMIN, name, what="key")
     row = rows.find_by_name(ApiKey.objects.select_for_update(), name, _no_key)
     access.require_grantable(actor, row.rights)
     check_confirmed(name, confirm)
@@ -124,7 +126,7 @@ def delete(*, name: str, confirm: str | None, actor: Actor) -> None:
     # Members with this key expire, because their heartbeats are refused.
     Consumer.objects.filter(key=row).update(key=None)
     row.delete()
-    audit.record(actor=actor, verb="delete", kind="key", name=name, before=before)
+    audit.record(actor=actor, verb=Verb.DELETE, kind="key", name=name, before=before)
     record_change("key", key_id)
 
 
@@ -132,7 +134,7 @@ def find_key(*, name: str, actor: Actor) -> KeyView:
     """Return the key called `name`. Needs `admin` on its name and rights. Raises
     NotFound(key_not_found).
     """
-    access.require(actor, "admin", name, what="key")
+    access.require(actor, Right.ADMIN, name, what="key")
     with reachable():
         row = rows.find_by_name(ApiKey.objects.all(), name, _no_key)
     access.require_grantable(actor, row.rights)
@@ -144,7 +146,7 @@ def list_keys(*, actor: Actor, window: Window) -> Page[KeyView]:
     names and rights within its own.
     """
     keys, following = paging.select_page(
-        ApiKey.objects.all(), window=window, actor=actor, right="admin"
+        ApiKey.objects.all(), window=window, actor=actor, right=Right.ADMIN
     )
     return Page(
         tuple(_view(row) for row in keys if access.may_grant(actor, row.rights)), following

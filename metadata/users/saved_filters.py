@@ -11,6 +11,8 @@ from metadata.db import audit
 from metadata.db.transactions import reachable, transactional
 from metadata.errors import Forbidden, Invalid, NotFound
 from metadata.models import SavedFilter
+from metadata.rules.audit_verbs import Verb
+from metadata.rules.rights import ActorKind
 
 MAX_FILTERS = 30  # of a user and page
 MAX_NAME_CHARS = 60
@@ -58,7 +60,7 @@ def save(*, page: str, name: str, query: str, actor: Actor) -> None:
     after = {"query": query}
     audit.record(
         actor=actor,
-        verb="save",
+        verb=Verb.SAVE,
         kind="filter",
         name=f"{page}/{name}",
         before=before,
@@ -76,10 +78,10 @@ def delete(*, page: str, name: str, actor: Actor) -> None:
         raise NotFound(f"{actor.name} has no saved filter {name} of page {page}.")
     rows.delete()
     audit.record(
-        actor=actor, verb="delete", kind="filter", name=f"{page}/{name}", before=before
+        actor=actor, verb=Verb.DELETE, kind="filter", name=f"{page}/{name}", before=before
     )
 
 
 def _require_user(actor: Actor) -> None:
-    if actor.kind != "user":
+    if actor.kind != ActorKind.USER:
         raise Forbidden(f"{actor.kind} {actor.name} has no pages, so it saves no filters.")

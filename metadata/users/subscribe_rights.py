@@ -10,6 +10,8 @@ from metadata.actors import Actor
 from metadata.db import access
 from metadata.db.transactions import reachable
 from metadata.models import ApiKey, ConsumerGroupTopic, Topic, UserRights
+from metadata.rules.rights import ActorKind, Right
+from metadata.rules.topics.states import TopicKind, TopicState
 from metadata.users import accounts
 
 
@@ -35,8 +37,8 @@ def find_manage_only() -> list[ManagesOnly]:
     """
     with reachable():
         topics = list(
-            Topic.objects.filter(kind=Topic.Kind.NORMAL)
-            .exclude(state=Topic.State.DELETED)
+            Topic.objects.filter(kind=TopicKind.NORMAL)
+            .exclude(state=TopicState.DELETED)
             .order_by("name")
             .values_list("name", flat=True)
         )
@@ -49,7 +51,7 @@ def find_manage_only() -> list[ManagesOnly]:
         keys = ApiKey.objects.order_by("name").values_list("name", "rights")
         actors = [
             Actor(
-                kind="key",
+                kind=ActorKind.KEY,
                 name=name,
                 rights={right: tuple(names) for right, names in rights.items()},
             )
@@ -63,25 +65,28 @@ def find_manage_only() -> list[ManagesOnly]:
         ]
     manage_only = []
     for actor in actors:
-        readable = {*actor.rights.get("consume", ()), *actor.rights.get("admin", ())}
+        readable = {
+            *actor.rights.get(Right.CONSUME, ()),
+            *actor.rights.get(Right.ADMIN, ()),
+        }
         # A pattern that a pattern of `consume` matches is left out, because its topics can
         # be consumed.
         patterns = tuple(
             pattern
-            for pattern in actor.rights.get("manage", ())
+            for pattern in actor.rights.get(Right.MANAGE, ())
             if not any(access.matches(pattern, name) for name in readable)
         )
         managed = {
             topic
             for topic in topics
-            if access.may(actor, "manage", topic)
-            and not access.may(actor, "consume", topic)
+            if access.may(actor, Right.MANAGE, topic)
+            and not access.may(actor, Right.CONSUME, topic)
         }
         if patterns or managed:
             pairs = tuple(
                 (group, topic)
                 for group, topic in subscriptions
-                if topic in managed and access.may(actor, "manage", group, what="group")
+                if topic in managed and access.may(actor, Right.MANAGE, group, what="group")
             )
             manage_only.append(
                 ManagesOnly(actor.kind, actor.name, patterns, tuple(sorted(managed)), pairs)

@@ -33,6 +33,7 @@ from metadata.errors import (
     MetadataUnavailable,
     NotFound,
 )
+from metadata.rules.rights import Right
 from portal.actions import form_secrets, idempotency
 from portal.auth import error_pages, error_texts
 from portal.auth.access import actor
@@ -89,7 +90,7 @@ class Action(View):
     needs_right_on_all: ClassVar[bool] = False
 
     form_class: ClassVar[type[forms.Form]] = NoFields
-    right: ClassVar[str] = "manage"
+    right: ClassVar[Right] = Right.MANAGE
     object_kind: ClassVar[str] = "topic"
     section: ClassVar[str] = "topics"
     button: ClassVar[Text] = ""
@@ -371,8 +372,8 @@ class Create(Action):
         form.
         """
         patterns = (
-            *self.actor.rights.get("manage", ()),
-            *self.actor.rights.get("admin", ()),
+            *self.actor.rights.get(Right.MANAGE, ()),
+            *self.actor.rights.get(Right.ADMIN, ()),
         )
         return self.request.POST.get("name", "").strip() or next(iter(patterns), "*")
 

@@ -14,6 +14,7 @@ from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 
 from metadata.cache import snapshot
+from metadata.rules.topics.states import TopicKind
 
 # Suggested names. A script replaces them while the user types.
 MAX_OPTIONS = 200
@@ -72,7 +73,7 @@ def names_of_kind(kind: str) -> list[str]:
         return [
             topic.name
             for topic in cluster.topics.values()
-            if topic.kind == "normal" and topic.state != "deleting"
+            if topic.kind == TopicKind.NORMAL and topic.state != "deleting"
         ]
     return [
         item.name

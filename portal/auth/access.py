@@ -22,6 +22,7 @@ from django.utils.translation import gettext as _
 
 from metadata.actors import Actor
 from metadata.db import access
+from metadata.rules.rights import Right
 from metadata.users import accounts
 from portal.auth import sessions
 
@@ -115,7 +116,9 @@ def actor(request: HttpRequest) -> Actor:
     return actor
 
 
-def may(request: HttpRequest, right: str, name: str = "*", *, what: str = "topic") -> bool:
+def may(
+    request: HttpRequest, right: Right, name: str = "*", *, what: str = "topic"
+) -> bool:
     """Return True if the user has a right. Pages do not offer actions without it."""
     return access.may(actor(request), right, name, what=what)
 
@@ -131,5 +134,5 @@ def template_context(request: HttpRequest) -> dict[str, Any]:
         "themes": THEMES,
         "who": current_actor,
         "is_administrator": current_actor is not None
-        and access.may(current_actor, "admin", "*"),
+        and access.may(current_actor, Right.ADMIN, "*"),
     }

@@ -15,9 +15,17 @@ from django.utils.translation import gettext_lazy, ngettext
 from metadata.cache import snapshot
 from metadata.listing.operation_lists import AlarmRow
 from metadata.listing.topic_lists import GroupRow, SubscriptionRow
-from metadata.rules.alarm_rules import parse_subject
+from metadata.rules.alarm_rules import AlarmKind, parse_subject
 from metadata.rules.alarm_texts import translate_detail
+from metadata.rules.audit_verbs import Verb
+from metadata.rules.disks import DiskState
+from metadata.rules.groups.states import GroupMode, Start, SubscriptionState
+from metadata.rules.jobs import JobState
+from metadata.rules.membership.brokers import BrokerState
 from metadata.rules.membership.process_report import SlowHandler
+from metadata.rules.nodes import NodeState
+from metadata.rules.rights import ActorKind
+from metadata.rules.topics.states import QueueState, TopicKind
 from portal.kit import progress
 from portal.kit.pages import page_url
 from portal.kit.tables import (
@@ -32,34 +40,36 @@ from portal.kit.tables import (
     spark,
 )
 
+# Labels and tones of states, modes and kinds. Equal values of several enums have one entry: a
+# queue and a node that are "read_write" are both shown as open.
 STATE_LABELS: dict[str, tuple[Text, str]] = {
-    "ready": (gettext_lazy("ready"), "ok"),
-    "creating": (gettext_lazy("creating"), "warn"),
-    "deleting": (gettext_lazy("deleting"), "warn"),
-    "read_write": (gettext_lazy("open"), "ok"),
-    "read_only": (gettext_lazy("read-only"), "warn"),
+    SubscriptionState.READY: (gettext_lazy("ready"), "ok"),
+    SubscriptionState.CREATING: (gettext_lazy("creating"), "warn"),
+    SubscriptionState.DELETING: (gettext_lazy("deleting"), "warn"),
+    QueueState.READ_WRITE: (gettext_lazy("open"), "ok"),
+    QueueState.READ_ONLY: (gettext_lazy("read-only"), "warn"),
     "draining": (gettext_lazy("draining"), "warn"),
-    "retired": (gettext_lazy("retired"), ""),
-    "offline": (gettext_lazy("offline"), "bad"),
-    "running": (gettext_lazy("running"), "ok"),
+    QueueState.RETIRED: (gettext_lazy("retired"), ""),
+    NodeState.OFFLINE: (gettext_lazy("offline"), "bad"),
+    JobState.RUNNING: (gettext_lazy("running"), "ok"),
     "stopped": (gettext_lazy("paused"), "warn"),
-    "failed": (gettext_lazy("failed"), "bad"),
-    "cancelled": (gettext_lazy("cancelled"), "warn"),
-    "done": (gettext_lazy("done"), "ok"),
-    "in": (gettext_lazy("enabled"), "ok"),
-    "out": (gettext_lazy("drained"), "warn"),
+    JobState.FAILED: (gettext_lazy("failed"), "bad"),
+    JobState.CANCELLED: (gettext_lazy("cancelled"), "warn"),
+    JobState.DONE: (gettext_lazy("done"), "ok"),
+    BrokerState.IN: (gettext_lazy("enabled"), "ok"),
+    BrokerState.OUT: (gettext_lazy("drained"), "warn"),
     "alive": (gettext_lazy("alive"), "ok"),
     "dead": (gettext_lazy("no heartbeat"), "bad"),
-    "clustering": (gettext_lazy("clustering"), ""),
-    "broadcasting": (gettext_lazy("broadcasting"), ""),
-    "share": (gettext_lazy("share"), ""),
-    "normal": (gettext_lazy("normal"), ""),
-    "failure": (gettext_lazy("retry"), ""),
-    "ok": (gettext_lazy("ok"), "ok"),
-    "low": (gettext_lazy("low"), "warn"),
-    "full": (gettext_lazy("full"), "bad"),
-    "earliest": (gettext_lazy("earliest"), ""),
-    "latest": (gettext_lazy("latest"), ""),
+    GroupMode.CLUSTERING: (gettext_lazy("clustering"), ""),
+    GroupMode.BROADCASTING: (gettext_lazy("broadcasting"), ""),
+    GroupMode.SHARE: (gettext_lazy("share"), ""),
+    TopicKind.NORMAL: (gettext_lazy("normal"), ""),
+    TopicKind.FAILURE: (gettext_lazy("retry"), ""),
+    DiskState.OK: (gettext_lazy("ok"), "ok"),
+    DiskState.LOW: (gettext_lazy("low"), "warn"),
+    DiskState.FULL: (gettext_lazy("full"), "bad"),
+    Start.EARLIEST: (gettext_lazy("earliest"), ""),
+    Start.LATEST: (gettext_lazy("latest"), ""),
     "away": (gettext_lazy("does not answer"), "bad"),
     "user": (gettext_lazy("user"), ""),
     "owner": (gettext_lazy("owner"), ""),
@@ -67,69 +77,69 @@ STATE_LABELS: dict[str, tuple[Text, str]] = {
     "inactive": (gettext_lazy("inactive"), "warn"),
 }
 ALARM_LABELS: dict[str, Text] = {
-    "unread_dropped": gettext_lazy("dropped unread"),
-    "node_low": gettext_lazy("node nearly full"),
-    "node_full": gettext_lazy("node full"),
-    "node_filling": gettext_lazy("node full soon"),
-    "node_away": gettext_lazy("node away"),
-    "not_cleaned": gettext_lazy("not cleaned"),
-    "lag": gettext_lazy("far behind"),
-    "no_consumer": gettext_lazy("no consumer"),
-    "dead_growing": gettext_lazy("dead letters grow"),
-    "job_failed": gettext_lazy("job failed"),
-    "inconsistent": gettext_lazy("metadata and nodes disagree"),
-    "corrupt": gettext_lazy("queue is corrupt"),
+    AlarmKind.UNREAD_DROPPED: gettext_lazy("dropped unread"),
+    AlarmKind.NODE_LOW: gettext_lazy("node nearly full"),
+    AlarmKind.NODE_FULL: gettext_lazy("node full"),
+    AlarmKind.NODE_FILLING: gettext_lazy("node full soon"),
+    AlarmKind.NODE_AWAY: gettext_lazy("node away"),
+    AlarmKind.NOT_CLEANED: gettext_lazy("not cleaned"),
+    AlarmKind.LAG: gettext_lazy("far behind"),
+    AlarmKind.NO_CONSUMER: gettext_lazy("no consumer"),
+    AlarmKind.DEAD_GROWING: gettext_lazy("dead letters grow"),
+    AlarmKind.JOB_FAILED: gettext_lazy("job failed"),
+    AlarmKind.INCONSISTENT: gettext_lazy("metadata and nodes disagree"),
+    AlarmKind.CORRUPT: gettext_lazy("queue is corrupt"),
 }
 # Verbs of the audit log.
 VERB_LABELS: dict[str, Text] = {
-    "create": gettext_lazy("create"),
-    "delete": gettext_lazy("delete"),
-    "update": gettext_lazy("update"),
-    "remove": gettext_lazy("remove"),
-    "run": gettext_lazy("run"),
-    "upgrade": gettext_lazy("upgrade"),
-    "stop": gettext_lazy("stop"),
-    "shrink": gettext_lazy("shrink"),
-    "set_reader": gettext_lazy("set reader account of"),
-    "set_account": gettext_lazy("set account of"),
-    "save": gettext_lazy("save"),
-    "saw": gettext_lazy("mark as seen"),
-    "retire": gettext_lazy("retire"),
-    "require": gettext_lazy("require"),
-    "repair": gettext_lazy("repair"),
-    "release": gettext_lazy("release"),
-    "redrive": gettext_lazy("redrive"),
-    "rebalance": gettext_lazy("rebalance"),
-    "raise_ids": gettext_lazy("raise ids of"),
-    "quarantine": gettext_lazy("quarantine"),
-    "promote": gettext_lazy("promote"),
-    "keep": gettext_lazy("keep"),
-    "finish": gettext_lazy("finish"),
-    "expand": gettext_lazy("expand"),
-    "drop": gettext_lazy("drop"),
-    "clean": gettext_lazy("clean"),
-    "change_password": gettext_lazy("change password of"),
-    "cancel": gettext_lazy("cancel"),
-    "adopt": gettext_lazy("adopt"),
-    "acknowledge": gettext_lazy("acknowledge"),
-    "add token": gettext_lazy("add a send token to"),
-    "delete token": gettext_lazy("delete a send token of"),
-    "accept_keys": gettext_lazy("accept keys of"),
-    "reset": gettext_lazy("reset"),
-    "send": gettext_lazy("send to"),
-    "recall": gettext_lazy("recall a message of"),
-    "give up": gettext_lazy("give up"),
-    "lay out": gettext_lazy("lay out"),
-    "begin_promote": gettext_lazy("begin to promote"),
-    "begin_adopt": gettext_lazy("begin to adopt"),
-    "undo": gettext_lazy("undo"),
+    Verb.CREATE: gettext_lazy("create"),
+    Verb.DELETE: gettext_lazy("delete"),
+    Verb.UPDATE: gettext_lazy("update"),
+    Verb.REMOVE: gettext_lazy("remove"),
+    Verb.RUN: gettext_lazy("run"),
+    Verb.UPGRADE: gettext_lazy("upgrade"),
+    Verb.STOP: gettext_lazy("stop"),
+    Verb.SHRINK: gettext_lazy("shrink"),
+    Verb.SET_READER: gettext_lazy("set reader account of"),
+    Verb.SET_ACCOUNT: gettext_lazy("set account of"),
+    Verb.SAVE: gettext_lazy("save"),
+    Verb.SAW: gettext_lazy("mark as seen"),
+    Verb.RETIRE: gettext_lazy("retire"),
+    Verb.REQUIRE: gettext_lazy("require"),
+    Verb.REPAIR: gettext_lazy("repair"),
+    Verb.RELEASE: gettext_lazy("release"),
+    Verb.REDRIVE: gettext_lazy("redrive"),
+    Verb.REBALANCE: gettext_lazy("rebalance"),
+    Verb.RAISE_IDS: gettext_lazy("raise ids of"),
+    Verb.QUARANTINE: gettext_lazy("quarantine"),
+    Verb.PROMOTE: gettext_lazy("promote"),
+    Verb.KEEP: gettext_lazy("keep"),
+    Verb.FINISH: gettext_lazy("finish"),
+    Verb.EXPAND: gettext_lazy("expand"),
+    Verb.DROP: gettext_lazy("drop"),
+    Verb.CLEAN: gettext_lazy("clean"),
+    Verb.CHANGE_PASSWORD: gettext_lazy("change password of"),
+    Verb.CANCEL: gettext_lazy("cancel"),
+    Verb.ADOPT: gettext_lazy("adopt"),
+    Verb.ACKNOWLEDGE: gettext_lazy("acknowledge"),
+    Verb.ADD_TOKEN: gettext_lazy("add a send token to"),
+    Verb.DELETE_TOKEN: gettext_lazy("delete a send token of"),
+    Verb.ACCEPT_KEYS: gettext_lazy("accept keys of"),
+    Verb.RESET: gettext_lazy("reset"),
+    Verb.SEND: gettext_lazy("send to"),
+    Verb.RECALL: gettext_lazy("recall a message of"),
+    Verb.GIVE_UP: gettext_lazy("give up"),
+    Verb.LAY_OUT: gettext_lazy("lay out"),
+    Verb.BEGIN_PROMOTE: gettext_lazy("begin to promote"),
+    Verb.BEGIN_ADOPT: gettext_lazy("begin to adopt"),
+    Verb.UNDO: gettext_lazy("undo"),
 }
 # Kinds of actors in the audit log.
 ACTOR_LABELS: dict[str, Text] = {
-    "user": gettext_lazy("user"),
-    "key": gettext_lazy("API key"),
-    "job": gettext_lazy("job"),
-    "command": gettext_lazy("command"),
+    ActorKind.USER: gettext_lazy("user"),
+    ActorKind.KEY: gettext_lazy("API key"),
+    ActorKind.JOB: gettext_lazy("job"),
+    ActorKind.COMMAND: gettext_lazy("command"),
 }
 KIND_LABELS: dict[str, Text] = {
     "topic": gettext_lazy("topic"),
@@ -178,7 +188,7 @@ def alarm_kind(kind: str) -> Text:
 
 def subscription_state(row: SubscriptionRow) -> Cell:
     """Return the state of a subscription as a badge: whether it is read, or why not."""
-    if row.state != "ready":
+    if row.state != SubscriptionState.READY:
         return state(row.state)
     if row.stopped:
         return state("stopped")
@@ -260,7 +270,7 @@ def alarm_url(kind: str, name: str, *, administrator: bool) -> str:
         return page_url("node", alarm_object.node) if administrator else ""
     if alarm_object.job:
         return f"{page_url('jobs')}?q={alarm_object.job}"
-    if kind == "inconsistent":
+    if kind == AlarmKind.INCONSISTENT:
         return page_url("consistency") if administrator else ""
     # Names of deleted topics and groups contain a tilde.
     if "~" in name:

@@ -11,6 +11,7 @@ from django.utils.translation import gettext as _
 
 from metadata.cache import snapshot
 from metadata.monitoring import dead_letter_counts
+from metadata.rules.rights import Right
 from portal.auth.access import may
 from portal.kit.pages import Link, page_url, section_crumbs
 
@@ -34,7 +35,7 @@ def for_group(request: HttpRequest, name: str, selected_tab: str) -> dict[str, A
     their number.
     """
     tabs = {"group": (_("Overview"), page_url("group", name))}
-    if may(request, "manage", name, what="group"):
+    if may(request, Right.MANAGE, name, what="group"):
         tabs["failures"] = _("Retries and dead letters"), page_url("failures", name)
     tabs["moves"] = _("Offset resets"), page_url("moves", name)
     tabs["rebalances"] = _("Rebalances"), _list_url("rebalances", "group", q=name)

@@ -7,8 +7,10 @@ from collections.abc import Iterable
 from messagestore.nodes import registry
 from messagestore.pool import node_pools
 from messagestore.topology.drains import QueueDrain
-from messagestore.topology.topics import QueueState
+from messagestore.topology.topics import QueueBounds
 from metadata.cache import snapshot
+from metadata.rules.nodes import NodeState
+from metadata.rules.topics.states import QueueState
 
 
 def silent_nodes() -> list[str]:
@@ -30,19 +32,21 @@ def names_of_nodes(queues: Iterable[int]) -> str:
     return ", ".join(sorted(cluster.nodes[node_id].name for node_id in node_ids))
 
 
-def silent_nodes_of_topic(queues: Iterable[QueueState | QueueDrain]) -> str:
+def silent_nodes_of_topic(queues: Iterable[QueueBounds | QueueDrain]) -> str:
     """Return the names of the nodes that did not report a topic's queues, separated by
     commas.
     """
     return names_of_nodes(
         state.queue.queue
         for state in queues
-        if state.head is None and state.queue.state != "retired"
+        if state.head is None and state.queue.state != QueueState.RETIRED
     )
 
 
 def offline_nodes() -> list[str]:
     """Return the names of the nodes that were taken offline."""
     return sorted(
-        node.name for node in snapshot.current().nodes.values() if node.state == "offline"
+        node.name
+        for node in snapshot.current().nodes.values()
+        if node.state == NodeState.OFFLINE
     )

@@ -20,7 +20,9 @@ from metadata.cache import snapshot
 from metadata.config import config
 from metadata.db.access import may
 from metadata.listing.overview_lists import LAG_ALARMS, Overview
-from metadata.rules.alarm_rules import parse_subject
+from metadata.rules.alarm_rules import DISK_KINDS, AlarmKind, parse_subject
+from metadata.rules.disks import DiskState
+from metadata.rules.rights import Right
 from portal.kit import cells, outages
 from portal.kit.pages import page_url
 from portal.kit.tables import Text
@@ -29,9 +31,8 @@ from portal.templatetags.formats import format_count, format_time
 # A group whose oldest unread message is older than this is a problem.
 LATE_MS = 15 * 60_000
 # Kinds of alarms that replace a line about a node, its disk space, or dead letters.
-NODE_ALARMS = ("node_away",)
-DISK_ALARMS = ("node_low", "node_full", "node_filling")
-DEAD_LETTER_ALARMS = ("dead_growing",)
+NODE_ALARMS = (AlarmKind.NODE_AWAY,)
+DEAD_LETTER_ALARMS = (AlarmKind.DEAD_GROWING,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +53,7 @@ class Problem:
 
 def list_problems(overview: Overview, actor: Actor) -> list[Problem]:
     """Return all problems, worst first, grouped by consumer group."""
-    is_admin = may(actor, "admin", "*")
+    is_admin = may(actor, Right.ADMIN, "*")
     candidates = [
         *_alarm_problems(overview, is_admin),
         *_node_problems(overview, page_url("nodes") if is_admin else ""),
@@ -154,11 +155,11 @@ def _node_problems(overview: Overview, href: str) -> Iterator[Problem]:
                 "why": reason,
             }
             yield Problem("bad", text, href)
-    alarmed = _alarmed_names(overview, DISK_ALARMS)
+    alarmed = _alarmed_names(overview, DISK_KINDS)
     for node in snapshot.current().nodes.values():
-        if node.disk != "ok" and node.name not in alarmed:
+        if node.disk != DiskState.OK and node.name not in alarmed:
             text = _("Node %s is running out of disk space.") % node.name
-            yield Problem("bad" if node.disk == "full" else "warn", text, href)
+            yield Problem("bad" if node.disk == DiskState.FULL else "warn", text, href)
 
 
 def _group_problems(overview: Overview) -> Iterator[Problem]:
@@ -203,5 +204,5 @@ def _dead_letter_problems(overview: Overview, actor: Actor) -> Iterator[Problem]
             "count": format_count(dead.messages),
             "when": format_time(dead.newest_at_ms),
         }
-        page = "failures" if may(actor, "manage", dead.group, what="group") else "group"
+        page = "failures" if may(actor, Right.MANAGE, dead.group, what="group") else "group"
         yield Problem("warn", text % values, page_url(page, dead.group), group=dead.group)

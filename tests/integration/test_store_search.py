@@ -13,8 +13,8 @@ from messagestore.tables import message_sql, partition_sql, promotion_sql
 from messagestore.topology import topics
 from metadata.actors import Actor, command
 from metadata.cache import snapshot
-from metadata.db import access
 from metadata.errors import Forbidden, Invalid, NotFound
+from metadata.rules.rights import Right
 
 ACTOR = command("test")
 
@@ -126,7 +126,7 @@ def test_what_retention_took_and_declared_gaps_are_stepped_over(
 def test_who_sees_only_the_outside_of_messages_does_not_search_what_they_say(
     queues: list[int],
 ) -> None:
-    person = Actor(kind="user", name="eve", rights={access.LOOK: ("*",)})
+    person = Actor(kind="user", name="eve", rights={Right.LOOK: ("*",)})
 
     def search_for(wanted: MessageSearch) -> SearchResult:
         return search.search_messages(

@@ -17,8 +17,9 @@ from metadata.brokers import fingerprints
 from metadata.cache import snapshot
 from metadata.config import config
 from metadata.db import migration_state
+from metadata.rules.nodes import Engine, NodeKind
 
-EMBEDDED_NODES = {"main": "normal", "failure": "failure"}
+EMBEDDED_NODES = {"main": NodeKind.NORMAL, "failure": NodeKind.FAILURE}
 
 
 class Command(CatmqCommand):
@@ -51,7 +52,7 @@ class Command(CatmqCommand):
                     registry.register(
                         name=name,
                         kind=kind,
-                        engine="sqlite",
+                        engine=Engine.SQLITE,
                         database=f"node-{name}.sqlite3",
                         actor=self.actor,
                     )

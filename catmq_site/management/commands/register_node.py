@@ -12,6 +12,7 @@ from catmq_site.management.outcomes import describe_findings
 from messagestore.nodes import preflight, registry
 from metadata.config import ConfigError, parse_database_url
 from metadata.errors import Invalid
+from metadata.rules.nodes import Engine, NodeKind
 
 
 class Command(CatmqCommand):
@@ -32,8 +33,8 @@ class Command(CatmqCommand):
         )
         parser.add_argument(
             "--kind",
-            choices=("normal", "failure"),
-            default="normal",
+            choices=[*NodeKind],
+            default=NodeKind.NORMAL,
             help="normal: topics; failure: retries and dead letters",
         )
         parser.add_argument(
@@ -71,7 +72,7 @@ class Command(CatmqCommand):
                 )
             return
         node = registry.register(actor=self.actor, **node_settings)
-        encrypted = f", with tls {node.tls}" if node.engine == "mysql" else ""
+        encrypted = f", with tls {node.tls}" if node.engine == Engine.MYSQL else ""
         self.stdout.write(f"Node {node.name} is registered{encrypted}.")
 
 
@@ -84,7 +85,7 @@ def parse_node_url(name: str, url: str | None) -> dict[str, Any]:
         raise Invalid.field("url", f"give it, or set {variable}")
     if url.startswith("sqlite:"):
         path = Path(url.removeprefix("sqlite:"))
-        return {"engine": "sqlite", "database": str(path)}
+        return {"engine": Engine.SQLITE, "database": str(path)}
     try:
         database = parse_database_url(url)
     except ConfigError as error:
@@ -93,7 +94,7 @@ def parse_node_url(name: str, url: str | None) -> dict[str, Any]:
     if database.encryption.mode:
         account |= {"tls": database.encryption.mode, "tls_ca": database.encryption.ca}
     return {
-        "engine": "mysql",
+        "engine": Engine.MYSQL,
         "host": database.host,
         "port": database.port,
         "database": database.name,

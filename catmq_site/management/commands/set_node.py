@@ -10,6 +10,7 @@ from django.core.management import CommandError
 from catmq_site.management.base import CatmqCommand, find_password
 from catmq_site.management.commands.promote_node import parse_address
 from messagestore.nodes import registry
+from metadata.rules.nodes import NodeState
 from metadata.rules.tls import MODES
 
 OPTIONS = ("state", "capacity_gb", "tls", "ca", "replica", "username", "reader")
@@ -27,7 +28,7 @@ class Command(CatmqCommand):
         parser.add_argument("node")
         parser.add_argument(
             "--state",
-            choices=("read_write", "read_only", "offline"),
+            choices=[*NodeState],
             help="read_only: no new messages; offline: nothing is read either, and the node "
             "need not answer",
         )

@@ -10,6 +10,7 @@ from typing import Literal
 from msgspec import Struct
 
 from metadata.rules.groups.lag_trend import TrendState
+from metadata.rules.groups.states import GroupMode
 from metadata.rules.membership.process_report import SlowHandler
 
 Kind = Literal[
@@ -97,7 +98,7 @@ class GroupFacts(Struct, frozen=True):
     trend: TrendState
     queues: Sequence[ReadQueue] = ()
     members: Sequence[Reader] = ()
-    mode: str = "clustering"
+    mode: str = GroupMode.CLUSTERING
     stopped: bool = False
     paused: Sequence[str] = ()
     session_timeout_ms: int = 15_000
@@ -206,11 +207,11 @@ def _find_missing_readers(facts: GroupFacts) -> Iterator[Cause]:
         member.name
         for member in facts.members
         if (member.silent_ms or 0) > facts.session_timeout_ms / 2
-        and (facts.mode != "clustering" or member.name in owners)
+        and (facts.mode != GroupMode.CLUSTERING or member.name in owners)
     ]
     unowned = [queue.id for queue in waiting if queue.owner is None]
     # A silent member explains queues without an owner: they are free when it expires.
-    if facts.mode == "clustering" and unowned and not silent:
+    if facts.mode == GroupMode.CLUSTERING and unowned and not silent:
         yield Cause("no_owner", unowned)
     if silent:
         yield Cause("silent_member", silent)
@@ -272,7 +273,7 @@ def find_hot_queue(facts: GroupFacts) -> ReadQueue | None:
     none.
     """
     candidates = [queue for queue in facts.waiting if not queue.is_retry]
-    if not candidates or facts.mode == "broadcasting":
+    if not candidates or facts.mode == GroupMode.BROADCASTING:
         return None
     # Compared within its topic only, because topics differ in their rates.
     longest = max(candidates, key=lambda queue: queue.lag or 0)
@@ -306,6 +307,8 @@ def _compare_rates(facts: GroupFacts) -> Iterator[Cause]:
         "message_ms": 1000 * active_members * facts.threads / facts.handled_per_s
         if facts.threads
         else None,
-        "has_room": "yes" if facts.mode == "share" or active_members < queue_count else "",
+        "has_room": "yes"
+        if facts.mode == GroupMode.SHARE or active_members < queue_count
+        else "",
     }
     yield Cause("slow_handler", figures=figures)

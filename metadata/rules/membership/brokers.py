@@ -22,6 +22,11 @@ from urllib.parse import urlsplit
 ALIVE_S = 10.0
 
 
+class BrokerState(StrEnum):
+    IN = "in"  # in service
+    OUT = "out"  # drained: clients use the other brokers
+
+
 class Claim(StrEnum):
     TAKE = "take"
     REPLACED = "replaced"  # the claimant had the name until another life took it

@@ -12,6 +12,7 @@ from django.utils.translation import ngettext
 from metadata.groups import groups
 from metadata.membership import rebalance
 from metadata.membership.rebalance import Move
+from metadata.rules.groups.states import GroupMode
 from metadata.rules.setting_types import read_settings
 from metadata.rules.settings import GROUP
 from portal.actions.action import Action, Create, Delete, Preview
@@ -33,10 +34,10 @@ class NewGroupForm(forms.Form):
     mode = forms.ChoiceField(
         label=lazy("Mode"),
         choices=(
-            ("clustering", lazy("clustering: members share the queues")),
-            ("broadcasting", lazy("broadcasting: every instance reads all")),
+            (GroupMode.CLUSTERING, lazy("clustering: members share the queues")),
+            (GroupMode.BROADCASTING, lazy("broadcasting: every instance reads all")),
             (
-                "share",
+                GroupMode.SHARE,
                 lazy(
                     "share: members lease messages; there may be more members than queues"
                 ),

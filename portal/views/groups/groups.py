@@ -24,7 +24,9 @@ from metadata.monitoring.dead_letter_counts import GroupDeadLetters
 from metadata.monitoring.lag_trends import GroupProgress
 from metadata.monitoring.metrics_history import Pace
 from metadata.rules.groups.lag_causes import LONG_MS
+from metadata.rules.groups.states import GroupMode
 from metadata.rules.membership.process_report import ProcessStatus
+from metadata.rules.rights import Right
 from metadata.rules.settings import GROUP, LIMITS, SHARE
 from metadata.rules.topics.names import failure_name
 from portal.auth.access import actor, may
@@ -120,7 +122,7 @@ def group(request: HttpRequest, name: str) -> HttpResponse:
     points = metrics_history.read_points(for_s=span.length_s, **samples)
     marks = chart_marks.list_marks(for_s=span.length_s, group=name, actor=actor(request))
     # Users without this right see no links to changes.
-    manages = may(request, "manage", name, what="group")
+    manages = may(request, Right.MANAGE, name, what="group")
     reasons = lag_causes.explain_lag(
         view=view, offsets=offsets, progress=group_progress, actor=actor(request)
     )
@@ -160,7 +162,7 @@ def group(request: HttpRequest, name: str) -> HttpResponse:
             Link(_("Reset offsets"), page_url("group-reset", view.name)),
             *(
                 []
-                if view.mode == "share"
+                if view.mode == GroupMode.SHARE
                 else [Link(_("Rebalance"), page_url("group-rebalance", view.name))]
             ),
             Link(_("Settings"), page_url("group-settings", view.name)),
@@ -199,7 +201,7 @@ def group(request: HttpRequest, name: str) -> HttpResponse:
                 # The tiles and the actions show whether the group is paused. Settings that
                 # have no effect in this mode are left out: members of a share group own no
                 # queues, so nothing limits who may own them; other groups have no leases.
-                without=["stopped", *(LIMITS if view.mode == "share" else SHARE)],
+                without=["stopped", *(LIMITS if view.mode == GroupMode.SHARE else SHARE)],
             ),
             Fact(_("Created"), view.created_at_ms, kind="when"),
             Fact(_("Changes"), _("audit log"), f"{page_url('audit')}?name={view.name}"),
@@ -244,7 +246,7 @@ def _tiles(
             kind="lasts",
             tone="warn" if (oldest or 0) > cells.LATE_MS else "",
         ),
-        *(leases.lease_tiles(offsets) if view.mode == "share" else []),
+        *(leases.lease_tiles(offsets) if view.mode == GroupMode.SHARE else []),
         Fact(_("Members"), len(view.members), kind="number"),
     ]
     if dead_letters is not None:
@@ -271,7 +273,7 @@ def _queues_by_topic(
         subscription.topic: subscription for subscription in view.subscriptions
     }
     heartbeat_ages = {member.name: member.heartbeat_age_ms for member in view.members}
-    is_share_group = view.mode == "share"
+    is_share_group = view.mode == GroupMode.SHARE
     reader_columns: Columns[QueueLag] = (
         leases.lease_columns()
         if is_share_group

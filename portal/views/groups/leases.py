@@ -17,6 +17,7 @@ from messagestore.shares.known_queues import MAX_RUNS
 from messagestore.shares.listing import LeasedRun
 from metadata.actors import Actor
 from metadata.groups.groups import GroupView
+from metadata.rules.groups.states import GroupMode
 from portal.actions.action import Preview
 from portal.kit import cells
 from portal.kit.pages import Fact, page_url
@@ -51,7 +52,7 @@ def find_leases(
     view: GroupView, offsets: Sequence[QueueLag], *, manages: bool, actor: Actor
 ) -> Leases | None:
     """Return the leases of a share group, None for other groups."""
-    if view.mode != "share":
+    if view.mode != GroupMode.SHARE:
         return None
     runs = listing.runs(group=view.name, actor=actor, limit=MAX_RUNS_SHOWN)
     columns: list[Column[LeasedRun]] = [

@@ -20,6 +20,7 @@ from metadata.actors import Actor
 from metadata.errors import Invalid
 from metadata.groups import groups, offset_resets
 from metadata.groups.offset_resets import PastMove
+from metadata.rules.rights import Right
 from portal.actions.action import Preview
 from portal.actions.fields import shown_only_for, time_field
 from portal.actions.pickers import Picker
@@ -273,7 +274,7 @@ def show_moves(request: HttpRequest, name: str) -> HttpResponse:
         **navigation.for_group(request, name, "moves"),
         name=name,
         table=_history_table(
-            name, page.items, manages=may(request, "manage", name, what="group")
+            name, page.items, manages=may(request, Right.MANAGE, name, what="group")
         ),
         following=f"?after={page.next}" if page.next else "",
     )

@@ -16,6 +16,7 @@ from messagestore.topology import subscriptions
 from metadata.db.clock import ms
 from metadata.errors import Invalid
 from metadata.groups import subscription_rows
+from metadata.rules.groups.states import Start
 from metadata.rules.settings import DELIVERY, SUBSCRIPTION
 from portal.actions.action import NoFields, Preview
 from portal.actions.edit import Edit, EditFields
@@ -32,8 +33,8 @@ class SubscribeForm(forms.Form):
     start = forms.ChoiceField(
         label=lazy("From"),
         choices=(
-            ("earliest", lazy("the earliest message")),
-            ("latest", lazy("what comes from now on")),
+            (Start.EARLIEST, lazy("the earliest message")),
+            (Start.LATEST, lazy("what comes from now on")),
             ("time", lazy("a point in time")),
         ),
     )
@@ -56,7 +57,7 @@ class Subscribe(GroupAction):
         if at_ms is not None:
             time = f"{datetime.fromtimestamp(at_ms / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC"
             start = _("what was stored at %s or later") % time
-        elif fields["start"] == "latest":
+        elif fields["start"] == Start.LATEST:
             start = _("what comes from now on")
         else:
             start = _("the earliest message")
@@ -68,7 +69,7 @@ class Subscribe(GroupAction):
     def run(self, fields: dict[str, Any]) -> Text:
         at_ms = _start_at_ms(fields)
         # With a time, `start` keeps its default.
-        start = "earliest" if at_ms is not None else fields["start"]
+        start = Start.EARLIEST if at_ms is not None else fields["start"]
         subscriptions.create(
             group=self.name,
             topic=fields["topic"],

@@ -16,6 +16,8 @@ from django_q.models import Schedule
 from metadata.jobs import runs
 from metadata.listing import operation_lists
 from metadata.listing.operation_lists import AuditRow, RunRow
+from metadata.rules.jobs import JobState
+from metadata.rules.rights import Right
 from portal.actions.action import Action, Preview
 from portal.auth.access import actor, may
 from portal.kit import cells, navigation, pages
@@ -46,7 +48,7 @@ MAX_CHANGE_LENGTH = 300
 def jobs(request: HttpRequest) -> HttpResponse:
     """Show the schedules with their last runs, and all runs."""
     runs_page = operation_lists.runs(query=parse_list_query(request), actor=actor(request))
-    is_admin = may(request, "admin")
+    is_admin = may(request, Right.ADMIN)
     columns = run_columns(has_links=is_admin)
     if is_admin:
         columns.append(
@@ -56,7 +58,7 @@ def jobs(request: HttpRequest) -> HttpResponse:
                     text(_("cancel requested"))
                     if row.cancelling
                     else text(_("cancel"), page_url("run-cancel", row.id))
-                    if row.state == "running"
+                    if row.state == JobState.RUNNING
                     else text(None)
                 ),
             )
@@ -164,7 +166,7 @@ def run_columns(*, has_links: bool = True) -> list[Column[RunRow]]:
 
 def _describe_run(run: RunRow) -> str:
     """Return a run's result, or its progress while it runs."""
-    if run.state != "running" or not run.stage:
+    if run.state != JobState.RUNNING or not run.stage:
         return run.detail
     if not run.total:
         return run.stage
@@ -173,7 +175,7 @@ def _describe_run(run: RunRow) -> str:
 
 
 class RunJob(Action):
-    right = "admin"
+    right = Right.ADMIN
     object_kind = "job"
     section = "jobs"
     button = lazy("Run now")
@@ -190,7 +192,7 @@ class RunJob(Action):
 
 
 class CancelRun(Action):
-    right = "admin"
+    right = Right.ADMIN
     object_kind = "job"
     section = "jobs"
     danger = True
@@ -249,7 +251,7 @@ def audit(request: HttpRequest) -> HttpResponse:
     # The list is filtered by rights, which the page must not hide.
     scope = (
         ""
-        if may(request, "admin")
+        if may(request, Right.ADMIN)
         else _("You see what was done to topics and groups that you manage.")
     )
     intro = _("Changes of %s") % name if name else scope

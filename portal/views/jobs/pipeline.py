@@ -16,6 +16,8 @@ from metadata.errors import Conflict, Invalid
 from metadata.jobs import pipeline
 from metadata.jobs.pipeline import RunView
 from metadata.listing import operation_lists
+from metadata.rules.jobs import JobState
+from metadata.rules.rights import Right
 from metadata.topics import topic_rows
 from portal.actions.action import Action, Preview
 from portal.actions.pickers import Picker
@@ -96,7 +98,7 @@ def run(request: HttpRequest, run: int) -> HttpResponse:
     report_actions = (
         [Link(_("Open the report"), page_url("report", view.report))] if view.report else []
     )
-    is_running = view.state == "running"
+    is_running = view.state == JobState.RUNNING
     parameters = ", ".join(
         f"{name}: {value}"
         for name, value in view.settings.items()
@@ -143,7 +145,9 @@ def _state_note(view: RunView) -> Text:
             "start it again."
         )
     return (
-        _("Cancellation requested.") if view.cancelling and view.state == "running" else ""
+        _("Cancellation requested.")
+        if view.cancelling and view.state == JobState.RUNNING
+        else ""
     )
 
 
@@ -156,7 +160,7 @@ class DayField(forms.DateField):
 class StartRun(Action):
     """Base of actions that start a run of a job."""
 
-    right = "admin"
+    right = Right.ADMIN
     object_kind = "job"
     section = "pipeline"
     job = ""

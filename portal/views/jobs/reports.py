@@ -17,6 +17,7 @@ from metadata.db import access
 from metadata.jobs import pipeline, report_files, reports
 from metadata.listing import operation_lists
 from metadata.listing.operation_lists import ReportItem
+from metadata.rules.rights import Right
 from metadata.topics import topic_rows
 from portal.actions.action import Action, Preview
 from portal.actions.pickers import Picker
@@ -53,7 +54,7 @@ REPORT_TITLES: dict[str, Text] = {
 
 
 def reports_list(request: HttpRequest) -> HttpResponse:
-    access.require(actor(request), "admin", "*", what="report")
+    access.require(actor(request), Right.ADMIN, "*", what="report")
     report_page = operation_lists.reports(
         query=parse_list_query(request), actor=actor(request)
     )
@@ -198,7 +199,7 @@ class MakeReport(Action):
     """Creates a light report at once, or starts a Spark job that creates a report."""
 
     form_class = ReportForm
-    right = "admin"
+    right = Right.ADMIN
     object_kind = "report"
     section = "reports"
     button = lazy("Create report")

@@ -15,7 +15,7 @@ from messagestore.inspect import browse, search
 from messagestore.inspect.browse import MessagePage
 from messagestore.inspect.search import TimeRange
 from messagestore.topology import topics
-from messagestore.topology.topics import QueueState
+from messagestore.topology.topics import QueueBounds
 from metadata.actors import Actor
 from metadata.config import config
 from metadata.db.clock import database_now, ms
@@ -134,7 +134,7 @@ def tail(query: Query, *, limit: int, actor: Actor) -> FoundMessages:
             unbounded_query, limit=limit, actor=actor, from_ms=ms(database_now()) - TAIL_MS
         )
         return replace(recent, messages=_youngest_first(recent.messages))
-    queues: Sequence[QueueState] = topics.describe(name=topic, actor=actor).queues
+    queues: Sequence[QueueBounds] = topics.describe(name=topic, actor=actor).queues
     queue_id = _parse_number(query, "queue")
     if queue_id is not None:
         # Raises NotFound if the topic has no such queue.
@@ -223,7 +223,7 @@ def _search(
     return FoundMessages(page.messages, scanned, total, next_parameters, page.masked)
 
 
-def _count_messages(queues: Sequence[QueueState]) -> int:
+def _count_messages(queues: Sequence[QueueBounds]) -> int:
     """Return the number of messages in queues. Queues whose node does not answer count as
     empty.
     """
@@ -245,7 +245,7 @@ def _parse_time(query: Query, name: str) -> int | None:
 
 
 def _read_latest(
-    topic: str, queues: Sequence[QueueState], *, limit: int, actor: Actor
+    topic: str, queues: Sequence[QueueBounds], *, limit: int, actor: Actor
 ) -> FoundMessages:
     """Return the latest messages of all queues, youngest first."""
     queues_with_messages = [queue for queue in queues if queue.head]

@@ -15,6 +15,7 @@ from messagestore.inspect.delivery_status import DeliveryStatus
 from metadata.actors import Actor
 from metadata.cache import snapshot
 from metadata.groups.handling_traces import TraceView
+from metadata.rules.groups.states import HandlingOutcome
 from metadata.topics import producers
 from portal.kit import cells
 from portal.kit.pages import Step, page_url
@@ -89,14 +90,16 @@ def _attempt_step(trace: TraceView) -> Step:
     title = _("%(group)s: delivered to %(member)s") % names
     # The member measures the time itself, so its clock does not matter.
     took = format_duration(trace.took_ms)
-    text = {
-        "handled": _("Handled in %s.") % took,
-        "failed": _("Failed after %s.") % took,
-        "delivered": _("The client does not report how long it took."),
-    }[trace.outcome]
+    texts: dict[str, str] = {
+        HandlingOutcome.HANDLED: _("Handled in %s.") % took,
+        HandlingOutcome.FAILED: _("Failed after %s.") % took,
+        HandlingOutcome.DELIVERED: _("The client does not report how long it took."),
+    }
+    text = texts[trace.outcome]
     if trace.attempt:
         text = f"{_('Retry %s.') % format_count(trace.attempt)} {text}"
-    tone = {"handled": "ok", "failed": "warn"}.get(trace.outcome, "")
+    tones: dict[str, str] = {HandlingOutcome.HANDLED: "ok", HandlingOutcome.FAILED: "warn"}
+    tone = tones.get(trace.outcome, "")
     return Step(title, text, trace.at_ms, tone, page_url("group", trace.group))
 
 

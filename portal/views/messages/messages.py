@@ -12,6 +12,7 @@ from messagestore.inspect import browse, delivery_status
 from metadata.errors import CatmqError, Forbidden, Invalid, MetadataUnavailable
 from metadata.groups import handling_traces
 from metadata.listing import topic_lists
+from metadata.rules.rights import Right
 from portal.auth import error_texts
 from portal.auth.access import actor, may
 from portal.kit import bodies, cells, navigation, pages
@@ -165,7 +166,7 @@ def message(request: HttpRequest, topic: str, message_id: str) -> HttpResponse:
     # Without the right to browse, the body can be neither downloaded nor sent again.
     if not browsed.masked:
         actions.append(Link(_("Download"), page_url("message-body", topic, message_id)))
-    if may(request, "produce", topic) and not browsed.masked:
+    if may(request, Right.PRODUCE, topic) and not browsed.masked:
         actions.append(
             Link(_("Resend or edit"), page_url("message-resend", topic, message_id))
         )

@@ -13,6 +13,7 @@ from messagestore.engine.messages import NewMessage
 from messagestore.inspect import browse
 from messagestore.produce import operator_sends
 from metadata.errors import Forbidden, Invalid
+from metadata.rules.rights import Right
 from portal.actions.action import Action, Preview
 from portal.kit import bodies
 from portal.kit.tables import Text
@@ -63,7 +64,7 @@ class SendForm(forms.Form):
 
 class Send(Action):
     form_class = SendForm
-    right = "produce"
+    right = Right.PRODUCE
     section = "messages"
     button = lazy("Send")
     title = lazy("Send to %(topic)s")

@@ -11,6 +11,8 @@ from django.utils.translation import gettext_lazy as lazy
 
 from messagestore.nodes import preflight, registry
 from metadata.nodes import node_rows
+from metadata.rules.nodes import Engine, NodeKind, NodeState
+from metadata.rules.rights import Right
 from metadata.rules.setting_types import read_settings
 from metadata.rules.settings import NODE
 from metadata.rules.tls import MODES
@@ -37,13 +39,16 @@ class NewNodeForm(forms.Form):
     name = forms.CharField(label=lazy("Name"), max_length=100)
     engine = forms.ChoiceField(
         label=lazy("Engine"),
-        choices=(("mysql", "MySQL / MariaDB"), ("sqlite", lazy("SQLite (embedded)"))),
+        choices=(
+            (Engine.MYSQL, "MySQL / MariaDB"),
+            (Engine.SQLITE, lazy("SQLite (embedded)")),
+        ),
     )
     kind = forms.ChoiceField(
         label=lazy("Kind"),
         choices=(
-            ("normal", lazy("normal")),
-            ("failure", lazy("retries: only retries and dead letters")),
+            (NodeKind.NORMAL, lazy("normal")),
+            (NodeKind.FAILURE, lazy("retries: only retries and dead letters")),
         ),
     )
     host = forms.CharField(label=lazy("Host"), required=False, max_length=255)
@@ -81,7 +86,7 @@ class RegisterNode(Action):
     """
 
     form_class = NewNodeForm
-    right = "admin"
+    right = Right.ADMIN
     object_kind = "node"
     section = "nodes"
     preview_title = lazy("Findings; nothing was changed")
@@ -118,7 +123,7 @@ def _node_settings(fields: dict[str, Any]) -> dict[str, Any]:
 
 
 class NodeAction(Action):
-    right = "admin"
+    right = Right.ADMIN
     object_kind = "node"
     section = "nodes"
     back_to = ("node", "name")
@@ -149,10 +154,10 @@ class ChangeNode(Edit, NodeAction):
 
     def _describe_closing(self, changed: dict[str, Any]) -> list[Text]:
         state = changed.get("state")
-        if state not in ("read_only", "offline"):
+        if state not in (NodeState.READ_ONLY, NodeState.OFFLINE):
             return []
         sentences = [_("The queues of the node will be closed. Sends go to other nodes.")]
-        if state == "offline":
+        if state == NodeState.OFFLINE:
             sentences.append(
                 _("The node will not be read. Its queues keep their owners and wait.")
             )

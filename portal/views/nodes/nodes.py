@@ -16,7 +16,9 @@ from metadata.nodes import node_rows, size_rows
 from metadata.nodes.node_rows import NodeView
 from metadata.nodes.size_rows import Growth
 from metadata.rules.growth import days_left
-from metadata.rules.tls import MODES
+from metadata.rules.nodes import Engine, NodeState
+from metadata.rules.rights import Right
+from metadata.rules.tls import MODES, TlsMode
 from portal.auth import error_texts
 from portal.auth.access import actor
 from portal.kit import cells, charts, outages, pages
@@ -42,7 +44,7 @@ MAX_FORECAST_DAYS = 3650
 
 
 def nodes_list(request: HttpRequest) -> HttpResponse:
-    access.require(actor(request), "admin", "*", what="node")
+    access.require(actor(request), Right.ADMIN, "*", what="node")
     # Administrators have few nodes, so the list is not paged.
     window = Window(search=parse_list_query(request).search, limit=MAX_NODES)
     nodes = node_rows.list_nodes(window=window, actor=actor(request)).items
@@ -93,7 +95,7 @@ def describe_growth(growth: Growth | None) -> str | None:
 def _location(view: NodeView) -> str:
     return (
         view.database
-        if view.engine == "sqlite"
+        if view.engine == Engine.SQLITE
         else f"{view.host}:{view.port or 3306}/{view.database}"
     )
 
@@ -114,7 +116,7 @@ def node(request: HttpRequest, name: str) -> HttpResponse:
         f"{view.replica_host}:{view.replica_port or 3306}" if view.replica_host else None
     )
     state_badge = cells.state(
-        view.state if latency is not None or view.state == "offline" else "away"
+        view.state if latency is not None or view.state == NodeState.OFFLINE else "away"
     )
     remaining_days = days_left(space.usable, growth.per_day) if space and growth else None
     return pages.render_page(
@@ -126,7 +128,7 @@ def node(request: HttpRequest, name: str) -> HttpResponse:
         actions=[
             Link(_("Test the connection"), page_url("node-test", name)),
             Link(_("Settings"), page_url("node-settings", name)),
-            *(server_actions if view.engine == "mysql" else ()),
+            *(server_actions if view.engine == Engine.MYSQL else ()),
             Link(_("Adopt restored data"), page_url("node-adopt", name), "danger"),
             Link(_("Remove"), page_url("node-delete", name), "danger"),
         ],
@@ -157,10 +159,10 @@ def node(request: HttpRequest, name: str) -> HttpResponse:
             Fact(_("Kind"), cells.state(view.kind).value),
             Fact(_("Engine"), view.engine),
             Fact(_("Where"), _location(view), kind="code"),
-            Fact(_("TLS"), None if view.engine == "sqlite" else _(MODES[view.tls])),
+            Fact(_("TLS"), None if view.engine == Engine.SQLITE else _(MODES[view.tls])),
             *(
                 [Fact(_("CA file"), view.tls_ca or _("the CAs of the system"))]
-                if view.tls == "verify"
+                if view.tls == TlsMode.VERIFY
                 else ()
             ),
             Fact(_("Account"), view.username or None),
@@ -181,7 +183,7 @@ def node(request: HttpRequest, name: str) -> HttpResponse:
 def _probe(view: NodeView) -> tuple[float | None, disks.Space | None, str]:
     """Return (response time in ms, disk space, error text) of a node."""
     # An offline node must not be contacted.
-    if view.state == "offline":
+    if view.state == NodeState.OFFLINE:
         return None, None, ""
     try:
         latency_ms = registry.ping(view.id) * 1000

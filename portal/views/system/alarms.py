@@ -13,12 +13,12 @@ from django.utils.translation import ngettext
 
 from metadata.actors import Actor
 from metadata.config import config
-from metadata.db.access import LOOK
 from metadata.errors import NotFound
 from metadata.listing import operation_lists
 from metadata.listing.operation_lists import AlarmRow
 from metadata.monitoring import alarms, mails
 from metadata.rules.alarm_rules import EVENT_KINDS, parse_subject
+from metadata.rules.rights import Right
 from portal.actions.action import Action, Preview
 from portal.auth.access import actor, may
 from portal.kit import cells, pages
@@ -54,7 +54,7 @@ def alarms_list(request: HttpRequest) -> HttpResponse:
         actor=current_actor,
         lasting=LASTING_FILTERS[selected],
     )
-    is_admin = may(request, "admin")
+    is_admin = may(request, Right.ADMIN)
     columns: Columns[AlarmRow] = [
         Column(
             _("State"),
@@ -173,7 +173,7 @@ class Acknowledge(Action):
     """Acknowledge an alarm."""
 
     # The verb requires more, depending on the object of the alarm.
-    right = LOOK
+    right = Right.LOOK
     object_kind = "alarm"
     section = "alarms"
     button = lazy("Acknowledge")
@@ -213,7 +213,7 @@ class AcknowledgeAll(Action):
     """Acknowledge the active alarms that the preview named, as far as the user may."""
 
     # The verb requires more, depending on the object of each alarm.
-    right = LOOK
+    right = Right.LOOK
     object_kind = "alarm"
     section = "alarms"
     title = lazy("Acknowledge all alarms")

@@ -12,6 +12,8 @@ from metadata.brokers import broker_rows, discovery, java_callers
 from metadata.brokers.discovery import BrokerView
 from metadata.brokers.java_callers import CallerView
 from metadata.listing.pages import ListPage
+from metadata.rules.membership.brokers import BrokerState
+from metadata.rules.rights import Right
 from portal.actions.action import Action, Delete, Preview
 from portal.actions.toggle import Toggle
 from portal.auth.access import actor, may
@@ -44,7 +46,7 @@ def brokers_list(request: HttpRequest) -> HttpResponse:
         Column(_("Started"), lambda row: timestamp(row.started_at_ms)),
         Column(_("Last seen"), lambda row: timestamp(row.last_seen_at_ms)),
     ]
-    if may(request, "admin"):
+    if may(request, Right.ADMIN):
         columns.append(
             Column(
                 _("Change"),
@@ -52,7 +54,9 @@ def brokers_list(request: HttpRequest) -> HttpResponse:
                     text(_("forget"), page_url("broker-forget", row.name))
                     if not row.alive
                     else text(
-                        _("Drain") if row.state == "in" else _("Return to service"),
+                        _("Drain")
+                        if row.state == BrokerState.IN
+                        else _("Return to service"),
                         page_url("broker-state", row.name),
                     )
                 ),
@@ -61,7 +65,9 @@ def brokers_list(request: HttpRequest) -> HttpResponse:
     hint = EmptyHint(_("No broker is registered."))
     table = list_table(request, columns, ListPage(views, len(views), 1, 1), empty=hint)
     actions = (
-        [Link(_("Java clients"), page_url("java-clients"))] if may(request, "admin") else []
+        [Link(_("Java clients"), page_url("java-clients"))]
+        if may(request, Right.ADMIN)
+        else []
     )
     intro = _(
         "A drained broker completes its running requests. Clients switch to other brokers."
@@ -99,7 +105,7 @@ def java_clients(request: HttpRequest) -> HttpResponse:
 
 
 class BrokerAction(Action):
-    right = "admin"
+    right = Right.ADMIN
     object_kind = "broker"
     section = "brokers"
     back_to = ("brokers",)
@@ -112,13 +118,14 @@ class SetBrokerState(Toggle, BrokerAction):
 
     def offered_state(self) -> str:
         return (
-            "out"
-            if discovery.find_broker(name=self.name, actor=self.actor).state == "in"
-            else "in"
+            BrokerState.OUT
+            if discovery.find_broker(name=self.name, actor=self.actor).state
+            == BrokerState.IN
+            else BrokerState.IN
         )
 
     def preview(self, fields: dict[str, Any]) -> Preview:
-        if fields["state"] == "out":
+        if fields["state"] == BrokerState.OUT:
             return Preview(
                 effects=[
                     _(
@@ -136,7 +143,7 @@ class SetBrokerState(Toggle, BrokerAction):
         )
         return (
             _("Broker %s is drained.")
-            if broker.state == "out"
+            if broker.state == BrokerState.OUT
             else _("Broker %s is enabled.")
         ) % self.name
 

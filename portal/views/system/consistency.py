@@ -12,6 +12,7 @@ from django.utils.translation import gettext_lazy as lazy
 from messagestore import verify
 from messagestore.verify import Finding
 from metadata.errors import Conflict
+from metadata.rules.rights import Right
 from portal.actions.action import Action, Preview
 from portal.auth.access import actor
 from portal.kit import pages
@@ -68,7 +69,7 @@ def findings(request: HttpRequest) -> HttpResponse:
 
 
 class Repair(Action):
-    right = "admin"
+    right = Right.ADMIN
     object_kind = "check"
     section = "checks"
     danger = True

@@ -14,6 +14,7 @@ from messagestore import verify
 from messagestore.verify import QueueReport, Since
 from metadata.config import Config, config, setting_comments, variable_name
 from metadata.db import access
+from metadata.rules.rights import Right
 from portal.actions.action import Action, Preview
 from portal.actions.pickers import Picker
 from portal.auth.access import actor
@@ -37,7 +38,7 @@ MAX_QUEUES = 500
 
 def settings(request: HttpRequest) -> HttpResponse:
     """Show every setting with its meaning, value and default. Secrets are not shown."""
-    access.require(actor(request), "admin", "*", what="setting")
+    access.require(actor(request), Right.ADMIN, "*", what="setting")
     texts = setting_comments()
     columns: Columns[Any] = [
         Column(_("Setting"), lambda row: code(variable_name(row.name))),
@@ -91,7 +92,7 @@ class Check(Action):
     """Checks stored messages for missing, double or misplaced rows. It changes nothing."""
 
     form_class = CheckForm
-    right = "admin"
+    right = Right.ADMIN
     object_kind = "check"
     section = "checks"
     button = lazy("Check again")

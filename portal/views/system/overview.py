@@ -12,6 +12,7 @@ from metadata.listing import chart_marks, overview_lists
 from metadata.listing.overview_lists import Overview
 from metadata.monitoring import metrics_history
 from metadata.monitoring.dead_letter_counts import GroupDeadLetters
+from metadata.rules.rights import Right
 from portal.auth.access import actor, may
 from portal.kit import cells, charts, outages, pages, progress
 from portal.kit.pages import Fact, page_url
@@ -53,7 +54,7 @@ def overview(request: HttpRequest) -> HttpResponse:
     oldest = max((broker.lag_ms or 0 for broker in summary.behind), default=0) or None
 
     def dead_letters_url(row: GroupDeadLetters) -> str:
-        manages = may(request, "manage", row.group, what="group")
+        manages = may(request, Right.MANAGE, row.group, what="group")
         return page_url("failures" if manages else "group", row.group)
 
     dead_columns: Columns[GroupDeadLetters] = [
@@ -118,7 +119,7 @@ def overview(request: HttpRequest) -> HttpResponse:
             Fact(
                 _("Nodes"),
                 answering_nodes,
-                page_url("nodes") if may(request, "admin") else "",
+                page_url("nodes") if may(request, Right.ADMIN) else "",
                 "bad" if silent_count else "ok",
             ),
             Fact(

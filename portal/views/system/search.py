@@ -19,6 +19,7 @@ from django.utils.translation import gettext_lazy as lazy
 
 from metadata.cache import snapshot
 from metadata.listing.topic_lists import check_look
+from metadata.rules.rights import Right
 from portal.actions import pickers
 from portal.auth.access import actor, may
 from portal.kit import pages
@@ -54,18 +55,18 @@ class NamedAction:
     english_word: str
     label: Text
     page: str
-    right: str = "manage"
+    right: Right | None = Right.MANAGE
 
 
 NAMED_ACTIONS: Mapping[Kind, Sequence[NamedAction]] = {
     "topic": (
-        NamedAction("messages", lazy("Messages"), "messages", ""),
-        NamedAction("send", lazy("Send"), "send", "produce"),
+        NamedAction("messages", lazy("Messages"), "messages", None),
+        NamedAction("send", lazy("Send"), "send", Right.PRODUCE),
         NamedAction("expand", lazy("Expand"), "topic-expand"),
         NamedAction("shrink", lazy("Shrink"), "topic-shrink"),
         NamedAction("settings", lazy("Settings"), "topic-settings"),
         NamedAction("tokens", lazy("Send tokens"), "topic-tokens"),
-        NamedAction("delayed", lazy("Delayed"), "delayed", ""),
+        NamedAction("delayed", lazy("Delayed"), "delayed", None),
         NamedAction("clean", lazy("Clean now"), "topic-clean"),
         NamedAction("delete", lazy("Delete"), "topic-delete"),
     ),
@@ -83,12 +84,12 @@ NAMED_ACTIONS: Mapping[Kind, Sequence[NamedAction]] = {
 }
 # (label, URL name, right) of pages that create something.
 CREATE_PAGES: Sequence[tuple[Text, str, str]] = (
-    (lazy("Create a topic"), "topic-create", "manage"),
-    (lazy("Create a group"), "group-create", "manage"),
-    (lazy("Create a user"), "user-create", "admin"),
-    (lazy("Create a key"), "key-create", "admin"),
-    (lazy("Register a node"), "node-register", "admin"),
-    (lazy("Create a report"), "report-make", "admin"),
+    (lazy("Create a topic"), "topic-create", Right.MANAGE),
+    (lazy("Create a group"), "group-create", Right.MANAGE),
+    (lazy("Create a user"), "user-create", Right.ADMIN),
+    (lazy("Create a key"), "key-create", Right.ADMIN),
+    (lazy("Register a node"), "node-register", Right.ADMIN),
+    (lazy("Create a report"), "report-make", Right.ADMIN),
 )
 
 
@@ -220,7 +221,7 @@ def _find_actions(
 
 def _find_pages(request: HttpRequest, parts: Sequence[str]) -> Iterator[SearchResult]:
     """Yield pages of the navigation, and pages that create something, by their labels."""
-    is_admin = may(request, "admin")
+    is_admin = may(request, Right.ADMIN)
     for section, (label, page) in SECTIONS.items():
         if _label_contains(label, parts) and (
             is_admin or section not in FOR_ADMINISTRATORS
@@ -228,7 +229,7 @@ def _find_pages(request: HttpRequest, parts: Sequence[str]) -> Iterator[SearchRe
             yield SearchResult(_("Page"), label, page_url(page))
     for label, page, right in CREATE_PAGES:
         if _label_contains(label, parts) and (
-            is_admin or (right == "manage" and actor(request).rights.get("manage"))
+            is_admin or (right == Right.MANAGE and actor(request).rights.get(Right.MANAGE))
         ):
             yield SearchResult(_("Action"), label, page_url(page))
 

@@ -11,6 +11,7 @@ from django.utils.translation import gettext_lazy as lazy
 from messagestore.produce import delayed_admin, operator_sends
 from messagestore.produce.delayed_admin import Waiting, WaitingMessage
 from metadata.errors import NodeUnavailable
+from metadata.rules.rights import Right
 from portal.auth import error_texts
 from portal.auth.access import actor, may
 from portal.kit import bodies, navigation, pages
@@ -58,7 +59,7 @@ def delayed(request: HttpRequest, name: str) -> HttpResponse:
         Column(_("Size"), lambda row: Cell(len(row.row.body), "size"), right=True),
         Column(_("Body"), lambda row: long(bodies.preview_line(row.row.body) or None)),
     ]
-    if may(request, "produce", name):
+    if may(request, Right.PRODUCE, name):
         columns.append(
             Column(
                 _("Action"),
@@ -88,7 +89,7 @@ def delayed(request: HttpRequest, name: str) -> HttpResponse:
 
 
 class Recall(TopicAction):
-    right = "produce"
+    right = Right.PRODUCE
     danger = True
     button = lazy("Recall")
     title = lazy("Recall %(message_id)s")

@@ -14,6 +14,7 @@ from messagestore.topology import queues, topics
 from messagestore.topology.queues import Change
 from metadata.rules.setting_types import read_settings
 from metadata.rules.settings import TOPIC
+from metadata.rules.topics.states import QueueState
 from metadata.topics import topic_rows
 from metadata.topics.topic_rows import QueueView
 from portal.actions.action import Action, Create, Delete, Preview
@@ -269,13 +270,13 @@ class SetQueueState(Toggle, TopicAction):
         # The page offers the opposite of the state it shows.
         states = {queue.queue: queue.state for queue in view.queues}
         return (
-            "read_only"
-            if states.get(self.kwargs["queue"]) == "read_write"
-            else "read_write"
+            QueueState.READ_ONLY
+            if states.get(self.kwargs["queue"]) == QueueState.READ_WRITE
+            else QueueState.READ_WRITE
         )
 
     def preview(self, fields: dict[str, Any]) -> Preview:
-        if fields["state"] == "read_only":
+        if fields["state"] == QueueState.READ_ONLY:
             return Preview(
                 effects=[
                     _("The queue will be closed for sends. Its messages can still be read.")
@@ -290,5 +291,5 @@ class SetQueueState(Toggle, TopicAction):
             state=fields["state"],
             actor=self.actor,
         )
-        is_closed = change.queue.state == "read_only"
+        is_closed = change.queue.state == QueueState.READ_ONLY
         return _("The queue is closed for sends.") if is_closed else _("The queue is open.")

@@ -13,7 +13,9 @@ from metadata.listing import chart_marks, topic_lists
 from metadata.listing.pages import ListQuery
 from metadata.listing.topic_lists import SubscriptionRow, TopicRow
 from metadata.monitoring import metrics_history
+from metadata.rules.rights import Right
 from metadata.rules.settings import TOPIC
+from metadata.rules.topics.states import QueueState, TopicKind
 from metadata.topics import producers, topic_rows
 from metadata.topics.producers import ProducerView
 from portal.auth.access import actor, may
@@ -44,7 +46,7 @@ MAX_GROUPS = 200
 def topics_list(request: HttpRequest) -> HttpResponse:
     kind = request.GET.get("kind", "")
     # An unknown kind in the URL shows the normal topics.
-    kind = kind if kind in ("internal", "failure") else "normal"
+    kind = kind if kind in ("internal", TopicKind.FAILURE) else TopicKind.NORMAL
     topics = topic_lists.topics(
         query=parse_list_query(request), kind=kind, actor=actor(request)
     )
@@ -78,16 +80,16 @@ def topics_list(request: HttpRequest) -> HttpResponse:
     counts = topic_lists.count_by_kind(actor=actor(request))
     # The list leaves out internal and retry topics: their numbers stand on their tabs.
     links = {
-        "normal": Link(_("Topics"), page_url("topics")),
+        TopicKind.NORMAL: Link(_("Topics"), page_url("topics")),
         "internal": Link(
             _("Internal topics"),
             f"{page_url('topics')}?kind=internal",
             count=counts["internal"],
         ),
-        "failure": Link(
+        TopicKind.FAILURE: Link(
             _("Retry topics"),
             f"{page_url('topics')}?kind=failure",
-            count=counts["failure"],
+            count=counts[TopicKind.FAILURE],
         ),
     }
     # Most installations have no internal topics, so they need no tab.
@@ -113,7 +115,7 @@ def topic(request: HttpRequest, name: str) -> HttpResponse:
     span = charts.chosen_span(request, topic_id=view.id)
     points = metrics_history.read_points(for_s=span.length_s, topic_id=view.id)
     marks = chart_marks.list_marks(for_s=span.length_s, topic=name, actor=actor(request))
-    manages = may(request, "manage", name)
+    manages = may(request, Right.MANAGE, name)
     actions = [
         Link(_("Send"), page_url("send", name), "primary"),
         Link(_("Settings"), page_url("topic-settings", name)),
@@ -217,7 +219,7 @@ def topic(request: HttpRequest, name: str) -> HttpResponse:
             ),
             Fact(
                 _("Queues"),
-                sum(state.queue.state != "retired" for state in queues),
+                sum(state.queue.state != QueueState.RETIRED for state in queues),
                 kind="number",
             ),
             Fact(_("Retention, days"), view.retention_days, kind="number"),
@@ -248,8 +250,8 @@ def topic(request: HttpRequest, name: str) -> HttpResponse:
 
 def _queue_action(name: str, state: QueueDrain) -> Cell:
     url = page_url("queue-state", name, state.queue.queue)
-    if state.queue.state == "read_write":
+    if state.queue.state == QueueState.READ_WRITE:
         return text(_("close"), url)
-    if state.queue.state == "read_only" and not state.draining:
+    if state.queue.state == QueueState.READ_ONLY and not state.draining:
         return text(_("open"), url)
     return text(None)

@@ -13,6 +13,7 @@ from django.utils.translation import gettext_lazy as lazy
 from metadata.db import access
 from metadata.db.paging import Window
 from metadata.listing.pages import page_of
+from metadata.rules.rights import GRANTABLE, Right
 from metadata.rules.setting_types import read_settings
 from metadata.rules.settings import KEY
 from metadata.users import api_keys
@@ -39,16 +40,16 @@ from portal.kit.tables import (
 # All keys are read at once, and a page of them is shown.
 MAX_KEYS = 1000
 RIGHT_MEANINGS: dict[str, Text] = {
-    "produce": lazy("Send to topics"),
-    "consume": lazy("Read with groups, from topics"),
-    "browse": lazy("Read messages without a group"),
-    "manage": lazy("Create, change and delete topics and groups"),
-    "admin": lazy("Everything, nodes and keys too"),
+    Right.PRODUCE: lazy("Send to topics"),
+    Right.CONSUME: lazy("Read with groups, from topics"),
+    Right.BROWSE: lazy("Read messages without a group"),
+    Right.MANAGE: lazy("Create, change and delete topics and groups"),
+    Right.ADMIN: lazy("Everything, nodes and keys too"),
 }
 
 
 def keys_list(request: HttpRequest) -> HttpResponse:
-    access.require(actor(request), "admin", "*", what="key")
+    access.require(actor(request), Right.ADMIN, "*", what="key")
     window = Window(search=parse_list_query(request).search, limit=MAX_KEYS)
     key_views = api_keys.list_keys(window=window, actor=actor(request)).items
     columns: Columns[KeyView] = [
@@ -106,8 +107,7 @@ class RightsForm(forms.Form):
 def read_rights(fields: Mapping[str, Any]) -> dict[str, list[str]]:
     """Return the rights that a form grants. Empty rights are left out."""
     rights = {
-        right: str(fields.get(right) or "").replace(",", " ").split()
-        for right in access.RIGHTS
+        right: str(fields.get(right) or "").replace(",", " ").split() for right in GRANTABLE
     }
     return {right: patterns for right, patterns in rights.items() if patterns}
 
@@ -119,7 +119,7 @@ class NewKeyForm(RightsForm):
 
 
 class KeyAction(Action):
-    right = "admin"
+    right = Right.ADMIN
     object_kind = "key"
     section = "keys"
     needs_right_on_all = True

@@ -10,8 +10,8 @@ from django.http import HttpResponse
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy as lazy
 
-from metadata.db.access import LOOK
 from metadata.errors import Invalid
+from metadata.rules.rights import Right
 from metadata.users import accounts
 from portal.actions.action import Action, Preview
 from portal.actions.fields import password_field
@@ -44,7 +44,7 @@ class ChangePassword(Action):
     """
 
     form_class = PasswordForm
-    right = LOOK
+    right = Right.LOOK
     object_kind = "account"
     section = "password"
     needs_right_on_all = True

@@ -10,6 +10,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy as lazy
 
 from metadata.listing.pages import page_of
+from metadata.rules.rights import Right
 from metadata.users import accounts
 from metadata.users.accounts import UserView
 from portal.actions.action import Action, Delete, Preview
@@ -99,7 +100,7 @@ class NewAccountForm(RightsForm):
 
 
 class UserAction(Action):
-    right = "admin"
+    right = Right.ADMIN
     object_kind = "user"
     section = "users"
     needs_right_on_all = True
@@ -134,8 +135,8 @@ def _describe_account(view: UserView) -> list[Text]:
         f"{RIGHT_MEANINGS[right]}: {', '.join(patterns)}"
         for right, patterns in view.rights.items()
     ]
-    if "browse" in view.rights:
-        values = {"name": view.name, "topics": ", ".join(view.rights["browse"])}
+    if Right.BROWSE in view.rights:
+        values = {"name": view.name, "topics": ", ".join(view.rights[Right.BROWSE])}
         return [
             _("%(name)s sees names, states and figures, and reads messages of %(topics)s.")
             % values,
