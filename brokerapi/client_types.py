@@ -70,6 +70,7 @@ TYPES = {
 LATER_FIELDS = {
     "MemberAnswer": ("process", "process_age_ms"),
     "GroupAnswer": ("lease_ms", "run_messages", "max_deliveries"),
+    "MessagesAnswer": ("missing", "rows"),
     "LagAnswer": ("in_flight", "redelivered", "oldest_lease_ms"),
     "OffsetsAnswer": ("progress",),
 }

@@ -103,12 +103,17 @@ WITH_EXAMPLES = (
     "catmq_site",
     "client/src",
 )
+MYPY_OF_TESTS = (
+    *(str(BIN / "mypy"), "--config-file=tests/mypy.ini"),
+    *("--package=tests", "--package=benchmarks"),
+)
 EVERYDAY = (  # the longest begin first, and short ones fill the gaps at the end
     tests("integration-sqlite", *BELOW_SITE, measured=True, CATMQ_TEST_ENGINE="sqlite"),
     tests("contract", "tests/contract", *ignoring(OF_OTHER_CLIENTS), measured=True),
     on_server("core", servers.INSTALLED),
     tests("unit", "tests/unit", *WITH_EXAMPLES, measured=True),
     Step("mypy", (str(BIN / "mypy"),)),
+    Step("mypy-tests", MYPY_OF_TESTS),
     tests("main-job", "tests/acceptance/test_main_job.py", "-m", "everyday"),
     tests("spark-read", "tests/spark", "-m", "everyday"),
     tests("browser-pages", "tests/browser", "-m", "everyday"),
@@ -168,8 +173,12 @@ GROUPS = {
     "servers": tuple(
         on_server(suite, version) for version in servers.VERSIONS for suite in WHOLE_SUITES
     ),
-    # clients of generators: 50 MB to download
-    "servers-ci": (*IN_CI, tests("clients", "tests/clients")),
+    # clients of generators, and libraries of data engineers: 50 MB and 200 MB to download
+    "servers-ci": (
+        *IN_CI,
+        tests("clients", "tests/clients"),
+        tests("data", "tests/data"),
+    ),
     "foreign": tuple(  # suites of other projects, downloaded
         Step(f"foreign-{name}", (PYTHON, "-m", f"tests.foreign.{name}"))
         for name in ("tasks", "native", "oldest", "celery")

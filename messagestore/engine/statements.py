@@ -71,12 +71,12 @@ def parse(text: str) -> dict[str, Statement]:
     """
     sections = _SECTION.split(text)
     return {
-        name: _split(name, body)
+        name: _parse_statement(name, body)
         for name, body in zip(sections[1::2], sections[2::2], strict=True)
     }
 
 
-def _split(name: str, body: str) -> Statement:
+def _parse_statement(name: str, body: str) -> Statement:
     text = _COMMENT.sub("", body).strip().rstrip(";")
     pieces, names, values, position = [], [], [], 0
     for token in _TOKEN.finditer(text):

@@ -299,7 +299,9 @@ Node = TypedDict(
 )
 
 # Messages, and how many were scanned. `next` is the `offset` of the next page of a queue,
-# or the `after` of the next page of a search; null: none.
+# or the `after` of the next page of a search; null: none. `missing` is there if a page of a
+# queue skipped offsets. With `form=rows` and `Accept: application/msgpack;messages=rows`, a
+# page of a queue has `rows`, as in pulls, and `messages` is empty.
 FoundMessages = TypedDict(
     "FoundMessages",
     {
@@ -308,6 +310,9 @@ FoundMessages = TypedDict(
         "scanned": int,
         # value of `after` for the next page; null on the last one
         "next": int | str | None,
+        "missing": NotRequired[list[dict[str, Any]]],
+        # messages as lists: offset, key, tag, headers, body, trace id, time, attempt
+        "rows": NotRequired[list[list[Any]]],
     },
 )
 
