@@ -349,7 +349,7 @@ def messages_answer(
     if isinstance(page, MessagePage) and page.rows:
         answer.rows = list(page.rows)
     if isinstance(page, MessagePage) and page.missing:
-        answer.missing = [MissingAnswer.from_view(missing) for missing in page.missing]
+        answer.missing = [MissingAnswer(**missing._asdict()) for missing in page.missing]
     return answer
 
 
