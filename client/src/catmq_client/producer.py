@@ -51,15 +51,15 @@ class ProcessState:
     """
 
     def __init__(self, transport: Transport, options: ProducerOptions) -> None:
-        self.pid = os.getpid()
-        self.accumulator = Accumulator(options)
-        self.layouts = Layouts(
+        self.pid: int = os.getpid()
+        self.accumulator: Accumulator = Accumulator(options)
+        self.layouts: Layouts = Layouts(
             transport,
             max_age_s=options.metadata_max_age_ms / 1000,
             timeout_s=options.request_timeout_ms / 1000,
             on_failure=lambda error: self.delivery.log_failure(error),
         )
-        self.delivery = Delivery(
+        self.delivery: Delivery = Delivery(
             transport=transport,
             accumulator=self.accumulator,
             layouts=self.layouts,

@@ -188,7 +188,7 @@ class Dispatcher:
         self._jobs_with_deadline: set[Job] = set()
         self._lock = threading.RLock()
         # Workers wait on it for slots that are ready.
-        self.work = BellCondition(self._lock)
+        self.work: BellCondition = BellCondition(self._lock)
         self._timer = threading.Condition(self._lock)
         self._timer_wakes_at = 0.0
         self._workers_to_retire = 0
