@@ -332,6 +332,24 @@ Key = TypedDict(
     },
 )
 
+# A new API key; only this answer has `api_key`.
+NewKey = TypedDict(
+    "NewKey",
+    {
+        # Limit for all brokers together. null: no limit
+        "max_messages_per_s": int | None,
+        # Limit for message bodies, for all brokers together. null: no limit
+        "max_bytes_per_s": int | None,
+        "name": str,
+        # rights by action: patterns of names
+        "rights": dict[str, list[str]],
+        # time when it was created, ms since 1970 UTC
+        "created_at_ms": int,
+        # the new key; it is shown only once
+        "api_key": str,
+    },
+)
+
 # A send token of a topic, which Java clients must name; the token itself is not stored.
 SendToken = TypedDict(
     "SendToken",
