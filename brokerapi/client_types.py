@@ -31,6 +31,7 @@ TYPES = {
     "NodeAnswer": "Node",
     "MessagesAnswer": "FoundMessages",
     "KeyAnswer": "Key",
+    "NewKeyAnswer": "NewKey",
     "SendTokenAnswer": "SendToken",
     "NewSendTokenAnswer": "NewSendToken",
     "SubscriptionAnswer": "Subscription",

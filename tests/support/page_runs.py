@@ -11,6 +11,7 @@ from __future__ import annotations
 # In tests/contract/test_pages.py, in this order, on the same broker.
 COMMANDS = (
     "how-to/limit-sending.md",
+    "how-to/manage-api-keys.md",
     "how-to/find-a-message.md",
     "how-to/send-later.md",
     "how-to/broadcast.md",
@@ -30,6 +31,7 @@ ELSEWHERE = {
     "tutorial/first-steps.md": "tests/acceptance/test_documents.py",
     "tutorial/first-steps.zh-CN.md": "tests/architecture/test_docs.py",
     "how-to/back-up-and-restore.md": "tests/acceptance/test_backup_page.py",
+    "how-to/install-the-client.md": "tests/acceptance/test_install_page.py",
     "how-to/copy-definitions.md": "tests/acceptance/test_operator_pages.py",
     "how-to/read-a-topic-with-pandas.md": "tests/data/test_data_pages.py",
     "how-to/query-with-sql.md": "tests/integration/test_queries.py",
