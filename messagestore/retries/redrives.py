@@ -14,10 +14,10 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from uuid import UUID
 
-import msgspec
+from msgspec import structs
 
 from messagestore import sweeping
 from messagestore.engine.messages import NewMessage, parse_headers
@@ -74,10 +74,12 @@ def request(
     Invalid, Forbidden, NotFound, Conflict (in_use while another redrive of the group runs;
     no_failure_topic), NoWritableQueue if a topic has no open queue, or NodeUnavailable.
     """
-    selection = dead_letters.which(group=group, topic=topic, error=error, actor=actor)
+    selection = dead_letters.build_filter(
+        group=group, topic=topic, error=error, actor=actor
+    )
     dead_letters.check_choice(ids=ids, topic=topic, error=error, everything=everything)
     redrive_rows.check_options(to=to, rate=rate)
-    rows = None if ids is None else dead_letters.by_node(ids)
+    rows = None if ids is None else dead_letters.rows_by_node(ids)
     bounds, total, topics = _measure(selection, rows)
     # Checked before the redrive begins, so that the user gets the error and not a redrive
     # that never ends.
@@ -204,7 +206,7 @@ class Redriver:
                 if self.clock() > end or not redrive_rows.is_running(redrive.id):
                     return count
                 places = {**redrive.places, node_id: step.position}
-                redrive = replace(
+                redrive = structs.replace(
                     redrive, places=places, deleting={**redrive.deleting, node_id: ()}
                 )
             else:
@@ -352,7 +354,7 @@ class _Step:
         queue = failure_rules.copy_queue(
             copy_id, _failure_queues(row.group_id, row.topic_id)
         )
-        due_at_once = msgspec.structs.replace(message, delay_ms=0)
+        due_at_once = structs.replace(message, delay_ms=0)
         copy = NewDelayed(due_at_once, attempt=1, origin=row.origin)
         try:
             delayed_store.store(

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
+
+from msgspec import structs
 
 from messagestore.consume import broadcast_positions
 from messagestore.topology import subscriptions
@@ -26,16 +27,15 @@ from metadata.rules.rights import Right
 # for calls that wait for metadata (metadata/limits/bulkhead.py), so that those of other keys
 # are refused.
 JOINS_OF_ONE = 24
-_joins = Places(most=1_000, most_of_one=JOINS_OF_ONE, most_shared=JOINS_OF_ONE)
+_joins = Places(most=1_000, most_per_caller=JOINS_OF_ONE, most_shared=JOINS_OF_ONE)
 # How long a join waits for another process that creates or deletes the same object, and the
 # pause between two tries.
 PATIENCE_S = 1.0
 AGAIN_S = 0.05
 
 
-@dataclass(frozen=True, slots=True)
-class Joined(consumers.Registered):
-    """A registered member; `created` names the group and subscriptions made for it."""
+class Joined(consumers.Registered, frozen=True):
+    """`created` names what was created: "group:billing", "subscription:orders"."""
 
     created: tuple[str, ...]
 
@@ -122,7 +122,7 @@ def join(
         consumer = consumer_ids.check(registered.consumer_id)
         if consumer.instance_id:
             broadcast_positions.place(consumer=consumer)
-        return Joined(**asdict(registered), created=tuple(created))
+        return Joined(**structs.asdict(registered), created=tuple(created))
 
 
 def _require_topics(group: str, topics: Collection[str], actor: Actor) -> None:
