@@ -190,7 +190,7 @@ class SendFuture:
     def __init__(self, ended: LoopEvent) -> None:
         # The event of its batch, not the batch itself. A reference cycle would keep all
         # messages in memory until the garbage collector runs.
-        self.ended: threading.Event = ended
+        self.ended: LoopEvent = ended
         self.outcome: Outcome | None = None
         self.callbacks: list[Callable[[SendFuture], object]] | None = None
 
