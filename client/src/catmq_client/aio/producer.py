@@ -30,7 +30,7 @@ YIELD_EVERY = 100
 
 
 class _LoopState:
-    """What an AsyncProducer keeps for an event loop that uses it."""
+    """State of an AsyncProducer for an event loop that uses it."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
@@ -135,7 +135,7 @@ class AsyncProducer:
     ) -> SendFuture:
         """Wait for room in the buffer. Return an awaitable of the receipt.
 
-        The message is sent within linger_ms, in a batch, also if nobody awaits the receipt.
+        The message is sent within linger_ms, in a batch, whether or not the receipt is awaited.
         Arguments and errors are those of send().
         """
         message = build_message(
@@ -185,7 +185,8 @@ class AsyncProducer:
         """Flush, within `timeout_s` seconds (default: delivery_timeout_ms), then close the
         connections.
 
-        If the caller is cancelled, closing goes on, and the program does not end before.
+        If the caller is cancelled, closing continues in its thread, and the program ends
+        after it.
         """
         if self._closing is None:
             self._closing = start_in_thread(
