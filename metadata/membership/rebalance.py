@@ -322,7 +322,8 @@ def _assign_queues(
         if new_target is not None and (
             # The second case: a leaving queue goes back to its owner, which may have
             # released it already, so it needs a new epoch.
-            row.owner_id is None or (row.owner_id == new_target != row.target_id)
+            row.owner_id is None
+            or (row.owner_id == new_target and row.target_id != new_target)
         ):
             grants.setdefault((row.owner_id, new_target), []).append(row.queue_id)
         elif row.target_id != new_target:
