@@ -25,7 +25,9 @@ from metadata.rules.definitions import (
     parse_document,
     write_settings,
 )
+from metadata.rules.groups.states import SubscriptionState
 from metadata.rules.rights import Right
+from metadata.rules.topics.states import TopicState
 from metadata.topics.topic_rows import TopicView
 
 Existing = Literal["refuse", "keep", "change"]
@@ -197,7 +199,7 @@ def _plan_entry(entry: Entry, objects: _Objects, rule: str) -> Step:
             objects.names["topic", key] = entry.name
             if topic is None:
                 return Step(entry, "create")
-            if topic.name == entry.name and topic.state != "ready":
+            if topic.name == entry.name and topic.state != TopicState.READY:
                 return Step(entry, "unfinished", problem=UNFINISHED)
             return _compare(
                 entry, topic.name, {"queues": open_queues(topic)}, topic, rule=rule
@@ -235,7 +237,7 @@ def _plan_entry(entry: Entry, objects: _Objects, rule: str) -> Step:
             group=group_name, topic=topic_name
         )
         return Step(entry, "conflict" if problem else "create", problem=problem)
-    if subscription.state != "ready":
+    if subscription.state != SubscriptionState.READY:
         return Step(entry, "unfinished", problem=UNFINISHED)
     name = f"{subscription.group}/{subscription.topic}"
     return _compare(entry, name, {}, subscription.delivery, rule=rule)

@@ -29,7 +29,8 @@ from metadata.models import (
 from metadata.monitoring import dead_letter_counts
 from metadata.monitoring.dead_letter_counts import DeadLetters
 from metadata.rules.alarm_rules import AlarmKind, parse_subject
-from metadata.rules.groups.states import GroupMode
+from metadata.rules.groups.lag_trend import TrendState
+from metadata.rules.groups.states import GroupMode, SubscriptionState
 from metadata.rules.jobs import JobState
 from metadata.rules.topics.states import TopicKind, TopicState
 
@@ -76,7 +77,7 @@ class Overview:
 
 def overview(*, actor: Actor) -> Overview:
     check_look(actor)
-    ready_lags = ConsumerGroupTopic.objects.filter(state="ready", lag__gt=0)
+    ready_lags = ConsumerGroupTopic.objects.filter(state=SubscriptionState.READY, lag__gt=0)
     with reachable():
         # Read apart, because sorting all groups by lag would also read those without any.
         candidates = [
@@ -147,7 +148,7 @@ def overview(*, actor: Actor) -> Overview:
                 (
                     row.name
                     for row in behind
-                    if row.progress and row.progress.trend.state == "stalled"
+                    if row.progress and row.progress.trend.state == TrendState.STALLED
                 ),
                 alarmed_groups,
             ),
@@ -164,7 +165,7 @@ def _growth(row: GroupRow) -> tuple[float, int]:
     """Return the sort key of a group: growth of its lag in messages a second (0 if it does
     not grow), then its lag.
     """
-    if row.progress is None or row.progress.trend.state != "falls_behind":
+    if row.progress is None or row.progress.trend.state != TrendState.FALLS_BEHIND:
         return 0.0, row.lag or 0
     return row.progress.trend.per_s or 0.0, row.lag or 0
 
