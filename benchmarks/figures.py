@@ -39,8 +39,10 @@ class Latencies:
         if not seconds:
             raise ValueError("nothing was timed")
         rising = sorted(1000 * one for one in seconds)
-        points = [percentile(rising, percent) for percent in (50, 95, 99, 99.9)]
-        return cls(len(rising), *points, rising[-1])
+        p50, p95, p99, p999 = (
+            percentile(rising, percent) for percent in (50, 95, 99, 99.9)
+        )
+        return cls(len(rising), p50, p95, p99, p999, rising[-1])
 
     def __str__(self) -> str:
         return "".join(

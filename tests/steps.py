@@ -103,12 +103,17 @@ WITH_EXAMPLES = (
     "catmq_site",
     "client/src",
 )
+MYPY_OF_TESTS = (
+    *(str(BIN / "mypy"), "--config-file=tests/mypy.ini"),
+    *("--package=tests", "--package=benchmarks"),
+)
 EVERYDAY = (  # the longest begin first, and short ones fill the gaps at the end
     tests("integration-sqlite", *BELOW_SITE, measured=True, CATMQ_TEST_ENGINE="sqlite"),
     tests("contract", "tests/contract", *ignoring(OF_OTHER_CLIENTS), measured=True),
     on_server("core", servers.INSTALLED),
     tests("unit", "tests/unit", *WITH_EXAMPLES, measured=True),
     Step("mypy", (str(BIN / "mypy"),)),
+    Step("mypy-tests", MYPY_OF_TESTS),
     tests("main-job", "tests/acceptance/test_main_job.py", "-m", "everyday"),
     tests("spark-read", "tests/spark", "-m", "everyday"),
     tests("browser-pages", "tests/browser", "-m", "everyday"),

@@ -140,7 +140,8 @@ def running(mariadb: MariaDB, tmp_path_factory: pytest.TempPathFactory) -> Itera
             **account,
         }
         assert servers[0].call("POST", "/api/v1/nodes", node)[0] == 201
-        made = Pair(*servers, mariadb, schemas[0])
+        first, second = servers
+        made = Pair(first, second, mariadb, schemas[0])
         until(made.are_named)
         yield made
 
@@ -171,9 +172,12 @@ class Load:
         self.idle = [
             Consumer(**reading, group=silent, topics=[silent]) for _ in range(IDLE)
         ]
-        for one in (self.producer, *self.busy, *self.idle):
-            # where it starts is random otherwise
-            one._transport._brokers.current = pair.first.url
+        for client in self._clients():
+            # Each client would start at a random broker otherwise.
+            client._transport._brokers.current = pair.first.url
+
+    def _clients(self) -> list[Any]:
+        return [self.producer, *self.busy, *self.idle]
 
     @contextmanager
     def running(self) -> Iterator[Load]:
@@ -212,12 +216,14 @@ class Load:
 
     def knows_both(self) -> bool:
         """Whether every client knows both brokers."""
-        clients = (self.producer, *self.busy, *self.idle)
-        return all(len(one._transport._brokers._known()) == 2 for one in clients)
+        return all(
+            len(client._transport._brokers._all_urls()) == 2 for client in self._clients()
+        )
 
     def polls(self, server: Server) -> bool:
         """Whether all long polls go to that broker."""
-        return all(one._transport._brokers.current == server.url for one in self.idle)
+        idle: list[Any] = [consumer._transport for consumer in self.idle]
+        return all(transport._brokers.current == server.url for transport in idle)
 
     def _thread(self, work: Callable[[], None]) -> threading.Thread:
         def guarded() -> None:

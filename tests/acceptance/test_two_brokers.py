@@ -112,7 +112,8 @@ class _running:
 def producer(pair: Pair) -> Producer:
     """One that starts with the cutting proxy and has the second broker to turn to."""
     made = Producer([pair.proxy.url, pair.second.url], api_key=pair.first.api_key)
-    made._transport._brokers.current = pair.proxy.url  # where it starts is random otherwise
+    transport: Any = made._transport
+    transport._brokers.current = pair.proxy.url  # where it starts is random otherwise
     return made
 
 

@@ -360,7 +360,7 @@ def test_queues_of_nobody_and_of_others_are_fenced(
 
 
 def test_bytes_and_text_come_back_as_they_were_sent(broker: Broker, queue: int) -> None:
-    messages = [
+    messages: list[dict[str, Any]] = [
         {"body": "täxt", "key": "k", "tag": "t", "headers": {"h": "v"}, "trace_id": "x"},
         {"body_base64": "/wA="},
         {"body": ""},

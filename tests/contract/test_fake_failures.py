@@ -40,6 +40,7 @@ class Story:
         self._transport = transport
         self._queue = queue
         self._configure = configure
+        self._epoch: Any = None
         self.told: list[Any] = []
 
     def tell(self) -> list[Any]:

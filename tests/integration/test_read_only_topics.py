@@ -9,7 +9,7 @@ import pytest
 from messagestore.engine import batch_ids
 from messagestore.engine.messages import NewMessage
 from messagestore.produce.batch_plan import Part
-from messagestore.produce.publish import PartWriter, Receipt, Run, publish
+from messagestore.produce.publish import FateRun, PartWriter, Receipt, publish
 from messagestore.topology import topics
 from metadata.actors import command
 from metadata.cache import snapshot
@@ -79,7 +79,7 @@ def test_a_repeat_of_a_batch_that_was_stored_in_part_tells_the_parts_apart(
     batch_id = batch_ids.new()
     store = PartWriter.store
 
-    def first_part_only(self: PartWriter, part: Part) -> list[Run]:
+    def first_part_only(self: PartWriter, part: Part) -> list[FateRun]:
         found = store(self, part)
         read_only(on=True)
         self.batch = self.batch._replace(topic=snapshot.find_topic("orders"))

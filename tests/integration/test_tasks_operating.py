@@ -226,11 +226,10 @@ class _Said(BaseStorage):
 def test_the_admin_shows_errors_and_acts_for_those_who_may(stage: Stage) -> None:
     failed = calls.fail.enqueue("<b>oh</b>")
     run_tasks()
-    page, request = TaskRecordAdmin(TaskRecord, admin.site), RequestFactory().post("/")
-    request.user, request._messages = (
-        User(is_superuser=True, is_active=True),
-        _Said(request),
-    )  # type: ignore[attr-defined]
+    page = TaskRecordAdmin(TaskRecord, admin.site)
+    request: Any = RequestFactory().post("/")
+    request.user = User(is_superuser=True, is_active=True)
+    request._messages = _Said(request)
     assert page.has_act_permission(request) and not page.has_delete_permission(request)
     shown = page.tracebacks(record(failed.id))
     assert shown.count("LookupError: &lt;b&gt;oh") == 3 and "<b>" not in shown

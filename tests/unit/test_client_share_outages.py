@@ -383,7 +383,8 @@ def test_what_a_pull_brings_after_its_session_ended_is_renewed_before_it_begins(
         end_session(broker, one)
         broker.fail(DONE, ConnectFailed("away"), times=100_000)
         network.free.set()
-        until(lambda: one._state.runs)
+        state: Any = one._state
+        until(lambda: state.runs)
         assert one.poll(timeout_s=0.05) == []
         broker.heal()
         assert numbers(one.poll(timeout_s=LIMIT_S)) == [0]

@@ -471,7 +471,8 @@ def test_a_member_makes_the_group_with_its_settings(make: Make, broker: FakeBrok
     )
     one.poll(timeout_s=0.05)
     until(lambda: "new" in broker.groups)
-    assert broker.groups["new"].share_settings == {
+    group: Any = broker.groups["new"]
+    assert group.share_settings == {
         "lease_ms": 5_000,
         "run_messages": 2,
         "max_deliveries": 0,

@@ -41,7 +41,7 @@ def test_a_written_type_has_nullable_fields_lists_enums_and_other_types() -> Non
     text = client_types.module(components)
     written: dict[str, typing.Any] = {}
     exec(text, written)
-    unread = written["Unread"]
+    unread: typing.Any = written["Unread"]
     assert typing.get_type_hints(written["QueueRow"], written) == {
         "low": int | None,
         "state": typing.Literal["open", "closed"],

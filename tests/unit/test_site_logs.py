@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
+from typing import Any
 
 import pytest
 from django.conf import settings
@@ -53,8 +54,10 @@ def test_a_stack_trace_is_indented_whatever_its_error_says() -> None:
 
 
 def test_every_handler_of_the_server_writes_so() -> None:
-    assert settings.LOGGING["formatters"]["line"]["()"] == "catmq_site.logs.OneLine"
-    assert {one["formatter"] for one in settings.LOGGING["handlers"].values()} == {"line"}
+    logging_settings: dict[str, Any] = settings.LOGGING
+    handlers = logging_settings["handlers"]
+    assert logging_settings["formatters"]["line"]["()"] == "catmq_site.logs.OneLine"
+    assert {one["formatter"] for one in handlers.values()} == {"line"}
 
 
 def record(

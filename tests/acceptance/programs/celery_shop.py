@@ -22,7 +22,7 @@ from kombu.exceptions import OperationalError
 import catmq_client.contrib.kombu
 from catmq_client.errors import CatmqError
 
-assert catmq_client.contrib.kombu.Transport
+assert catmq_client.contrib.kombu.Transport is not None
 JOURNAL = os.environ["SHOP_JOURNAL"]
 app = Celery("shop", broker=os.environ["SHOP_BROKER"])
 app.conf.update(

@@ -114,7 +114,7 @@ class Trial:
         self.stage.say(
             f"OK: {len(told.sent)} acknowledged messages are stored once and handled, "
             f"{repeated} handled "
-            f"again, {len(evidence.told('again'))} receipts repeated, "
+            f"again, {len(evidence.lines_of('again'))} receipts repeated, "
             f"{len(self.watcher.tail.follow())} looks at positions; {said}"
         )
 

@@ -54,14 +54,15 @@ def main(labels: list[str]) -> int:
     django.setup()
     from tests.foreign.shim.management.commands import db_worker
 
-    real = TransactionTestCase._fixture_teardown
+    test_case: Any = TransactionTestCase
+    real = test_case._fixture_teardown
 
     def teardown(self: Any) -> None:
         db_worker.broker.clear()
         real(self)
 
-    TransactionTestCase._fixture_teardown = teardown  # type: ignore[method-assign]
-    TransactionTestCase.assertNumQueries = _uncounted  # type: ignore[method-assign, assignment]
+    test_case._fixture_teardown = teardown
+    test_case.assertNumQueries = _uncounted
     settings.DEBUG = False
     return Runner(verbosity=1).run_tests(labels)
 
