@@ -31,6 +31,7 @@ TYPES = {
     "NodeAnswer": "Node",
     "MessagesAnswer": "FoundMessages",
     "KeyAnswer": "Key",
+    "NewKeyAnswer": "NewKey",
     "SendTokenAnswer": "SendToken",
     "NewSendTokenAnswer": "NewSendToken",
     "SubscriptionAnswer": "Subscription",
@@ -70,6 +71,7 @@ TYPES = {
 LATER_FIELDS = {
     "MemberAnswer": ("process", "process_age_ms"),
     "GroupAnswer": ("lease_ms", "run_messages", "max_deliveries"),
+    "MessagesAnswer": ("missing", "rows"),
     "LagAnswer": ("in_flight", "redelivered", "oldest_lease_ms"),
     "OffsetsAnswer": ("progress",),
 }

@@ -1,12 +1,14 @@
 """The first administrator and the first API key, stored in credentials.env of the data
-directory.
+directory with the URLs of all brokers.
 """
 
 from __future__ import annotations
 
+import fcntl
 import os
 import secrets
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 from django.contrib.auth import get_user_model
 from django.contrib.auth.backends import ModelBackend
@@ -14,6 +16,7 @@ from django.contrib.auth.hashers import make_password
 from django.db import transaction
 
 from metadata.actors import Actor
+from metadata.brokers import discovery
 from metadata.cache import snapshot
 from metadata.config import config
 from metadata.rules.rights import Right
@@ -30,6 +33,8 @@ def ensure(*, url: str, actor: Actor) -> bool:
     Credentials in the file that still work are kept, so clients that use them continue to
     work. If an administrator exists that is not in the file, none is created and no key
     either. Return True if the file has a key.
+
+    CATMQ_URL is `url`, of this server, and those of the other live brokers.
     """
     stored = read_credentials()
     administrators = get_user_model().objects.filter(is_superuser=True, is_active=True)
@@ -38,8 +43,9 @@ def ensure(*, url: str, actor: Actor) -> bool:
     valid = _check_credentials(stored) if administrators.exists() else None
     password = secrets.token_urlsafe(12)
     password_hash = make_password(password) if valid is None else ""
+    other_urls = discovery.other_urls(config.broker_name, actor=actor)
     # Commit after the file is written, so no account exists whose password is not known.
-    with transaction.atomic():
+    with _locked(), transaction.atomic():
         if valid is None and administrators.exists():  # another server has just created it
             valid = _check_credentials(stored)
         credentials = (
@@ -47,18 +53,58 @@ def ensure(*, url: str, actor: Actor) -> bool:
             if valid is None
             else valid
         )
-        new_credentials = {"CATMQ_URL": url, **credentials}
+        new_credentials = {"CATMQ_URL": _join_urls(url, other_urls), **credentials}
         if new_credentials != stored:
-            draft_path = FILE.with_suffix(".new")
-            draft_path.unlink(missing_ok=True)
-            # Opened with its final mode: before a chmod, others could read the password.
-            handle = os.open(draft_path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-            with os.fdopen(handle, "w") as file:
-                file.writelines(
-                    f"{name}={value}\n" for name, value in new_credentials.items()
-                )
-            draft_path.replace(FILE)
+            _write(new_credentials)
     return "CATMQ_API_KEY" in new_credentials
+
+
+def list_other_brokers(other_urls: Sequence[str]) -> None:
+    """Write the URLs of the other brokers to the file, behind this server's own, which is
+    the first. Does nothing without a file: then script/server did not start this broker.
+
+    Raises OSError.
+    """
+    with _locked():
+        stored = read_credentials()
+        own_url = stored.get("CATMQ_URL", "").partition(",")[0]
+        urls = _join_urls(own_url, other_urls)
+        # Each worker of the broker calls this; the first one writes.
+        if own_url and urls != stored["CATMQ_URL"]:
+            _write({**stored, "CATMQ_URL": urls})
+
+
+def _join_urls(own_url: str, other_urls: Sequence[str]) -> str:
+    """Return URLs as CATMQ_URL takes them, each once.
+
+    >>> _join_urls("http://a:1", ["http://b:2", "http://a:1"])
+    'http://a:1,http://b:2'
+    """
+    return ",".join(dict.fromkeys([own_url, *other_urls]))
+
+
+@contextmanager
+def _locked() -> Iterator[None]:
+    """Lock the file against other processes: a worker of the broker must not write back a
+    key that `prepare` has just replaced.
+    """
+    # The directory is locked, because the file itself is replaced by each write.
+    directory = os.open(FILE.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(directory, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(directory)
+
+
+def _write(credentials: Mapping[str, str]) -> None:
+    draft_path = FILE.with_suffix(".new")
+    draft_path.unlink(missing_ok=True)
+    # Opened with its final mode: before a chmod, others could read the password.
+    handle = os.open(draft_path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(handle, "w") as file:
+        file.writelines(f"{name}={value}\n" for name, value in credentials.items())
+    draft_path.replace(FILE)
 
 
 def read_credentials() -> dict[str, str]:

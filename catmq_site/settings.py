@@ -97,6 +97,7 @@ TEMPLATES = [
                 "django.contrib.messages.context_processors.messages",
                 "portal.auth.access.template_context",
             ],
+            "libraries": {"frame": "portal.kit.frame_tags"},
         },
     }
 ]

@@ -62,8 +62,9 @@ def main() -> int:
     ]
     for thread in threads:
         thread.start()
+    own_url = known["CATMQ_URL"].partition(",")[0]  # other brokers stand behind it
     print(
-        f"About {asked.rate:g} messages a second; look at {known['CATMQ_URL']}. Ctrl-C ends it.",
+        f"About {asked.rate:g} messages a second; look at {own_url}. Ctrl-C ends it.",
         flush=True,
     )
     try:

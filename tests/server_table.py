@@ -1,5 +1,4 @@
-"""Write the results of a run on other database servers into the table of the README and its
-page.
+"""Write the results of a run on other database servers into the table of their page.
 
     script/test servers | tee run.txt; .venv/bin/python -m tests.server_table run.txt
 
@@ -16,11 +15,7 @@ from pathlib import Path
 from tests.servers import INSTALLED, ROOT, SUITES, VERSIONS
 
 RESULTS = ROOT / "tests" / "servers.json"
-PAGES = (
-    ROOT / "README.md",
-    ROOT / "README.zh-CN.md",
-    ROOT / "docs" / "reference" / "servers.md",
-)
+PAGES = (ROOT / "docs" / "reference" / "servers.md",)
 BEGIN, END = "<!-- made by tests/server_table.py -->\n", "<!-- end -->"
 COLUMNS = {name: suite.title for name, suite in SUITES.items() if name != "core"}
 

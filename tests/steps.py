@@ -173,8 +173,12 @@ GROUPS = {
     "servers": tuple(
         on_server(suite, version) for version in servers.VERSIONS for suite in WHOLE_SUITES
     ),
-    # clients of generators: 50 MB to download
-    "servers-ci": (*IN_CI, tests("clients", "tests/clients")),
+    # clients of generators, and libraries of data engineers: 50 MB and 200 MB to download
+    "servers-ci": (
+        *IN_CI,
+        tests("clients", "tests/clients"),
+        tests("data", "tests/data"),
+    ),
     "foreign": tuple(  # suites of other projects, downloaded
         Step(f"foreign-{name}", (PYTHON, "-m", f"tests.foreign.{name}"))
         for name in ("tasks", "native", "oldest", "celery")

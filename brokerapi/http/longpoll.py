@@ -148,7 +148,13 @@ def waiting_place(owner: PlaceOwner) -> AbstractContextManager[bool]:
 
 
 def browse_or_wait(
-    *, topic: str, position: tuple[int, int], limit: int, wait_ms: int, actor: Actor
+    *,
+    topic: str,
+    position: tuple[int, int],
+    limit: int,
+    wait_ms: int,
+    actor: Actor,
+    as_rows: bool = False,
 ) -> browse.MessagePage:
     """Read messages of a queue from `position` (queue, offset) on, waiting up to `wait_ms`
     for the first.
@@ -161,9 +167,14 @@ def browse_or_wait(
     with ExitStack() as places:
         while True:
             page = browse.read_page(
-                topic=topic, queue=queue, offset=offset, limit=limit, actor=actor
+                topic=topic,
+                queue=queue,
+                offset=offset,
+                limit=limit,
+                actor=actor,
+                as_rows=as_rows,
             )
-            at_end = not page.messages and page.next is None
+            at_end = not page.scanned and page.next is None
             if not at_end or draining.must_not_wait() or time.monotonic() >= until:
                 return page
             # Both limits count: that of readers without a group, and that of all waiting

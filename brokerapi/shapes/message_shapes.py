@@ -304,20 +304,39 @@ class TracesQuery(Request, kw_only=True):
     message_id: str = ""
 
 
+class MissingAnswer(Answer, kw_only=True):
+    """Offsets `first` … `end` - 1 of a queue that have no messages: `expired` (deleted by
+    retention), `lost` (declared when a node was lost), or `unexplained`."""
+
+    first: int
+    end: int
+    reason: Literal["expired", "lost", "unexplained"]
+
+
 class MessagesAnswer(Answer, kw_only=True):
     """Messages, and how many were scanned. `next` is the `offset` of the next page of a
-    queue, or the `after` of the next page of a search; null: none."""
+    queue, or the `after` of the next page of a search; null: none. `missing` is there if a
+    page of a queue skipped offsets. With `form=rows` and `Accept:
+    application/msgpack;messages=rows`, a page of a queue has `rows`, as in pulls, and
+    `messages` is empty."""
 
     messages: list[StoredAnswer]
     scanned: int
     next: int | str | None
+    missing: list[MissingAnswer] | UnsetType = UNSET
+    rows: list[StoredRow] | UnsetType = UNSET
 
 
 def messages_answer(
     page: MessagePage | SearchResult, kind: formats.Format
 ) -> MessagesAnswer:
     messages = [message_answer(message, kind, message.queue) for message in page.messages]
-    return MessagesAnswer(messages=messages, scanned=page.scanned, next=page.next)
+    answer = MessagesAnswer(messages=messages, scanned=page.scanned, next=page.next)
+    if isinstance(page, MessagePage) and page.rows:
+        answer.rows = list(page.rows)
+    if isinstance(page, MessagePage) and page.missing:
+        answer.missing = [MissingAnswer.from_view(missing) for missing in page.missing]
+    return answer
 
 
 class BrowseQuery(Request, kw_only=True):
@@ -330,6 +349,7 @@ class BrowseQuery(Request, kw_only=True):
     offset: Id = 0
     limit: Annotated[int, Meta(ge=1, le=config.max_pull_messages)] = 100
     wait_ms: Annotated[int, Meta(ge=0, le=config.max_wait_ms)] = 0
+    form: Literal["objects", "rows"] = "objects"
     message_id: str | UnsetType = UNSET
     key: str | UnsetType = UNSET
     trace_id: str | UnsetType = UNSET

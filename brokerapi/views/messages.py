@@ -65,6 +65,7 @@ class Messages(Endpoint):
                 limit=query.limit,
                 wait_ms=query.wait_ms,
                 actor=call.actor,
+                as_rows=query.form == "rows" and call.kind.rows,
             )
             # The key may have been deleted while the request waited.
             call.check_key()

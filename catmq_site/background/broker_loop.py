@@ -7,10 +7,12 @@ import time
 from dataclasses import dataclass
 
 from brokerapi.http import draining
+from catmq_site import credentials
 from catmq_site.background import broker_memory
 from messagestore.nodes import registry
 from messagestore.pool import node_pools
-from metadata.brokers import registration, snapshot_acks
+from metadata.actors import job
+from metadata.brokers import discovery, registration, snapshot_acks
 from metadata.cache import snapshot
 from metadata.errors import MetadataUnavailable
 from metadata.rules.membership.brokers import BrokerState
@@ -32,6 +34,7 @@ class BrokerLoop:
     last_complaint: str = ""
     complained_at: float = float("-inf")
     is_unreachable: bool = False
+    other_urls: tuple[str, ...] | None = None  # that credentials.env has
 
     def run_once(self) -> None:
         """Send a heartbeat, or record the stop if the broker stops."""
@@ -57,6 +60,7 @@ class BrokerLoop:
         self.is_unreachable = False
         if registration_state.registered:
             broker_memory.mark_registered()
+        self._update_credentials()
         if registration_state.state == BrokerState.OUT:
             draining.disable()
         else:
@@ -68,6 +72,19 @@ class BrokerLoop:
             log.error("This broker is not registered, so no client finds it: %s", complaint)
             self.complained_at = now
         self.last_complaint = complaint
+
+    def _update_credentials(self) -> None:
+        """Write the URLs of the other brokers to credentials.env if they have changed."""
+        other_urls = discovery.other_urls(self.identity.name, actor=job("brokers"))
+        if other_urls == self.other_urls:
+            return
+        # A failed write is not repeated until the brokers change: the file still names this
+        # broker, and clients discover the others through it.
+        self.other_urls = other_urls
+        try:
+            credentials.list_other_brokers(other_urls)
+        except OSError as error:
+            log.warning("credentials.env does not list the other brokers: %s", error)
 
     def finish(self) -> None:
         """Record the stop if that was not done, and drop the list of brokers, which is not

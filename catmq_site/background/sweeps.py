@@ -16,7 +16,7 @@ from django.utils import timezone
 from catmq_site.background import alarm_mails
 from messagestore import retention, verify
 from messagestore.consume import group_lag
-from messagestore.inspect import alarm_job
+from messagestore.inspect import raise_alarms
 from messagestore.nodes import disks, registry
 from messagestore.produce import batches
 from messagestore.retries import dead_letters
@@ -107,7 +107,8 @@ def check_health(every_minutes: dict[str, int]) -> int:
     """
     snapshot.refresh()
     return (
-        alarm_job.update_alarms(every_minutes=every_minutes) + alarm_mails.send_due_mails()
+        raise_alarms.update_alarms(every_minutes=every_minutes)
+        + alarm_mails.send_due_mails()
     )
 
 

@@ -67,3 +67,56 @@ def count_messages(first: int, end: int, *, gaps: Sequence[tuple[int, int]]) -> 
         max(0, min(end, gap_end) - max(first, gap_first)) for gap_first, gap_end in gaps
     )
     return max(0, end - first - lost)
+
+
+class MissingOffsets(NamedTuple):
+    """Offsets first … end - 1, which have no messages, and the reason.
+
+    `reason` is `expired` (deleted by retention), `lost` (declared when a node was lost) or
+    `unexplained`.
+    """
+
+    first: int
+    end: int
+    reason: str
+
+
+def explain_all_missing(
+    offsets: Sequence[int],
+    *,
+    first: int,
+    end: int,
+    low: int,
+    gaps: Sequence[tuple[int, int]],
+) -> list[MissingOffsets]:
+    """Explain each offset from `first` to below `end` that is not among the rising
+    `offsets`.
+
+    As for `explain_missing`, `low` and `gaps` must be read after the rows.
+
+    >>> for missing in explain_all_missing(
+    ...     [3, 4, 8, 11], first=0, end=12, low=2, gaps=[(5, 8)]
+    ... ):
+    ...     print(*missing)
+    0 2 expired
+    2 3 unexplained
+    5 8 lost
+    9 11 unexplained
+    """
+    explained: list[MissingOffsets] = []
+    position = first
+    for offset in (*offsets, end):
+        while position < offset:
+            verdict = explain_missing(position, low=low, gaps=gaps)
+            if verdict.state == "cleaned":
+                reason, piece_end = "expired", low
+            elif verdict.state == "lost_tail":
+                reason, piece_end = "lost", verdict.next_offset
+            else:
+                # Up to the next declared gap. Above `position`, nothing is below `low`.
+                next_gaps = [gap_first for gap_first, _ in gaps if gap_first > position]
+                reason, piece_end = "unexplained", min([offset, *next_gaps])
+            explained.append(MissingOffsets(position, min(piece_end, offset), reason))
+            position = min(piece_end, offset)
+        position = offset + 1
+    return explained

@@ -94,10 +94,18 @@ class NodeWatcher:
 
         Without waiters, return after at most IDLE_S.
         """
-        has_waiters = self._board.has_waiter_within(IDLE_S)
-        awaited = (
-            self._board.awaited(self._queues_of_node()) if has_waiters else frozenset()
-        )
+        awaited: Set[int] = frozenset()
+        if self._board.has_waiter_within(IDLE_S):
+            queues_by_id = snapshot.current().queues
+            # Computed again only if the snapshot has other queues: there may be thousands.
+            if queues_by_id is not self._snapshot_queues:
+                self._snapshot_queues = queues_by_id
+                self._queues = frozenset(
+                    queue
+                    for queue, info in queues_by_id.items()
+                    if info.node_id == self._node_id
+                )
+            awaited = self._board.awaited(self._queues)
         if not awaited:
             # Another worker may have waiters, and must not wait for the end of this lease.
             self.leave()
@@ -146,16 +154,6 @@ class NodeWatcher:
     def leave(self) -> None:
         """Give up the watch over the node, so that another process can take it over."""
         self._board.shared.leave(self._node_id)
-
-    def _queues_of_node(self) -> frozenset[int]:
-        queues = snapshot.current().queues
-        # Computed again only if the snapshot has other queues: there may be thousands.
-        if queues is not self._snapshot_queues:
-            node_queues = (
-                queue for queue, info in queues.items() if info.node_id == self._node_id
-            )
-            self._snapshot_queues, self._queues = queues, frozenset(node_queues)
-        return self._queues
 
     def _wait_for_turn(self) -> bool:
         """Wait until the node may be read again. Return False if that takes longer than a

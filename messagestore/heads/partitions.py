@@ -147,7 +147,7 @@ def _missing_ends(
         )
     topic = snapshot.current().topics[snapshot.find_queue(queue).topic_id]
     last_size = existing[-1].end - existing[-1].first
-    per_s, now_per_s = _rates(session, queue, newest=last_size)
+    per_s, now_per_s = _measure_rates(session, queue, newest=last_size)
     # Messages that fit into the queue's share of the topic's byte limit, at their present size.
     rows = sum(min(p.end, head) - p.first for p in existing if p.first < head)
     size_bytes = sum(p.bytes for p in existing if p.first < head)
@@ -170,7 +170,7 @@ def _missing_ends(
     return ends
 
 
-def _rates(session: Session, queue: int, *, newest: int) -> tuple[float, float]:
+def _measure_rates(session: Session, queue: int, *, newest: int) -> tuple[float, float]:
     """Return two rates in messages a second: of the last day, and of the newest messages.
 
     The first is measured from the oldest message that is kept, if that is younger than a

@@ -6,12 +6,20 @@ yet.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from messagestore.engine.messages import StoredMessage, masked, parse_message_id
+from messagestore.engine.messages import (
+    StoredMessage,
+    StoredRow,
+    masked,
+    parse_message_id,
+    stored_message,
+)
 from messagestore.heads import durability
+from messagestore.heads.gap_check import MissingOffsets, dense_length, explain_all_missing
 from messagestore.pool import node_pools
-from messagestore.tables import message_sql
+from messagestore.tables import message_sql, queue_sql
 from metadata.actors import Actor
 from metadata.cache import snapshot
 from metadata.cache.snapshot_types import TopicInfo
@@ -26,23 +34,34 @@ KEYS_BYTES = 256 * 1024  # of bodies, which are read with the keys
 class MessagePage:
     """Messages in order, the number of rows read, and the next offset (None at the head).
 
-    `masked`: the actor may not read bodies and headers, so they are left out.
+    `masked`: the actor may not read bodies and headers, so they are left out. `missing`:
+    the offsets between the requested and the next offset that have no messages. `rows` are
+    there instead of `messages` if they were asked for.
     """
 
     messages: tuple[StoredMessage, ...]
     scanned: int
     next: int | None
     masked: bool = False
+    missing: tuple[MissingOffsets, ...] = ()
+    rows: Sequence[StoredRow] = ()
 
 
 def read_page(
-    *, topic: str, queue: int, offset: int, limit: int, actor: Actor
+    *,
+    topic: str,
+    queue: int,
+    offset: int,
+    limit: int,
+    actor: Actor,
+    as_rows: bool = False,
 ) -> MessagePage:
     """Return at most `limit` messages of a queue from an offset on.
 
     Fewer if their bodies exceed `config.max_pull_bytes`. An offset below the log start
-    offset starts there. Needs `browse` on the topic. Raises NotFound (topic_not_found,
-    queue_not_found), Invalid.
+    offset starts there, and offsets without a message are skipped; the page names both as
+    `missing`. `as_rows`: leave them as rows, unless bodies must be left out. Needs `browse`
+    on the topic. Raises NotFound (topic_not_found, queue_not_found), Invalid.
     """
     may_read = _check_access(topic, queue, actor)
     if offset < 0:
@@ -57,22 +76,47 @@ def read_page(
             f"Queue {queue} has no row in queue_head on its node.",
             code=Code.QUEUE_NOT_FOUND,
         )
-    # Read only below the head that is durable: rows above it may still be lost.
     start = max(offset, head.low)
     with node_pools.node_of(queue).reading() as session:
-        messages = message_sql.select_messages(
-            session,
-            queue=queue,
-            first=start,
-            end=min(start + limit, head.head),
-            most_bytes=config.max_pull_bytes,
-        )
-    next_offset = messages[-1].offset + 1 if messages else start
+        while True:
+            # Read only below the head that is durable: rows above it may still be lost.
+            end = min(start + limit, head.head)
+            rows = message_sql.select_rows(
+                session,
+                queue=queue,
+                first=start,
+                end=end,
+                most_bytes=config.max_pull_bytes,
+            )
+            if rows or start >= head.head:
+                break
+            # No row at all: the page continues after the declared gap, else a reader would
+            # ask for the same offset forever. Without a gap it ends here, empty.
+            gaps = queue_sql.read_gaps(session, queue=queue, position=start)
+            if not gaps or gaps[0][0] > start:
+                start = end
+                break
+            start = min(gaps[0][1], head.head)
+        offsets = [row[0] for row in rows]
+        next_offset = offsets[-1] + 1 if rows else start
+        missing: list[MissingOffsets] = []
+        if dense_length(offset, offsets) < next_offset - offset:
+            # Both are read after the rows: only then they explain all rows that were missing.
+            fresh_head = queue_sql.read_head(session, queue=queue)
+            low = head.low if fresh_head is None else fresh_head.low
+            gaps = queue_sql.read_gaps(session, queue=queue, position=offset)
+            missing = explain_all_missing(
+                offsets, first=offset, end=next_offset, low=low, gaps=gaps
+            )
+    as_rows = as_rows and may_read
+    messages = [] if as_rows else [stored_message(queue, row) for row in rows]
     return MessagePage(
         tuple(messages if may_read else map(masked, messages)),
-        len(messages),
+        len(rows),
         next_offset if next_offset < head.head else None,
         not may_read,
+        tuple(missing),
+        rows if as_rows else (),
     )
 
 

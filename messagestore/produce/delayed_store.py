@@ -208,7 +208,7 @@ def wrong_times(
     }
     if not times:
         return []
-    now_ms, is_repeat = _now_ms(queues, batch_id)
+    now_ms, is_repeat = _read_clock(queues, batch_id)
     errors = []
     for index, at_ms in times.items():
         if at_ms < now_ms - TOLERANCE_MS and not is_repeat:
@@ -226,7 +226,7 @@ def wrong_times(
     return errors
 
 
-def _now_ms(queues: Sequence[int], batch_id: bytes | None) -> tuple[int, bool]:
+def _read_clock(queues: Sequence[int], batch_id: bytes | None) -> tuple[int, bool]:
     """Return the clock of the first node that answers, in ms, and whether it stored the
     batch.
     """

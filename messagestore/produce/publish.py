@@ -248,10 +248,10 @@ class PartWriter:
         )
         for queue in queues:
             try:
-                place = write.store_once(queue)
-                if isinstance(place, list):
-                    return [FateRun(1, receipt) for receipt in place]
-                return [FateRun(len(part.indexes), Receipt(*place))]
+                stored = write.store_once(queue)
+                if isinstance(stored, list):
+                    return [FateRun(1, receipt) for receipt in stored]
+                return [FateRun(len(part.indexes), Receipt(*stored))]
             except CatmqError as refusal:
                 # A closed queue is no error if the next queue takes the part, so it is
                 # reported only for a part that has no other choice.

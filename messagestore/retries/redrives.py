@@ -247,7 +247,7 @@ class _Step:
                 )
             dead_rows = self._read_next()
             for position, dead_letter in dead_rows:
-                self._try(dead_letter)
+                self._redrive_or_skip(dead_letter)
                 if self._detail:
                     break
                 self.position = position
@@ -302,7 +302,7 @@ class _Step:
             }
         return [(position, dead_letters_by_id.get(position.id)) for position in positions]
 
-    def _try(self, dead_letter: DeadLetter | None) -> None:
+    def _redrive_or_skip(self, dead_letter: DeadLetter | None) -> None:
         """Send a message again, or skip it if that is impossible; the message then stays
         dead.
 

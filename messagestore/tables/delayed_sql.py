@@ -13,7 +13,6 @@ from messagestore.engine import db_errors
 from messagestore.engine.messages import NewMessage, headers_text
 from messagestore.engine.mysql_session import MySqlSession, Session, count_statements
 from messagestore.engine.sqlite_session import SqliteSession
-from messagestore.engine.statements import load
 from messagestore.tables.shapes import (
     DelayedBatch,
     DelayedRow,
@@ -22,7 +21,9 @@ from messagestore.tables.shapes import (
     StoredDelays,
 )
 from messagestore.tables.sql_steps import fetch_rows, id_list, step
+from messagestore.tables.statements import load
 from metadata.errors import TooLarge
+from metadata.rules.nodes import Engine
 
 MOST_WAITING = 1_000_000  # more delayed messages of a node are not counted
 
@@ -104,7 +105,7 @@ def _text_columns(message: NewMessage) -> tuple[str | None, str | None, str | No
 def _insert_sqlite(
     session: SqliteSession, queue: int, node_epoch: int, batch: DelayedBatch
 ) -> StoredDelays:
-    statements = load("sqlite")
+    statements = load(Engine.SQLITE)
     with session.transaction() as database:
         head = {"queue": queue, "node_epoch": node_epoch}
         head_row = database.execute(statements["delay_head"].text, head).fetchone()

@@ -21,9 +21,10 @@ from messagestore.engine.mysql_session import (
     count_statements,
 )
 from messagestore.engine.sqlite_session import SqliteSession
-from messagestore.engine.statements import load
 from messagestore.tables.shapes import DelayedRow, NewBatch
 from messagestore.tables.sql_steps import id_list, message_table, step
+from messagestore.tables.statements import load
+from metadata.rules.nodes import Engine
 
 # makes the batch of one message that a delayed row becomes
 ToBatch = Callable[[DelayedRow], NewBatch]
@@ -190,7 +191,7 @@ def _move_sqlite(
     node_epoch: int,
     to_batch: ToBatch,
 ) -> dict[int, int]:
-    statements = load("sqlite")
+    statements = load(Engine.SQLITE)
     row_ids = [row for rows in targets.values() for row in rows]
     with session.transaction() as database:
         heads, stored_at = {}, {}

@@ -24,7 +24,6 @@ from messagestore.engine.mysql_session import (
     quoted,
 )
 from messagestore.engine.sqlite_session import SqliteSession
-from messagestore.engine.statements import load
 from messagestore.tables.shapes import NewBatch, Position, ReaderKey, SentBatch
 from messagestore.tables.sql_steps import (
     fetch_rows,
@@ -35,9 +34,11 @@ from messagestore.tables.sql_steps import (
     text_list,
     up_to_bytes,
 )
+from messagestore.tables.statements import load
 from metadata.errors import TooLarge
 from metadata.grouping import chunks
 from metadata.rules.groups.filters import EVERYTHING, MessageFilter
+from metadata.rules.nodes import Engine
 
 # The statements of `publish_open`, in order.
 _OPENING_STATEMENTS = ("START TRANSACTION", "UPDATE", "SET", "INSERT")
@@ -153,7 +154,7 @@ def _inserts(session: MySqlSession, head: _HeadValues, rows: list[bytes]) -> lis
 def _insert_sqlite(
     session: SqliteSession, head: _HeadValues, batches: Sequence[NewBatch]
 ) -> int:
-    statements = load("sqlite")
+    statements = load(Engine.SQLITE)
     with session.transaction() as database:
         # SQLite has no multi-statement string, so the same steps run one by one.
         row = database.execute(statements["publish_head"].text, head).fetchone()

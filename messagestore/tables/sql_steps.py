@@ -13,8 +13,8 @@ from messagestore.engine.mysql_session import (
     Session,
     Step,
 )
-from messagestore.engine.statements import load
 from messagestore.tables.shapes import ReaderKey
+from messagestore.tables.statements import load
 
 
 def message_table(queue: int) -> str:

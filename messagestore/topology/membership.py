@@ -27,6 +27,8 @@ from metadata.rules.rights import Right
 # are refused.
 JOINS_OF_ONE = 24
 _joins = Places(most=1_000, most_of_one=JOINS_OF_ONE, most_shared=JOINS_OF_ONE)
+# How long a join waits for another process that creates or deletes the same object, and the
+# pause between two tries.
 PATIENCE_S = 1.0
 AGAIN_S = 0.05
 
@@ -99,7 +101,7 @@ def join(
             # Again: another member may have created it with other settings.
             group_id = check_settings()
         if not _subscribed_ids(group_id).issuperset(topic_ids.values()):
-            # Another member may have just created them, which this actor may not be allowed to.
+            # Another member may have just created them, and this actor may lack the right to.
             snapshot.refresh()
         subscribed = _subscribed_ids(group_id)
         for topic, topic_id in topic_ids.items():
@@ -161,9 +163,9 @@ def _subscribed_ids(group_id: int) -> set[int]:
 
 
 def _create_once(create: Callable[[], object]) -> bool:
-    """Run a creation. Returns False if another member was first.
+    """Run a creation. Return False if another member was first.
 
-    Waits up to PATIENCE_S while another process creates or deletes the same thing.
+    Waits up to PATIENCE_S while another process creates or deletes the same object.
     """
     deadline = time.monotonic() + PATIENCE_S
     while True:

@@ -94,6 +94,15 @@ def list_brokers(*, actor: Actor) -> tuple[BrokerView, ...]:
     return views if views is not None else _read()
 
 
+def other_urls(name: str, *, actor: Actor) -> tuple[str, ...]:
+    """Return the URLs of the live brokers except `name`, in the order of their names.
+
+    Raises MetadataUnavailable.
+    """
+    views = list_brokers(actor=actor)
+    return tuple(view.url for view in views if view.alive and view.name != name)
+
+
 def is_alone(name: str) -> bool:
     """Return True if this process knows that no broker but `name` is alive."""
     views = _memory.views

@@ -89,7 +89,8 @@ class Action(View):
     # The actor needs the right on every name, not only on the name in the URL.
     needs_right_on_all: ClassVar[bool] = False
 
-    form_class: ClassVar[type[forms.Form]] = NoFields
+    # An action whose fields depend on the object sets its own in setup().
+    form_class: type[forms.Form] = NoFields
     right: ClassVar[Right] = Right.MANAGE
     object_kind: ClassVar[str] = "topic"
     section: ClassVar[str] = "topics"

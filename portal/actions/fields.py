@@ -33,12 +33,15 @@ def time_field(**options: Any) -> forms.DateTimeField:
     )
 
 
-def shown_only_for(field: forms.Field, choice: str, value: str) -> forms.Field:
-    """Return a field that a script hides while another field has a different value.
+def shown_only_for(
+    field: forms.Field, choice: str, value: str, *, negate: bool = False
+) -> forms.Field:
+    """Return a field that a script hides while another field has a different value, or with
+    `negate` this value.
 
-    `choice` is the name of the other field.
+    `choice` is the name of the other field. Without scripts the field is always shown.
     """
-    field.widget.attrs["data-only"] = f"{choice}={value}"
+    field.widget.attrs["data-only"] = f"{choice}{'!' if negate else ''}={value}"
     return field
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from django.contrib import admin
 from django.db.models import Model
 from django.http import HttpRequest
+from django.utils.text import capfirst
 
 if TYPE_CHECKING:
     _ModelAdmin = admin.ModelAdmin[Any]
@@ -36,6 +37,13 @@ class ReadOnlyAdmin(_ModelAdmin):
     show_full_result_count = False
     list_per_page = 50
     actions = None
+
+    def changelist_view(
+        self, request: HttpRequest, extra_context: dict[str, Any] | None = None
+    ) -> Any:
+        """Show the list under the name of its rows. Django would ask to select one."""
+        title = capfirst(str(self.opts.verbose_name_plural))
+        return super().changelist_view(request, {"title": title, **(extra_context or {})})
 
     def get_fields(self, request: HttpRequest, obj: Model | None = None) -> Any:
         return [field.name for field in self.opts.fields if field.name not in SECRET]

@@ -1,5 +1,5 @@
-"""Django's admin site as a read-only browser of the metadata, with names in the user's
-language.
+"""Django's admin site as a read-only browser of the metadata: a part of the console, with its
+frame, its menu and its login, and with names in the user's language.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from django.http import HttpRequest, HttpResponseRedirect
 from django.urls import reverse
 from django.utils.translation import gettext, gettext_lazy
 
-from portal.auth import sessions
+from portal.auth import access, sessions
 from portal.auth.logins import LoginForm
 
 
@@ -26,6 +26,7 @@ class Console(AdminSite):
     site_title = gettext_lazy("CatMQ")
     site_header = gettext_lazy("CatMQ console")
     login_form = ConsoleLoginForm
+    login_template = "portal/frame/login.html"
     index_title = gettext_lazy("All data, read-only")
 
     def has_permission(self, request: HttpRequest) -> bool:
@@ -34,6 +35,19 @@ class Console(AdminSite):
         """
         allowed = super().has_permission(request) and request.user.is_superuser
         return allowed and not sessions.has_ended(request)
+
+    def each_context(self, request: HttpRequest) -> dict[str, Any]:
+        """Return the context of every admin page, with what the frame of the console needs."""
+        context: dict[str, Any] = super().each_context(request)
+        if not self.has_permission(request):
+            return context
+        # The pages of the console get these from login_required_page().
+        return {
+            **context,
+            "section": "data",
+            "who": access.actor_of(request),
+            "is_administrator": True,
+        }
 
     def password_change(
         self, request: HttpRequest, extra_context: dict[str, Any] | None = None

@@ -27,6 +27,8 @@ from portal.templatetags.formats import DASH, format_count, format_rate, format_
 Number = float | int | None
 # A step that began less than this ago is too short for a meaningful rate.
 MIN_STEP_S = 10
+# A chart that is cut to its data still has this many steps.
+MIN_STEPS = 12
 
 
 class EventKind(NamedTuple):
@@ -82,6 +84,10 @@ class Chart:
     rows: Sequence[Row]
 
     @property
+    def has_values(self) -> bool:
+        return any(raw != "" for row in self.rows for _text, raw in row.values)
+
+    @property
     def has_events(self) -> bool:
         return any(row.events for row in self.rows)
 
@@ -115,27 +121,46 @@ SPANS = (
 )
 
 
-# Spans chosen without a URL parameter. Longer spans have steps of more than a minute.
+# Spans chosen without a URL parameter: the first three if the last hour has samples, else one of
+# all that still shows the latest. Of an installation that has run for days, the last hour says
+# how it is now, and its lines fill the chart.
+RECENT_SPANS = SPANS[:3]
 AUTOMATIC_SPANS = SPANS[:6]
 
 
-def chosen_span(request: HttpRequest, **subject: Any) -> Span:
-    """Return the span in the URL, else the shortest automatic span that holds all recent
-    samples.
+class Series(NamedTuple):
+    """The span of a page's charts and the steps within it."""
 
-    `subject` selects the samples, as in `metrics_history.read_points`.
+    span: Span
+    points: Sequence[Point]
+
+
+def read_series(request: HttpRequest, **subject: Any) -> Series:
+    """Return the steps of the span in the URL, or of the shortest automatic span that holds
+    all samples of it.
+
+    Without a span in the URL, the series begins with the data: the steps before the first
+    sample are left out. `subject` selects the samples, as in `metrics_history.read_points`.
     """
     key = request.GET.get("span", "")
     requested = next((span for span in SPANS if span.key == key), None)
     if requested is not None:
-        return requested
+        return Series(
+            requested, metrics_history.read_points(for_s=requested.length_s, **subject)
+        )
     # Samples older than the longest automatic span would not be shown by any of them.
     age_s = metrics_history.first_sample_age_s(
+        within_s=RECENT_SPANS[-1].length_s, **subject
+    ) or metrics_history.first_sample_age_s(
         within_s=AUTOMATIC_SPANS[-1].length_s, **subject
     )
-    return next(
+    span = next(
         (span for span in AUTOMATIC_SPANS if age_s <= span.length_s), AUTOMATIC_SPANS[-1]
     )
+    points = metrics_history.read_points(for_s=span.length_s, **subject)
+    first = next((n for n, point in enumerate(points) if point.is_known), 0)
+    # A chart of a few seconds would be a single point.
+    return Series(span, points[max(0, min(first, len(points) - MIN_STEPS)) :])
 
 
 def span_links(selected: Span) -> list[Link]:
@@ -183,6 +208,23 @@ def lag_chart(points: Sequence[Point], marks: Sequence[Mark] = ()) -> Chart:
         lines=[lambda point: point.lag],
         format_value=format_count,
     )
+
+
+def trend(points: Sequence[Point], value: Callable[[Point], Number]) -> list[float]:
+    """Return the values of a line for the small chart of a tile. Steps without a value have
+    the value of the step before.
+
+    The last step is left out if it is not over yet: its count would be too low.
+    """
+    step_s = max((point.seconds for point in points), default=0)
+    values: list[float] = []
+    for point in points:
+        number = value(point) if point.is_known and point.seconds == step_s else None
+        if number is not None:
+            values.append(number)
+        elif values:
+            values.append(values[-1])
+    return values
 
 
 def size_chart(sizes: Sequence[Size]) -> Chart:

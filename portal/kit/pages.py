@@ -59,7 +59,8 @@ class Link:
     """A link or a button.
 
     `tone` is '', 'primary', 'danger', or 'on' for the selected link of several. A tab
-    shows `count` in a badge with the tone `count_tone`.
+    shows `count` in a badge with the tone `count_tone`. A list of links shows `note` after
+    the link.
     """
 
     label: Text
@@ -67,6 +68,7 @@ class Link:
     tone: str = ""
     count: int | None = None
     count_tone: str = "warn"
+    note: Text = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +83,8 @@ class Menu:
 class Fact:
     """A label and a value on the page of an object.
 
-    `href` leads to details. `note` is a short text below the value of a tile. A fact of
-    kind "long" gets the full width.
+    `href` leads to details. `note` is a short text below the value of a tile, `trend` the
+    values of its small chart. A fact of kind "long" gets the full width.
     """
 
     label: Text
@@ -91,6 +93,7 @@ class Fact:
     tone: str = ""
     kind: str = "text"
     note: Text = ""
+    trend: Sequence[float] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,6 +223,8 @@ def render_list(
 
     In `context`, `intro`, `actions` and `filters` stand above the list. `search_fields` are
     further fields of the search form, as dicts of name, label, type and value.
+    `folded_rows` are pairs of summary and items that unfold below the list, with items as of
+    `tables.code_with_fold`.
     """
     query = request.GET.get("q", "")
     field_names = {field["name"] for field in context.get("search_fields", ())}

@@ -26,9 +26,12 @@ FORMULA_PREFIXES = ("=", "+", "-", "@", "\t", "\r")
 # Classes of table cells by kind of cell. The class of other kinds is the kind itself.
 CSS_CLASSES = {
     **dict.fromkeys(("number", "size", "lasting", "share", "rate"), "right tight"),
+    "phrase": "tight",
     "badge": "mark",
     "spark": "line",
 }
+# Width of the longest bar in a cell, in units of its SVG.
+MAX_BAR_WIDTH = 100
 # A phone shows this many columns of a row, on two lines.
 PHONE_COLUMNS = 4
 
@@ -124,9 +127,24 @@ def text(value: Any, href: str = "") -> Cell:
     return Cell(value, "text", href)
 
 
+def phrase(value: Any) -> Cell:
+    """Return a cell with a few words that stay on a line."""
+    return Cell(value, "phrase")
+
+
 def code(value: Any, href: str = "") -> Cell:
     """Return a cell with a name or value that people type or copy."""
     return Cell(value, "code", href)
+
+
+def code_with_fold(name: str, href: str, summary: Text, items: Sequence[Any]) -> Cell:
+    """Return a cell with a name that people type, and a list that unfolds below it.
+
+    Each item has `label`, `href` and `note`. Without items the cell is as `code()` makes it.
+    """
+    if not items:
+        return code(name, href)
+    return Cell((name, summary, items), "names", href)
 
 
 def long(value: Any) -> Cell:
@@ -151,6 +169,18 @@ def prose(value: Any) -> Cell:
 def number(value: int | float | None, href: str = "", tone: str = "") -> Cell:
     """Return a cell with a whole number, None as a dash."""
     return Cell(value, "number", href, tone)
+
+
+def lag(unread: int | None, *, largest: int, is_late: bool, label: str) -> Cell:
+    """Return a cell with unread messages and a bar, None as a dash.
+
+    The bar of `largest` messages has the full width. `label` says in words what the bar
+    shows. `is_late` colours it as a warning.
+    """
+    if unread is None:
+        return number(None)
+    width = MAX_BAR_WIDTH * min(unread / largest, 1) if largest else 0
+    return Cell((unread, f"{width:.1f}", label), "lag", tone="warn" if is_late else "")
 
 
 def per_second(value: float | None) -> Cell:

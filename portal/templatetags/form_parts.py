@@ -67,7 +67,7 @@ MAX_FIELDS_WITHOUT_SECTIONS = 5
 @register.filter
 def sections(form: forms.Form) -> list[tuple[Text, list[BoundField]]]:
     """Return the visible fields of a form by section title. Fields without a section come
-    first, with title ''.
+    first, as "General". A form without sections has the title ''.
     """
     fields = form.visible_fields()
     if len(fields) <= MAX_FIELDS_WITHOUT_SECTIONS:
@@ -81,7 +81,7 @@ def sections(form: forms.Form) -> list[tuple[Text, list[BoundField]]]:
         field.name for _title, section_fields in titled_fields for field in section_fields
     }
     untitled_fields: tuple[Text, list[BoundField]] = (
-        "",
+        lazy("General"),
         [field for field in fields if field.name not in names_in_sections],
     )
     return [section for section in (untitled_fields, *titled_fields) if section[1]]

@@ -6,9 +6,10 @@ once, without a Python object for each value.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 
@@ -19,6 +20,10 @@ SCHEMA = (
     "queue bigint, offset bigint, key string, tag string, headers string, body binary, "
     "trace_id string, producer string, attempt int, stored_at timestamp"
 )
+
+
+# The same with headers as a map, by option.
+MAP_SCHEMA = SCHEMA.replace("headers string", "headers map<string,string>")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,12 +53,14 @@ COLUMNS = {
         Column("stored_at", pa.timestamp("us", "UTC"), "stored_at"),
     )
 }
+# Takes the place of `headers`, by option.
+HEADERS_MAP = Column("headers", pa.map_(pa.string(), pa.string()), "headers")
 _NAIVE_TIME = pa.timestamp("us")  # a time without a zone, as MySQL prints it
 # the values of a column: texts from MySQL, Python objects from SQLite
 Values: TypeAlias = pa.Array | Sequence[object]
 
 
-def find_columns(names: Sequence[str]) -> list[Column]:
+def find_columns(names: Sequence[str], *, headers_as_map: bool = False) -> list[Column]:
     """Return the columns with these names. Raises OptionError if a name is unknown or none
     is given.
     """
@@ -65,7 +72,8 @@ def find_columns(names: Sequence[str]) -> list[Column]:
             else "no column is asked for"
         )
         raise OptionError(f"{problem}; there are {', '.join(COLUMNS)}")
-    return [COLUMNS[name] for name in names]
+    columns = COLUMNS | ({"headers": HEADERS_MAP} if headers_as_map else {})
+    return [columns[name] for name in names]
 
 
 def select_expressions(columns: Sequence[Column]) -> list[str]:
@@ -92,6 +100,8 @@ def build_batch(
 
 def to_arrow(column: Column, values: Values) -> pa.Array:
     """Return the values of a column as Arrow: texts from MySQL, or objects from SQLite."""
+    if pa.types.is_map(column.type):
+        return parse_headers(values)
     is_time = pa.types.is_timestamp(column.type)
     if not isinstance(values, pa.Array):
         # SQLite stores times as whole ms since 1970.
@@ -102,3 +112,13 @@ def to_arrow(column: Column, values: Values) -> pa.Array:
     texts = values.cast(pa.string())
     # MySQL prints times as 2026-11-22 05:19:19.123, and the session's time zone is UTC.
     return (texts.cast(_NAIVE_TIME) if is_time else texts).cast(column.type)
+
+
+def parse_headers(values: Values) -> pa.Array:
+    """Return headers, which are stored as JSON objects of texts, as a column of maps.
+
+    A message without headers has null.
+    """
+    texts: Sequence[Any] = values.to_pylist() if isinstance(values, pa.Array) else values
+    pairs = [None if text is None else list(json.loads(text).items()) for text in texts]
+    return pa.array(pairs, HEADERS_MAP.type)

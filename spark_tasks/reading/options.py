@@ -24,7 +24,7 @@ OffsetOption = str | dict[int, int]
 class Options:
     """Checked options; KNOWN explains them.
 
-    `start` and `end` are earliest, latest or {queue: offset}.
+    `start` and `end` are earliest, latest or {queue: offset}; `headers` is json or map.
     """
 
     topic: str
@@ -38,6 +38,7 @@ class Options:
     chunk_rows: int = 10_000
     max_rows_per_second: int = 0
     max_offsets_per_trigger: int = 0
+    headers: str = "json"
     archive: str | None = None
     run_id: str | None = None
     chunk_messages: int = 500
@@ -80,6 +81,13 @@ def parse_options(options: Mapping[str, str]) -> Options:
 
 def _keep_text(name: str, text: str) -> str:
     return text
+
+
+def _parse_choice(name: str, text: str, *, choices: tuple[str, ...]) -> str:
+    choice = text.strip().lower()
+    if choice not in choices:
+        raise OptionError(f"option {name} must be {' or '.join(choices)}, not {text!r}")
+    return choice
 
 
 def _parse_number(name: str, text: str, *, maximum: int | None = None) -> int:
@@ -147,6 +155,8 @@ KNOWN: dict[str, tuple[str, Callable[[str, str], Any]]] = {
     "maxRowsPerSecond": ("max_rows_per_second", _parse_number),
     # maximum of each micro-batch; default no limit
     "maxOffsetsPerTrigger": ("max_offsets_per_trigger", _parse_number),
+    # json (default): a JSON object as text; map: map<string,string>
+    "headers": ("headers", partial(_parse_choice, choices=("json", "map"))),
     # directory of archives: errors about deleted offsets name those that it contains
     "archive": ("archive", _keep_text),
     # writing: repeating a run with the same id stores no message twice

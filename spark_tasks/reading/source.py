@@ -34,10 +34,11 @@ from pyspark.sql.datasource import (
     LessThan,
     LessThanOrEqual,
 )
-from pyspark.sql.types import StructType
+from pyspark.sql.types import MapType, StructType
 
+from spark_tasks.errors import OptionError
 from spark_tasks.nodes import plans
-from spark_tasks.nodes.columns import SCHEMA, Column, find_columns
+from spark_tasks.nodes.columns import MAP_SCHEMA, SCHEMA, Column, find_columns
 from spark_tasks.nodes.plans import Span
 from spark_tasks.reading.options import Options, parse_options
 from spark_tasks.reading.ranges import narrow_by_time, plan_ranges
@@ -63,15 +64,16 @@ class CatmqDataSource(DataSource):
         return "catmq"
 
     def schema(self) -> str:
-        return SCHEMA
+        """Return the columns of a read without a schema of its own."""
+        return MAP_SCHEMA if parse_options(self.options).headers == "map" else SCHEMA
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        return CatmqReader(parse_options(self.options), find_columns(schema.fieldNames()))
+        options = parse_options(self.options)
+        return CatmqReader(options, choose_columns(schema, options))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        return CatmqStreamReader(
-            parse_options(self.options), find_columns(schema.fieldNames())
-        )
+        options = parse_options(self.options)
+        return CatmqStreamReader(options, choose_columns(schema, options))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         return CatmqWriter(parse_options(self.options), schema, overwrite=overwrite)
@@ -80,6 +82,22 @@ class CatmqDataSource(DataSource):
         self, schema: StructType, overwrite: bool
     ) -> DataSourceStreamArrowWriter:
         return CatmqStreamWriter(parse_options(self.options), schema, overwrite=overwrite)
+
+
+def choose_columns(schema: StructType, options: Options) -> list[Column]:
+    """Return the columns of a schema. Raises OptionError for an unknown name, or if the
+    schema has another type for `headers` than the option says.
+    """
+    as_map = options.headers == "map"
+    for field_ in schema.fields:
+        # Spark reports a wrong type only from a task, and names neither column nor option.
+        if field_.name == "headers" and isinstance(field_.dataType, MapType) != as_map:
+            raise OptionError(
+                f"the schema has headers {field_.dataType.simpleString()}, and option "
+                f"headers is {options.headers}: write 'headers string' with json, or "
+                "'headers map<string,string>' with map"
+            )
+    return find_columns(schema.fieldNames(), headers_as_map=as_map)
 
 
 @dataclass

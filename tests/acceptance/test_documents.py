@@ -4,7 +4,6 @@ the project.
 
 from __future__ import annotations
 
-import re
 import shutil
 import sys
 from collections.abc import Iterator
@@ -20,6 +19,11 @@ from tests.support.environment import ROOT, free_port
 from tests.support.server import Server, clean_environment
 
 README = (ROOT / "README.md").read_text()
+# The statements of Query with SQL, in the terminal of the README.
+QUERY = (
+    "```sh\n. .venv/bin/activate; set -a; . var/credentials.env; set +a\n```\n"
+    + (ROOT / "docs/how-to/query-with-sql.md").read_text().partition("\n## Which table")[0]
+)
 TUTORIAL = (ROOT / "docs/tutorial/first-steps.md").read_text()
 
 
@@ -67,13 +71,15 @@ def test_the_blocks_of_the_readme_run_and_then_those_of_the_tutorial_beside_the_
         if documents.starts_a_server(block)
     ]
     said = documents.run(copy, documents.script(README, port=copied.port))
-    for example in re.findall(r"examples/\w+\.py", README):
-        assert (ROOT / example).exists()
     assert said.count("== line") == len(documents.blocks(README)) - 1
     assert said.count("welcome, Ada") == 1, "the handler of the Django project"
-    assert README.count("```text\n") == 4
+    assert README.count("```text\n") == 2
     assert bare().unsaid(README, said) == []
     assert not (copy / "shop").exists(), "the project would be part of the checkout"
+    said = documents.run(copy, documents.script(QUERY, port=copied.port))
+    assert "'customer-7', None, None, '{\"item\":\"tea\"}')" in said, (
+        "the row of the ten lines"
+    )
     demo = (
         "script/demo --rate 20 --seconds 40 >demo.log 2>&1 & demo=$!\ntrap 'kill $demo "
         "|| true' EXIT\n"

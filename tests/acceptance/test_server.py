@@ -238,7 +238,18 @@ def test_a_second_server_on_the_same_metadata_needs_its_keys_and_makes_no_admini
         until(
             lambda: len(first.call("GET", "/api/v1/brokers")[1]["brokers"]) == 2, limit_s=30
         )
+        # Each file names its own broker first.
+        until(lambda: first.credentials["CATMQ_URL"] == f"{first.url},{stranger.url}")
+        until(lambda: stranger.credentials["CATMQ_URL"] == f"{stranger.url},{first.url}")
+        file = first.data / "credentials.env"
+        assert stat.S_IMODE(file.stat().st_mode) == 0o600
+        stranger.end()
+        until(lambda: first.credentials["CATMQ_URL"] == first.url)
+        stranger.start()
+        both = {first.url, stranger.url}
+        until(lambda: set(first.credentials["CATMQ_URL"].split(",")) == both)
     finally:
         stranger.clear_away()
+    assert first.credentials["CATMQ_API_KEY"].startswith("catmq_")
     shell = "from django.contrib.auth import get_user_model as m; print('n', m().objects.count())"
     assert first.manage("shell", "--no-imports", "--command", shell).split() == ["n", "1"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 from pathlib import Path
 
@@ -61,6 +62,61 @@ def test_every_command_of_the_portals_pages_and_translations_is_taken_by_its_par
     told = [one for file in files for one in commands.in_sentences(file.name, joined(file))]
     assert len(told) > 10
     assert wrong(told) == []
+
+
+def test_pip_installs_the_client_in_every_way_that_a_page_shows() -> None:
+    shown = [command for page in PAGES for command in commands.pip_installs(page)]
+    assert len(shown) > 10
+    assert {
+        command: why for command in shown if (why := commands.pip_trouble(command))
+    } == {}
+
+
+def test_only_the_page_about_it_names_the_client_as_an_index_would() -> None:
+    """No other page or text in the code shows a requirement that pip does not find."""
+    files = [
+        ROOT / file
+        for file in tracked_files("*.md", "*.py", "*.html", "*.toml", "script/*")
+        if not file.is_relative_to("tests") and file.name != "CHANGELOG.md"
+    ]
+    naming = [
+        str(file.relative_to(ROOT))
+        for file in files
+        if re.search(r"catmq[-_]client\[|install ['\"]?catmq[-_]client\b", file.read_text())
+    ]
+    assert naming == ["docs/how-to/install-the-client.md"]
+
+
+@pytest.mark.parametrize(
+    ("command", "why"),
+    [
+        ("pip install 'catmq-client[django]'", "on no index"),
+        ("pip install -q catmq-client", "on no index"),
+        (".venv/bin/python -m pip install catmq_client", "on no index"),
+        ("pip install './client[djang]'", "no extra djang"),
+        ("pip install ./client[django]", "quotation marks"),
+        ("pip install '../client[django]'", "not the client of a checkout"),
+        (
+            "pip install './catmq_client-0.0.1-py3-none-any.whl[django]'",
+            "script/build writes",
+        ),
+        ("pip install --no-index --find-links wheels 'catmq-client[django]'", ""),
+        ("pip install './client[django,fast]'", ""),
+        ("pip install mysqlclient", ""),
+    ],
+)
+def test_a_call_of_pip_that_installs_nothing_of_ours_is_found(
+    command: str, why: str
+) -> None:
+    said = commands.pip_trouble(ShownCommand("here", command, True))
+    assert (why in said) if why else said == ""
+
+
+def test_the_page_about_installing_has_every_extra() -> None:
+    page = (ROOT / "docs/how-to/install-the-client.md").read_text()
+    assert sorted(re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE)) == sorted(
+        commands.EXTRAS
+    )
 
 
 def joined(file: Path) -> str:

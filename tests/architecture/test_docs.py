@@ -12,7 +12,7 @@ from metadata.errors import Code
 from tests.support.environment import ROOT
 
 DOCS = ROOT / "docs"
-SQL = ROOT / "messagestore/engine/sql"
+SQL = ROOT / "messagestore/tables/sql"
 
 
 def first_column(path: Path) -> list[str]:

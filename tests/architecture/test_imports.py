@@ -38,7 +38,7 @@ BREACHES = {
     "Rules are pure": ("metadata/rules/topics/slots.py", "import random"),
     "Only messagestore.tables loads statements": (
         "messagestore/consume/pull.py",
-        "import messagestore.engine.statements",
+        "import messagestore.tables.statements",
     ),
     "Only messagestore touches message tables": (
         "catmq_site/jobs/schedules.py",

@@ -47,12 +47,14 @@ PROGRAMS = {
     "apt-get",
     "cat",
     "cd",
+    "echo",
     "export",
     "mkdir",
     "printf",
     "seq",
     "set",
     "sort",
+    "umask",
     "wc",
 }
 PROGRAMS |= {"catmq", "celery", "django-admin", "manage.py", "pip", "python", "systemctl"}

@@ -16,7 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from messagestore.engine import statements
+from messagestore.tables import statements
+from metadata.rules.nodes import Engine
 from tests.support.environment import ROOT
 
 PACKAGES = (
@@ -80,7 +81,7 @@ NAME = re.compile(r"\b[a-z][a-z0-9_]*\b(?!\()")
 
 def sql_of_files() -> Iterator[tuple[str, str]]:
     """(name, text) of every statement for MySQL and MariaDB."""
-    for name, statement in statements.load("mysql").items():
+    for name, statement in statements.load(Engine.MYSQL).items():
         yield name, statement.text
 
 

@@ -158,7 +158,11 @@ def pictures(
     """One look at the chosen pages."""
     language, scheme, wide = LOOKS[look]
     with tab(
-        browser, known["CATMQ_URL"], language=language, look=scheme, wide=wide
+        browser,
+        known["CATMQ_URL"].partition(",")[0],
+        language=language,
+        look=scheme,
+        wide=wide,
     ) as page:
         if "login" in chosen:
             picture(page, chosen["login"], into / f"{look}-login.png")

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 
+from catmq_client import HttpTransport
+from catmq_client.cli.main import main
+from metadata.cache import snapshot
 from tests.support.broker import Broker, problem
 
 MESSAGES = {"messages": [{"body": "a"}]}
@@ -50,8 +54,6 @@ def test_a_deleted_key_is_refused(broker: Broker) -> None:
     )
     other.ok("GET", "/topics")
     broker.ok("DELETE", f"/keys/{name}", params={"confirm": name})
-
-    from metadata.cache import snapshot
 
     snapshot.refresh()
     problem(other.call("GET", "/topics"), 401, "unauthenticated")
@@ -123,3 +125,53 @@ def test_lists_show_only_what_the_key_may_use(broker: Broker, topic: str) -> Non
     weak = broker.as_key({"produce": ["pay*"]})
     assert [found["name"] for found in weak.ok("GET", "/topics")["topics"]] == ["payments"]
     assert weak.ok("GET", "/keys")["keys"] == []
+
+
+def test_a_key_is_created_listed_limited_and_revoked_by_command(
+    broker: Broker, topic: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    transport = HttpTransport(broker.url, api_key=broker.api_key)
+
+    def catmq(*words: str) -> str:
+        assert main(["key", *words], transport=transport) == 0
+        return capsys.readouterr().out
+
+    rights = ("--right", "produce=orders*", "--right", "produce=logs, mails")
+    plaintext = catmq("create", "shop", *rights, "--messages", "50")
+    # The key stands alone on its line, so that a script can capture it.
+    assert plaintext.startswith("catmq_") and plaintext.count("\n") == 1
+    snapshot.refresh()
+    shop = Broker(broker.url, plaintext.strip())
+    shop.ok("POST", f"/topics/{topic}/messages", MESSAGES)
+
+    shown = catmq("show", "shop").splitlines()
+    assert [line.split(maxsplit=1)[-1] for line in shown[:4]] == [
+        "shop",
+        "produce=orders*,logs,mails",
+        "50",
+        "no limit",
+    ]
+    rows = catmq("list", "--search", "sho").splitlines()
+    assert [row.split()[:2] for row in rows] == [
+        ["NAME", "RIGHTS"],
+        ["shop", "produce=orders*,logs,mails"],
+    ]
+    assert plaintext.strip() not in catmq("list", "--output", "json")
+
+    catmq("revoke", "shop", "--yes")
+    snapshot.refresh()
+    problem(shop.call("GET", "/topics"), 401, "unauthenticated")
+    created = json.loads(
+        catmq("create", "audit", "--right", "browse=*", "--output", "json")
+    )
+    assert created["rights"] == {"browse": ["*"]} and created["api_key"] != plaintext
+
+
+@pytest.mark.parametrize("right", ["produce", "=orders", "produce=", "produce=,"])
+def test_a_right_without_a_name_pattern_is_refused(
+    broker: Broker, right: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    transport = HttpTransport(broker.url, api_key=broker.api_key)
+    with pytest.raises(SystemExit, match="2"):
+        main(["key", "create", "shop", "--right", right], transport=transport)
+    assert "give RIGHT=PATTERN[,PATTERN]" in capsys.readouterr().err

@@ -13,7 +13,7 @@ from django.test.utils import CaptureQueriesContext
 
 from catmq_site.background import sweeps
 from messagestore.engine.mysql_session import Session
-from messagestore.inspect import alarm_job
+from messagestore.inspect import raise_alarms
 from messagestore.nodes import disks
 from messagestore.nodes.disks import Space
 from messagestore.pool import node_pools, session_pool
@@ -67,7 +67,7 @@ def turn_back(seconds: float) -> None:
 
 def look() -> int:
     snapshot.refresh()
-    return alarm_job.update_alarms(every_minutes={"often": 1, "rare": 60})
+    return raise_alarms.update_alarms(every_minutes={"often": 1, "rare": 60})
 
 
 def behind(lag: int, *, age_s: int = 0) -> None:
@@ -354,7 +354,7 @@ def test_the_dead_of_a_node_that_is_away_stay_as_they_were(
     failing.send(b"x")
     fail(failing.member(), queue, 0)
     look()
-    monkeypatch.setattr(alarm_job, "count_dead", lambda: None)
+    monkeypatch.setattr(raise_alarms, "count_dead", lambda: None)
     look()
     assert dead_letter_counts.list_dead_letters().messages == 1
 
@@ -505,7 +505,7 @@ def test_a_lost_node_is_one_alarm_however_many_groups_read_from_it(
 ) -> None:
     node = node_pools.node_of(queue).info.name
     away = AlarmFindings({node: "no answer"})
-    monkeypatch.setattr(alarm_job, "find_nodes_away", lambda: away)
+    monkeypatch.setattr(raise_alarms, "find_nodes_away", lambda: away)
     behind(500_000, age_s=10_000)
     look()
     turn_back(301)

@@ -20,7 +20,7 @@ from messagestore.consume.positions import Acquired, Claim, CommitOffset
 from messagestore.consume.pull_types import PulledQueue, PullQueue
 from messagestore.engine import batch_ids
 from messagestore.engine.messages import NewMessage
-from messagestore.inspect import alarm_job
+from messagestore.inspect import raise_alarms
 from messagestore.nodes import promotion, registry, replica_inspection
 from messagestore.pool import node_pools
 from messagestore.produce.publish import publish
@@ -129,12 +129,12 @@ def test_metadata_restored_to_before_an_adoption_is_reported_with_its_remedy(
     state = health.readiness()
     assert state.status == "degraded"
     assert ["adopt_restored_node main" in one for one in state.because] == [True]
-    assert [*alarm_job.find_nodes_away().active] == ["main"]
+    assert [*raise_alarms.find_nodes_away().active] == ["main"]
     adopt()
     assert send()[0].offset >= 10
     registry.probe()
     assert health.readiness().status == "ok"
-    assert alarm_job.find_nodes_away().active == {}
+    assert raise_alarms.find_nodes_away().active == {}
 
 
 @pytest.mark.parametrize("rows", ["keep", "drop"])

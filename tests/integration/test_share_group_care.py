@@ -23,7 +23,7 @@ from metadata.errors import Conflict, Invalid, NodeUnavailable
 from metadata.groups import groups
 from metadata.membership import consumers, ended_share_members
 from metadata.models import ConsumerGroup, QueueOffset
-from metadata.monitoring import lag_alarms
+from metadata.monitoring import lag_checks
 from metadata.release import VERSION
 from tests.support import restoring
 from tests.support.leasing import (
@@ -100,9 +100,9 @@ def test_an_alarm_tells_of_a_share_group_without_members(queue: int) -> None:
     registry.note_heads()
     registry.note_heads()
     group_lag.record()
-    assert lag_alarms.find_subscriptions_without_consumer().active == {}
+    assert lag_checks.find_subscriptions_without_consumer().active == {}
     consumers.leave(consumer=one, actor=ME)
-    assert [*lag_alarms.find_subscriptions_without_consumer().active] == ["mails/orders"]
+    assert [*lag_checks.find_subscriptions_without_consumer().active] == ["mails/orders"]
 
 
 def test_a_node_with_a_share_group_refuses_older_releases(

@@ -639,6 +639,34 @@ def test_messages_are_browsed_by_offset_and_found_by_id(queues: list[int]) -> No
     assert [message.body for message in found.messages] == [b"m7"]
 
 
+def test_a_page_names_the_offsets_that_it_skipped(queues: list[int]) -> None:
+    send(queues[0], 40)
+    raise_low(queues[0], 3)
+    remove(queues[0], *range(5, 20), 30)
+    declare_gap(queues[0], 5, 20)
+
+    def page(offset: int, limit: int) -> browse.MessagePage:
+        return browse.read_page(
+            topic="orders", queue=queues[0], offset=offset, limit=limit, actor=ACTOR
+        )
+
+    first = page(0, 3)
+    assert [message.offset for message in first.messages] == [3, 4]
+    assert (first.missing, first.next) == (((0, 3, "expired"),), 5)
+    # A page that begins in a gap longer than the page continues after the gap.
+    second = page(5, 2)
+    assert [message.offset for message in second.messages] == [20, 21]
+    assert second.missing == ((5, 20, "lost"),)
+    assert page(29, 3).missing == ((30, 31, "unexplained"),)
+    hole = page(30, 1)
+    assert (hole.messages, hole.missing, hole.next) == (
+        (),
+        ((30, 31, "unexplained"),),
+        31,
+    )
+    assert page(31, 100).missing == ()
+
+
 def test_what_cannot_be_browsed_is_told(queues: list[int]) -> None:
     with pytest.raises(NotFound) as caught:
         browse.read_message(topic="orders", message_id=f"{queues[0]}-7", actor=ACTOR)

@@ -20,13 +20,13 @@ from messagestore.consume import offset_reset, positions, pull
 from messagestore.consume.offset_reset import Target
 from messagestore.consume.positions import Claim, CommitOffset
 from messagestore.consume.pull_types import PullQueue
-from messagestore.engine import batch_ids, statements
+from messagestore.engine import batch_ids
 from messagestore.engine.messages import NewMessage
 from messagestore.nodes import registry
 from messagestore.pool import node_pools
 from messagestore.produce import batches
 from messagestore.produce.publish import publish
-from messagestore.tables import audit_sql, message_sql, partition_sql, queue_sql
+from messagestore.tables import audit_sql, message_sql, partition_sql, queue_sql, statements
 from messagestore.topology import membership, queues, subscriptions, topics
 from messagestore.verify import Finding, Report, Since, rows, run, visit
 from messagestore.verify import batches as walk
@@ -39,6 +39,7 @@ from metadata.groups import groups, ownership
 from metadata.membership import consumers
 from metadata.models import BroadcastInstance, Queue, QueueOffset
 from metadata.nodes import node_rows
+from metadata.rules.nodes import Engine
 from tests.support.environment import ENGINE
 from tests.support.instances import Instance
 from tests.support.tampering import age, declare_gap, plant, raise_low, readers, remove
@@ -424,7 +425,7 @@ def sabotage(monkeypatch: pytest.MonkeyPatch, name: str, where: str) -> None:
     """Makes a statement find less than it should, as one does that an engine understands
     otherwise.
     """
-    known = statements.load(ENGINE)
+    known = statements.load(Engine(ENGINE))
     text = known[name].text
     assert where in text
     changed = statements.parse(

@@ -53,6 +53,53 @@ def test_a_read_gives_what_a_pull_gives(
     assert len(read) == 2_500
 
 
+@pytest.mark.everyday
+def test_headers_are_a_map_by_option(stage: Stage, spark: SparkSession, node: str) -> None:
+    topic = stage.topic(node)
+    odd = {"a": 'quote " and \\', "B": "ü\n", "c.d": ""}
+    stage.send(topic, [{"body": b"0", "headers": odd}, {"body": b"1"}])
+    as_json = table(spark, topic)
+    assert as_json.schema["headers"].dataType.simpleString() == "string"
+    frame = table(spark, topic, headers="map")
+    assert frame.schema["headers"].dataType.simpleString() == "map<string,string>"
+    rows = frame.select("body", "headers", frame["headers"]["c.d"].alias("one")).collect()
+    assert {bytes(row["body"]): row["headers"] for row in rows} == {b"0": odd, b"1": None}
+    assert {row["one"] for row in rows} == {"", None}
+    assert {
+        row["headers"] and json.dumps(json.loads(row["headers"]))
+        for row in as_json.collect()
+    } == {
+        None,
+        json.dumps(odd),
+    }
+    named = table(spark, topic, "headers map<string,string>", headers="Map")
+    assert {tuple(sorted(row["headers"] or ())) for row in named.collect()} == {
+        (),
+        tuple(sorted(odd)),
+    }
+    # Rows with maps can be written again.
+    copy = stage.topic(node)
+    frame.select("body", "headers").write.format("catmq").mode("append").option(
+        "topic", copy
+    ).save()
+    copied = {m["body_bytes"]: m.get("headers") or {} for m in stage.pulled(copy)}
+    assert copied == {b"0": odd, b"1": {}}
+
+
+def test_a_schema_that_contradicts_the_option_of_headers_is_refused(
+    stage: Stage, spark: SparkSession
+) -> None:
+    topic = stage.topic("main")
+    assert "option headers is json" in refused(
+        table(spark, topic, "headers map<string,string>")
+    )
+    assert "option headers is map" in refused(
+        table(spark, topic, "headers string", headers="map")
+    )
+    with pytest.raises(PySparkException, match="must be json or map, not 'struct'"):
+        table(spark, topic, headers="struct")
+
+
 def as_pulled(row: dict[str, Any]) -> dict[str, Any]:
     """A row of Spark in the words of the API."""
     at = row["stored_at"].replace(tzinfo=UTC)

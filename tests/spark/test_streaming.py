@@ -55,6 +55,25 @@ def test_a_stream_takes_up_what_comes_in_bounded_batches(
     assert found.count() == found.select("queue", "offset").distinct().count() == 550
 
 
+def test_a_stream_has_headers_as_maps_by_option(
+    stage: Stage, spark: SparkSession, tmp_path: Path
+) -> None:
+    topic = stage.topic("main")
+    stage.fill(topic, 6)
+    source = spark.readStream.format("catmq").option("topic", topic)
+    stream = source.option("headers", "map").load().select("queue", "offset", "headers")
+    writer = stream.writeStream.format("parquet").trigger(availableNow=True)
+    query = writer.option("checkpointLocation", str(tmp_path / "c")).start(
+        str(tmp_path / "out")
+    )
+    assert query.awaitTermination(180)
+    written = spark.read.parquet(str(tmp_path / "out")).collect()
+    assert {(row["queue"], row["offset"]): row["headers"] or {} for row in written} == {
+        (m["queue"], m["offset"]): m.get("headers") or {} for m in stage.pulled(topic)
+    }
+    assert sorted(row["headers"]["n"] for row in written if row["headers"]) == ["0", "3"]
+
+
 def test_a_driver_that_is_killed_goes_on_where_it_was(
     stage: Stage, spark: SparkSession, tmp_path: Path
 ) -> None:

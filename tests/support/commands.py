@@ -11,12 +11,14 @@ import importlib.util
 import io
 import re
 import shlex
+import tomllib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from django.core.management import CommandError, get_commands, load_command_class
 
+from catmq_client import __version__
 from catmq_client.cli.main import build_parser, parse_arguments
 from tests.support.environment import ROOT
 
@@ -44,6 +46,18 @@ PLACEHOLDERS = {
     "TIME": "2026-03-01T12:00",
 }
 
+PIP = re.compile(r"^(?:[\w./]*python\S* -m )?[\w./]*pip\d? install\b")
+# A path or the name of our package, and its extras.
+CLIENT = re.compile(
+    r"(?P<target>catmq[-_]client|\S*\bclient|[^\s\[]*catmq_client-[^\s\[]+)"
+    r"(?:\[(?P<extras>[^]]*)\])?"
+)
+EXTRAS = tomllib.loads((ROOT / "client/pyproject.toml").read_text())["project"][
+    "optional-dependencies"
+]
+WHEEL = f"catmq_client-{__version__}-py3-none-any.whl"
+# Options with which pip takes the name of a package that is on no public index.
+OTHER_SOURCES = ("--find-links", "--index-url")
 
 MISSING_ARGUMENTS = "the following arguments are required"
 
@@ -283,3 +297,44 @@ def of_python(words: Sequence[str]) -> str:
         if words and (ROOT / words[0]).is_file()
         else f"there is no {' '.join(words[:1])}"
     )
+
+
+def pip_installs(path: Path) -> Iterator[ShownCommand]:
+    """Yield the calls of `pip install` in a page: in all its blocks, and between backquotes."""
+    text = path.read_text()
+    name = str(path.relative_to(ROOT))
+    lines = [line for _, block in BLOCK.findall(text) for line in block.splitlines()]
+    # Blocks of Markdown that are only indented count, too.
+    lines += re.findall(r"^ {4,}(.*)$", text, re.MULTILINE)
+    for shown in [*lines, *SPAN.findall(BLOCK.sub("", text))]:
+        for call in re.split(r"&&|\|\||;", shown):
+            if PIP.match(call.strip()):
+                yield ShownCommand(name, call.partition(" #")[0].strip(), True)
+
+
+def pip_trouble(shown: ShownCommand) -> str:
+    """Return why a call of `pip install` would not install our package; '' if it would.
+
+    Calls that install other packages are right.
+    """
+    named_sources = [option for option in OTHER_SOURCES if option in shown.text]
+    for word in shlex.split(shown.text):
+        client = CLIENT.fullmatch(word)
+        if client is None:
+            continue
+        extras = set((client["extras"] or "").split(",")) - {""}
+        if unknown := extras - set(EXTRAS):
+            return f"the client has no extra {', '.join(sorted(unknown))}"
+        # zsh takes brackets for a pattern of file names.
+        if client["extras"] and not re.search(rf"[\"']{re.escape(word)}[\"']", shown.text):
+            return f"{word} needs quotation marks"
+        target = client["target"]
+        if target in ("catmq-client", "catmq_client"):
+            if not named_sources:
+                return f"{target} is on no index: see docs/how-to/install-the-client.md"
+        elif target.endswith(".whl"):
+            if not target.endswith(f"/{WHEEL}"):
+                return f"script/build writes {WHEEL}"
+        elif not re.fullmatch(r"\./client|\.\./catmq/client|\.\./\.\./client", target):
+            return f"{target} is not the client of a checkout"
+    return ""

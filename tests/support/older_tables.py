@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from messagestore.engine import schema_steps, statements
+from messagestore.engine import schema_steps
 from messagestore.engine.schema_steps import SchemaStep
 from messagestore.pool import node_guard, node_pools, session_pool
-from messagestore.tables import node_sql
+from messagestore.tables import node_sql, statements
 from metadata.cache import snapshot
 from metadata.cache.snapshot_types import NodeInfo
+from metadata.rules.nodes import Engine
 from tests.support.spare_nodes import NodeDatabase
 
 LATER = SchemaStep(3, schema_steps.QUEUES, "lane", "add_lane", "what a test needs")
@@ -57,9 +58,8 @@ def declare(
 ) -> None:
     """Add a schema step to those of this release."""
     for engine, text in _TEXTS.items():
-        monkeypatch.setitem(
-            statements.load(engine), step.statement, statements.parse(text)[step.statement]
-        )
+        changed = statements.parse(text)[step.statement]
+        monkeypatch.setitem(statements.load(Engine(engine)), step.statement, changed)
     monkeypatch.setattr(schema_steps, "STEPS", (*schema_steps.STEPS, step))
     monkeypatch.setattr(schema_steps, "VERSION", step.version)
     monkeypatch.setattr(schema_steps, "OLDEST", oldest)

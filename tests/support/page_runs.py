@@ -11,6 +11,7 @@ from __future__ import annotations
 # In tests/contract/test_pages.py, in this order, on the same broker.
 COMMANDS = (
     "how-to/limit-sending.md",
+    "how-to/manage-api-keys.md",
     "how-to/find-a-message.md",
     "how-to/send-later.md",
     "how-to/broadcast.md",
@@ -30,7 +31,9 @@ ELSEWHERE = {
     "tutorial/first-steps.md": "tests/acceptance/test_documents.py",
     "tutorial/first-steps.zh-CN.md": "tests/architecture/test_docs.py",
     "how-to/back-up-and-restore.md": "tests/acceptance/test_backup_page.py",
+    "how-to/install-the-client.md": "tests/acceptance/test_install_page.py",
     "how-to/copy-definitions.md": "tests/acceptance/test_operator_pages.py",
+    "how-to/read-a-topic-with-pandas.md": "tests/data/test_data_pages.py",
     "how-to/query-with-sql.md": "tests/integration/test_queries.py",
     "how-to/run-on-mariadb.md": "tests/acceptance/test_operator_pages.py",
     "how-to/run-two-brokers.md": "tests/acceptance/test_broker_pages.py",
@@ -58,7 +61,7 @@ NOT_RUN = {
     "how-to/play-outages.md": "takes minutes; tests/acceptance/chaos.py is what it calls",
     "how-to/put-it-behind-a-proxy.md": "needs nginx; test_portal_errors.py has what a proxy lacks",
     "how-to/read-a-topic-with-spark.md": "needs Spark; tests/spark reads and writes in the "
-    "same ways",
+    "same ways, and tests/data/test_data_pages.py runs its notebook",
     "how-to/move-from-django-q2.md": "parts of a project; examples/shop has the same calls",
     "how-to/restart-safely.md": "restarts servers; tests/acceptance/scenarios/restarts.py does",
     "how-to/upgrade.md": "installs another release; "

@@ -15,7 +15,7 @@ from catmq_client.contrib.kombu.options import TransportOptions
 from catmq_client.options import ConsumerOptions, ProducerOptions, ShareConsumerOptions
 
 PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "client.md").read_text()
-BASES = {"CatmqError", "Refused", "SendError", "ConsumerError"}
+BASES = {"CatmqError", "Refused", "SendError", "ReadError", "ConsumerError"}
 
 
 @pytest.mark.parametrize(

@@ -9,14 +9,15 @@ import pytest
 from messagestore.engine import batch_ids, db_errors, messages
 from messagestore.engine.messages import NewMessage
 from messagestore.engine.mysql_session import syncs_before_it_shows
-from messagestore.engine.statements import load, parse
 from messagestore.heads import gap_check
+from messagestore.tables.statements import load, parse
 from metadata.config import config
 from metadata.errors import Invalid, OutcomeUnknown, StoreCorrupt, TooLarge
+from metadata.rules.nodes import Engine
 
 
 def test_both_engines_know_the_same_verbs() -> None:
-    mysql, sqlite = set(load("mysql")), set(load("sqlite"))
+    mysql, sqlite = set(load(Engine.MYSQL)), set(load(Engine.SQLITE))
     of_servers = {
         "select_replication",
         "stop_receiving",

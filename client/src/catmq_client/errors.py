@@ -16,6 +16,10 @@ CatmqError                          code, detail, retriable, outcome_unknown, er
 │   ├── BufferFull                  no room for max_block_ms
 │   ├── DeliveryTimeout             delivery_timeout_ms passed; not stored
 │   └── SendOutcomeUnknown          delivery_timeout_ms passed; it may be stored
+├── ReadError                       a read without a group (frames) cannot continue
+│   ├── OffsetsMissing              retention deleted offsets of the range, or they are
+│   │                               missing without a reason
+│   └── BodyNotText                 a body is not UTF-8 text, and decode="utf-8"
 └── ConsumerError
     ├── CommitFailed                a queue moved to another member, which repeats its
     │                               messages
@@ -170,6 +174,30 @@ class DeliveryTimeout(SendError, code="delivery_timeout"):
 
 class SendOutcomeUnknown(SendError, code="outcome_unknown", outcome_unknown=True):
     """Not confirmed within delivery_timeout_ms: the message may or may not be stored."""
+
+
+class ReadError(CatmqError, code="read_failed"):
+    """A read without a group cannot continue."""
+
+
+class OffsetsMissing(ReadError, code="offsets_missing"):
+    """Offsets of the range have no messages.
+
+    `missing` is (queue, first, end, reason); the offsets are first … end - 1, and `reason`
+    is `expired` or `unexplained`.
+    """
+
+    def __init__(self, detail: str, missing: tuple[int, int, int, str]) -> None:
+        super().__init__(detail)
+        self.missing = missing
+
+
+class BodyNotText(ReadError, code="body_not_text"):
+    """The body of a message is not UTF-8 text; `queue` and `offset` name the message."""
+
+    def __init__(self, detail: str, *, queue: int, offset: int) -> None:
+        super().__init__(detail)
+        self.queue, self.offset = queue, offset
 
 
 class ConsumerError(CatmqError, code="consumer_failed"):

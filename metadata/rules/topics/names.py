@@ -11,6 +11,9 @@ FAILURE_SUFFIX = "_fail"  # names of retry topics, which only the system creates
 # Part of the names of topics that Celery's transport creates: shop._log.celeryev,
 # shop._p3.mails.
 INTERNAL_MARK = "._"
+PRIORITY = re.compile(
+    r"p[0-9]+\.(.+)"
+)  # the part after the mark, with the name of the queue
 LANE = re.compile(r"(.+)\.(?:high|low)[0-9]*")
 PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
@@ -46,6 +49,20 @@ def lane_base(name: str) -> str:
     """
     match = LANE.fullmatch(name)
     return match[1] if match else ""
+
+
+def celery_base(name: str) -> str:
+    """Return the topic for whose tasks of another priority Celery's transport created this
+    one, or the virtual host for whose exchanges it did; '' if the name is neither.
+
+    >>> celery_base("shop._p3.mails"), celery_base("shop._log.celeryev"), celery_base("mails")
+    ('shop.mails', 'shop', '')
+    """
+    host, mark, rest = name.partition(INTERNAL_MARK)
+    if not mark:
+        return ""
+    priority = PRIORITY.fullmatch(rest)
+    return f"{host}.{priority[1]}" if priority else host
 
 
 def check_name(kind: str, text: str, *, field: str = "name") -> str:

@@ -1,4 +1,4 @@
-// What the pages do beyond reading: refresh what is live, draw charts from their tables, keys, no double sends.
+// What pages do beyond reading: refresh live parts, keys, no double sends. charts.js draws the charts.
 "use strict";
 (() => {
   const EVERY_MS = 5000;
@@ -52,105 +52,12 @@
     else if (kept.focus >= 0) within(FOCUSED)[kept.focus]?.focus({ preventScroll: true });
     kept = null;
   };
-  body.addEventListener("htmx:afterSettle", (event) => { if (isLive(event)) { fresh = Date.now(); failed = false; restore(); stamp(); draw(); relate(); } });
+  body.addEventListener("htmx:afterSettle", (event) => { if (isLive(event)) { fresh = Date.now(); failed = false; restore(); stamp(); drawCharts(); relate(); } });
   const fail = () => { failed = true; stamp(); };
   body.addEventListener("htmx:responseError", fail);
   body.addEventListener("htmx:sendError", fail);
 
-  // A chart's data is the table below it, so whoever cannot see the one can read the other.
-  const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
-  const number = (value) => (value === "" ? null : Number(value));
-  const zoned = (words) => new Intl.DateTimeFormat("sv", words);  // 2026-11-24 09:30, in the zone of the browser
-  const DAY = zoned({ month: "2-digit", day: "2-digit" });
-  const MINUTE = zoned({ hour: "2-digit", minute: "2-digit" });
-  const EXACT = zoned({ dateStyle: "short", timeStyle: "medium" });
-  const clock = (at, all) => (all.length > 1 && all[1] - all[0] >= 86400 ? DAY : MINUTE).format(at * 1000);
-  const short = (value) => Intl.NumberFormat(undefined, { notation: "compact", maximumFractionDigits: 1 }).format(value);
-  const figures = (row) => [...row.cells].filter((cell) => !cell.classList.contains("events"));
-  function columns(table) {
-    const data = figures(table.tHead.rows[0]).map(() => []);
-    for (const row of table.tBodies[0].rows) figures(row).forEach((cell, n) => data[n].push(number(cell.dataset.value)));
-    return data;
-  }
-  // No line leads to a value between two gaps, so it is a point.
-  const alone = (plot, n) => plot.data[n].flatMap((value, at, all) => (value !== null && (all[at - 1] ?? null) === null && (all[at + 1] ?? null) === null ? [at] : []));
-  // Vertical lines where something happened; the table says it, too.
-  const DASHES = { alarm: [], resolved: [4, 3], reset: [], undo: [4, 3], rebalance: [1, 3] };
-  const happened = (plot, table) => [...table.querySelectorAll("[data-at]")]
-    .map((event) => ({ event, at: Number(event.dataset.at) / 1000 }))
-    .filter(({ at }) => at >= plot.scales.x.min && at <= plot.scales.x.max);
-  // Before the series are drawn, and thin, so that the events of a busy hour hide no line.
-  const drawEvents = (plot, table) => {
-    const { ctx, bbox } = plot;
-    ctx.save();
-    ctx.globalAlpha = 0.6;
-    ctx.lineWidth = devicePixelRatio;
-    for (const { event, at } of happened(plot, table)) {
-      const x = Math.round(plot.valToPos(at, "x", true)) + 0.5;
-      ctx.strokeStyle = colour(`--${event.className || "soft"}`);
-      ctx.setLineDash((DASHES[event.dataset.kind] ?? []).map((length) => length * devicePixelRatio));
-      ctx.beginPath();
-      ctx.moveTo(x, bbox.top);
-      ctx.lineTo(x, bbox.top + bbox.height);
-      ctx.stroke();
-    }
-    ctx.restore();
-  };
-  // A transparent strip over each line tells what happened: the line itself is too thin for a mouse.
-  const labelEvents = (plot, table) => {
-    for (const old of plot.over.querySelectorAll(".happened")) old.remove();
-    for (const { event, at } of happened(plot, table)) {
-      const strip = document.createElement("i");
-      strip.className = "happened";
-      strip.style.left = `${plot.valToPos(at, "x")}px`;
-      strip.title = `${EXACT.format(at * 1000)} ${event.textContent}`;
-      plot.over.append(strip);
-    }
-  };
-  // While nobody points, the legend shows the last step in which every line has a value. A line without
-  // any value has no entry, nor has the time if no line has one.
-  const hasValues = (values) => values.some((value) => value !== null);
-  const lastShown = (data) => {
-    const lines = data.slice(1).filter(hasValues);
-    const steps = [...data[0].keys()].reverse();
-    const has = (at) => (line) => line[at] !== null;
-    return steps.find((at) => lines.every(has(at))) ?? steps.find((at) => lines.some(has(at))) ?? null;
-  };
-  const hideEmptyEntries = (plot) => {
-    const entries = plot.root.querySelectorAll(".u-legend .u-series");
-    const hasLine = plot.data.slice(1).some(hasValues);
-    entries.forEach((entry, n) => { entry.hidden = n === 0 ? !hasLine : !hasValues(plot.data[n]); });
-  };
-  function draw() {
-    if (typeof uPlot === "undefined") return;
-    for (const figure of document.querySelectorAll(".chart")) {
-      const place = figure.querySelector(".plot");
-      if (place.firstChild) continue;
-      const table = figure.querySelector("table");
-      const grid = { stroke: colour("--line"), width: 1 };
-      const axis = { stroke: colour("--soft"), grid, ticks: grid };
-      const names = figures(table.tHead.rows[0]).map((cell) => cell.dataset.label ?? cell.textContent.trim());
-      const series = names.map((label, n) => n === 0
-        ? { label, value: (_, at) => (at == null ? "–" : EXACT.format(at * 1000).slice(5, 16)) }
-        : { label, stroke: colour(`--series-${n}`), fill: `${colour(`--series-${n}`)}1f`, width: 2, points: { show: false, filter: alone }, value: (_, v) => (v === null ? "–" : short(v)) });
-      const data = columns(table);
-      const last = lastShown(data);
-      const rest = (one) => { if (one.cursor.idx == null && last !== null) one.setLegend({ idx: last }); };
-      const plot = new uPlot({
-        width: Math.max(240, figure.clientWidth), height: 190, series, cursor: { y: false, sync: { key: "page" } },
-        hooks: {
-          ready: [rest, hideEmptyEntries], setCursor: [rest],
-          drawAxes: [(one) => drawEvents(one, table)], draw: [(one) => labelEvents(one, table)],
-        },
-        axes: [{ ...axis, values: (_, all) => all.map((at) => clock(at, all)) }, { ...axis, size: 56, values: (_, all) => all.map(short) }],
-        // A single point has no span of its own: half an hour on both sides.
-        scales: { x: { range: (one, low, high) => (one.data[0].length === 1 ? [low - 1800, low + 1800] : [low, high]) }, y: { range: (_, low, high) => [0, Math.max(high || 0, 1) * 1.08] } },
-      }, data, place);
-      const kinds = figure.querySelector(".event-kinds");
-      if (kinds) kinds.hidden = false;
-      new ResizeObserver(() => { if (plot.root.isConnected) plot.setSize({ width: Math.max(240, figure.clientWidth), height: 190 }); }).observe(figure);
-    }
-  }
+  const EXACT = new Intl.DateTimeFormat("sv", { dateStyle: "short", timeStyle: "medium" });  // 2026-11-24 09:30:00
 
   // Times say how long ago they were, by the server's clock; the exact one is on hover, in the zone of the browser.
   const ahead = Number(document.getElementById("content")?.dataset.now || Date.now()) - Date.now();
@@ -193,11 +100,15 @@
       if (ago) field.value = local(ago === "midnight" ? new Date().setHours(0, 0, 0, 0) : Date.now() + ahead - 1000 * ago);
     });
   }
-  // What only one choice needs is shown with it.
+  // A field that only some choices need is hidden with the others, and a section without a visible field, too.
   for (const field of document.querySelectorAll("[data-only]")) {
-    const [name, value] = field.dataset.only.split("=");
+    const [, name, not, value] = field.dataset.only.match(/^(\w+)(!?)=(.*)$/);
     const choice = field.form.elements[name];
-    const fit = () => { field.closest(".field").hidden = choice.value !== value; };
+    const fit = () => {
+      field.closest(".field").hidden = (choice.value === value) === (not === "!");
+      const section = field.closest("fieldset");
+      if (section) section.hidden = !section.querySelector(".field:not([hidden])");
+    };
     choice.addEventListener("change", fit);
     window.addEventListener("pageshow", fit);
     fit();
@@ -280,7 +191,7 @@
   wide.addEventListener("change", fit);
   fit();
   document.querySelector(".tabbar [aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" });
-  draw();
+  drawCharts();
   stamp();
   relate();
 })();

@@ -5,19 +5,21 @@ from __future__ import annotations
 from typing import Any
 
 from django import forms
+from django.http import HttpRequest
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy as lazy
 from django.utils.translation import ngettext
 
+from metadata.cache import snapshot
 from metadata.groups import groups
 from metadata.membership import rebalance
 from metadata.membership.rebalance import Move
 from metadata.rules.groups.states import GroupMode
 from metadata.rules.setting_types import read_settings
-from metadata.rules.settings import GROUP
+from metadata.rules.settings import GROUP, LIMITS, SHARE
 from portal.actions.action import Action, Create, Delete, Preview
 from portal.actions.edit import Edit, EditFields
-from portal.actions.fields import pick_settings
+from portal.actions.fields import pick_settings, shown_only_for
 from portal.kit import cells
 from portal.kit.setting_fields import with_settings
 from portal.kit.tables import Column, Columns, EmptyHint, Text, badge, simple_table, text
@@ -46,9 +48,23 @@ class NewGroupForm(forms.Form):
     )
 
 
-@with_settings(GROUP, without=PAUSE_SETTING)
+# Without scripts the form shows the settings of all modes.
+for _name in SHARE:
+    shown_only_for(NewGroupForm.base_fields[_name], "mode", "share")
+for _name in LIMITS:
+    shown_only_for(NewGroupForm.base_fields[_name], "mode", "share", negate=True)
+
+
+@with_settings(GROUP, without=[*PAUSE_SETTING, *SHARE])
 class EditGroupForm(EditFields):
-    """Settings of an existing group."""
+    """Settings of an existing group whose members own queues."""
+
+
+@with_settings(GROUP, without=[*PAUSE_SETTING, *LIMITS])
+class EditShareGroupForm(EditFields):
+    """Settings of an existing share group. Its members own no queues, so nothing limits who
+    may own them.
+    """
 
 
 class GroupAction(Action):
@@ -78,13 +94,20 @@ class CreateGroup(Create):
 
 
 class ChangeGroup(Edit, GroupAction):
-    form_class = EditGroupForm
+    form_class: type[forms.Form] = EditGroupForm
     title = lazy("Settings of %(name)s")
+
+    def setup(self, request: HttpRequest, *args: Any, **arguments: Any) -> None:
+        """Choose the form with the settings that apply to the mode of the group."""
+        super().setup(request, *args, **arguments)
+        group = snapshot.current().group(self.name)
+        if group is not None and group.is_share:
+            self.form_class = EditShareGroupForm
 
     def stored_settings(self) -> dict[str, Any]:
         view = groups.describe(name=self.name, actor=self.actor)
-        # The form has no field for pausing, so that setting is left out.
-        return pick_settings(read_settings(GROUP, view), EditGroupForm.base_fields)
+        # Settings without a field are left out, such as the pause.
+        return pick_settings(read_settings(GROUP, view), self.form_class.base_fields)
 
     def save(self, changed: dict[str, Any]) -> None:
         groups.update(name=self.name, settings=changed, actor=self.actor)

@@ -22,7 +22,7 @@ from metadata.listing.topic_lists import GroupRow
 from metadata.monitoring import dead_letter_counts, metrics_history
 from metadata.monitoring.dead_letter_counts import GroupDeadLetters
 from metadata.monitoring.lag_trends import GroupProgress
-from metadata.monitoring.metrics_history import Pace
+from metadata.monitoring.metrics_history import Pace, Point
 from metadata.rules.groups.lag_causes import LONG_MS
 from metadata.rules.groups.states import GroupMode
 from metadata.rules.membership.process_report import ProcessReport
@@ -43,6 +43,7 @@ from portal.kit.tables import (
     badge,
     code,
     duration,
+    lag,
     list_table,
     number,
     parse_list_query,
@@ -50,8 +51,11 @@ from portal.kit.tables import (
     text,
     timestamp,
 )
-from portal.templatetags.formats import format_time
+from portal.templatetags.formats import format_count, format_rate, format_time
 from portal.views.groups import leases, resetting
+
+# Unread messages of a full bar, if no queue has more: small lags are normal, so they fill none.
+MIN_FULL_BAR = 100
 
 
 class TopicQueues(NamedTuple):
@@ -118,8 +122,7 @@ def group(request: HttpRequest, name: str) -> HttpResponse:
         # The charts compare messages sent to the group's topics with those it handled.
         "sent_to": [subscription.topic_id for subscription in view.subscriptions],
     }
-    span = charts.chosen_span(request, **samples)
-    points = metrics_history.read_points(for_s=span.length_s, **samples)
+    span, points = charts.read_series(request, **samples)
     marks = chart_marks.list_marks(for_s=span.length_s, group=name, actor=actor(request))
     # Users without this right see no links to changes.
     manages = may(request, Right.MANAGE, name, what="group")
@@ -175,6 +178,7 @@ def group(request: HttpRequest, name: str) -> HttpResponse:
             offsets,
             metrics_history.read_pace(**samples),
             group_progress,
+            points=points,
             manages=manages,
         ),
         leases=leases.find_leases(view, offsets, manages=manages, actor=actor(request)),
@@ -221,30 +225,38 @@ def _tiles(
     rates: Pace,
     group_progress: GroupProgress | None,
     *,
+    points: Sequence[Point],
     manages: bool,
 ) -> list[Fact]:
     # A group that has read everything shows a dash instead of 0 ms.
     oldest = max((queue_lag.lag_ms or 0 for queue_lag in offsets), default=0) or None
-    state, tone, trend = progress.group_state(group_progress)
+    state, tone, progress_text = progress.group_state(group_progress)
     dead_letters = dead_letter_counts.read_group_count(view.id)
     if dead_letters is not None and dead_letters.unseen and tone == "ok":
         # The group reads, but some of its messages failed for good.
         tone = "warn"
     tiles = [
-        Fact(_("State"), state, tone=tone, kind="words", note=trend),
-        Fact(_("Handled per second"), rates.handled, kind="rate"),
-        Fact(_("Pulled per second"), rates.pulled, kind="rate"),
-        Fact(_("Sent per second"), rates.sent, kind="rate"),
+        Fact(_("State"), state, tone=tone, kind="words", note=progress_text),
+        Fact(
+            _("Handled per second"),
+            rates.handled,
+            kind="rate",
+            note=_("sent: %(sent)s, pulled: %(pulled)s")
+            % {"sent": format_rate(rates.sent), "pulled": format_rate(rates.pulled)},
+            trend=charts.trend(points, lambda point: point.handled),
+        ),
         Fact(
             _("Unread messages"),
             sum(queue_lag.lag or 0 for queue_lag in offsets),
             kind="number",
+            trend=charts.trend(points, lambda point: point.lag),
         ),
         Fact(
             _("Oldest unread"),
             oldest,
             kind="lasts",
             tone="warn" if (oldest or 0) > cells.LATE_MS else "",
+            trend=charts.trend(points, lambda point: point.lag_ms),
         ),
         *(leases.lease_tiles(offsets) if view.mode == GroupMode.SHARE else []),
         Fact(_("Members"), len(view.members), kind="number"),
@@ -273,10 +285,10 @@ def _queues_by_topic(
         subscription.topic: subscription for subscription in view.subscriptions
     }
     heartbeat_ages = {member.name: member.heartbeat_age_ms for member in view.members}
-    is_share_group = view.mode == GroupMode.SHARE
+    # Members of a share group own no queues: they lease messages of all of them.
     reader_columns: Columns[QueueLag] = (
         leases.lease_columns()
-        if is_share_group
+        if view.mode == GroupMode.SHARE
         else [
             Column(_("Owner"), _owner_cell),
             Column(
@@ -286,10 +298,8 @@ def _queues_by_topic(
             ),
         ]
     )
-    # Members of a share group own no queues, so there is no epoch to fence them.
-    epoch_columns: Columns[QueueLag] = (
-        [] if is_share_group else [Column(_("Epoch"), lambda row: code(row.epoch))]
-    )
+    # All bars of the page have one scale.
+    largest_lag = max(MIN_FULL_BAR, max((queue.lag or 0 for queue in offsets), default=0))
     # groupby() joins neighbours only; group_lag.standing() lists the queues by topic.
     lags_by_topic = {
         topic: list(lags) for topic, lags in groupby(offsets, key=lambda row: row.topic)
@@ -306,12 +316,16 @@ def _queues_by_topic(
                     lags_by_topic[topic],
                     subscriptions.get(topic),
                     reader_columns,
-                    epoch_columns,
+                    largest_lag=largest_lag,
                     request=request,
                 ),
                 subscriptions.get(topic),
                 _queues_table(
-                    retry_lags, None, reader_columns, epoch_columns, request=request
+                    retry_lags,
+                    None,
+                    reader_columns,
+                    largest_lag=largest_lag,
+                    request=request,
                 )
                 if retry_lags
                 else None,
@@ -326,8 +340,8 @@ def _queues_table(
     offsets: Sequence[QueueLag],
     subscription: SubscriptionView | None,
     reader_columns: Columns[QueueLag],
-    epoch_columns: Columns[QueueLag],
     *,
+    largest_lag: int,
     request: HttpRequest,
 ) -> Table:
     paused_queues = set(subscription.stopped_queues) if subscription else set()
@@ -340,14 +354,11 @@ def _queues_table(
                 f"&offset={row.committed or 0}",
             ),
         ),
-        *reader_columns[:1],
-        Column(_("Unread"), lambda row: number(row.lag), right=True),
+        Column(_("Unread"), lambda row: _lag_cell(row, largest_lag)),
         Column(_("Oldest unread"), lambda row: cells.age(row.lag_ms), right=True),
         Column(_("Position"), lambda row: number(row.committed), right=True),
         Column(_("Log end offset"), lambda row: number(row.head), right=True),
-        Column(_("Log start offset"), lambda row: number(row.low), right=True),
-        *reader_columns[1:],
-        *epoch_columns,
+        *reader_columns,
         Column(
             _("State"),
             lambda row: (
@@ -363,6 +374,18 @@ def _queues_table(
     return split_table(
         request, columns, offsets, EmptyHint(_("No queues.")), parameter="queues"
     )
+
+
+def _lag_cell(queue: QueueLag, largest_lag: int) -> Cell:
+    """Return the unread messages of a queue with a bar, whose full width is the largest lag
+    of a queue of the group.
+    """
+    label = _("%(unread)s unread messages; a full bar is %(largest)s") % {
+        "unread": format_count(queue.lag),
+        "largest": format_count(largest_lag),
+    }
+    is_late = (queue.lag_ms or 0) > cells.LATE_MS
+    return lag(queue.lag, largest=largest_lag, is_late=is_late, label=label)
 
 
 def _owner_cell(queue: QueueLag) -> Cell:

@@ -31,18 +31,24 @@ from portal.kit.tables import (
     badge,
     code,
     duration,
+    folded,
     list_table,
     long,
     number,
     parse_list_query,
+    phrase,
     simple_table,
     text,
     timestamp,
     url_with,
 )
 
-# Characters of the values before or after a change.
-MAX_CHANGE_LENGTH = 300
+# Characters of the detail of a run.
+MAX_DETAIL_LENGTH = 300
+# Characters of a change that a row shows. Longer ones are folded.
+MAX_LINE_LENGTH = 110
+CHANGE_SEPARATOR = " \N{MIDDLE DOT} "
+ARROW = " \N{RIGHTWARDS ARROW} "
 
 
 def jobs(request: HttpRequest) -> HttpResponse:
@@ -159,7 +165,7 @@ def run_columns(*, has_links: bool = True) -> list[Column[RunRow]]:
         Column(_("Duration"), lambda row: duration(row.took_ms), right=True),
         Column(_("Processed"), lambda row: number(row.count), right=True),
         Column(
-            _("Detail"), lambda row: long(_describe_run(row)[:MAX_CHANGE_LENGTH] or None)
+            _("Detail"), lambda row: long(_describe_run(row)[:MAX_DETAIL_LENGTH] or None)
         ),
     ]
 
@@ -234,18 +240,17 @@ def audit(request: HttpRequest) -> HttpResponse:
             _("Who"),
             lambda row: Cell(
                 (
-                    f"{cells.ACTOR_LABELS.get(row.actor_kind, row.actor_kind)} {row.actor}",
-                    row.address,
+                    row.actor,
+                    " · ".join(filter(None, (_actor_kind(row), row.address))),
                 ),
                 "who",
                 # All changes by this actor.
                 url_with(request, who=row.actor, page=""),
             ),
         ),
-        Column(_("Action"), lambda row: text(cells.audited_action(row.verb, row.kind))),
+        Column(_("Action"), lambda row: phrase(cells.audited_action(row.verb, row.kind))),
         Column(_("Target"), lambda row: cells.audited_object(row.kind, row.name), "name"),
-        Column(_("Before"), lambda row: long(_format_values(row.before))),
-        Column(_("After"), lambda row: long(_format_values(row.after))),
+        Column(_("Change"), _change_cell),
     ]
     hint = EmptyHint(_("No matching changes"))
     # The list is filtered by rights, which the page must not hide.
@@ -295,10 +300,28 @@ def _parse_day(day: str) -> date | None:
     return None
 
 
-def _format_values(values: Mapping[str, Any] | None) -> str | None:
-    if not values:
-        return None
-    line = ", ".join(
-        f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in values.items()
+def _actor_kind(row: AuditRow) -> str:
+    return str(cells.ACTOR_LABELS.get(row.actor_kind, row.actor_kind))
+
+
+def _change_cell(row: AuditRow) -> Cell:
+    """Return the changed values. A long list is folded behind its first line."""
+    before, after = row.before or {}, row.after or {}
+    changes = [
+        (key, _format_value(before, key), _format_value(after, key))
+        for key in {**before, **after}
+    ]
+    if not changes:
+        return text(None)
+    line = CHANGE_SEPARATOR.join(
+        f"{key}: {ARROW.join(filter(None, (old, new)))}" for key, old, new in changes
     )
-    return line if len(line) <= MAX_CHANGE_LENGTH else f"{line[:MAX_CHANGE_LENGTH]} …"
+    if len(line) > MAX_LINE_LENGTH:
+        # A line for each value is readable at any length.
+        return folded(line, line.replace(CHANGE_SEPARATOR, "\n"), f"audit-{row.id}")
+    return Cell(changes, "changes")
+
+
+def _format_value(values: Mapping[str, Any], key: str) -> str:
+    """Return a value as JSON, '' if it was not there."""
+    return json.dumps(values[key], ensure_ascii=False) if key in values else ""

@@ -27,14 +27,13 @@ from portal.kit.tables import (
     text,
     timestamp,
 )
-from portal.templatetags.formats import format_count
+from portal.templatetags.formats import format_count, format_rate
 
 
 def overview(request: HttpRequest) -> HttpResponse:
     """Show problems, figures and charts of the whole installation."""
     summary = overview_lists.overview(actor=actor(request))
-    span = charts.chosen_span(request)
-    points = metrics_history.read_points(for_s=span.length_s)
+    span, points = charts.read_series(request)
     # The points of a short span contain the current rates. For a long one they are read
     # apart.
     rates = (
@@ -83,9 +82,22 @@ def overview(request: HttpRequest) -> HttpResponse:
         verdict=min((problem.tone for problem in problem_list), default="ok"),
         quiet=_describe_handled_problems(summary),
         tiles=[
-            Fact(_("Sent per second"), rates.sent, page_url("topics"), kind="rate"),
-            Fact(_("Pulled per second"), rates.pulled, page_url("groups"), kind="rate"),
-            Fact(_("Handled per second"), rates.handled, page_url("groups"), kind="rate"),
+            Fact(
+                _("Sent per second"),
+                rates.sent,
+                page_url("topics"),
+                kind="rate",
+                trend=charts.trend(points, lambda point: point.sent),
+            ),
+            Fact(
+                _("Handled per second"),
+                rates.handled,
+                page_url("groups"),
+                kind="rate",
+                # More are pulled than handled if messages are retried or handlers are slow.
+                note=_("pulled: %s") % format_rate(rates.pulled),
+                trend=charts.trend(points, lambda point: point.handled),
+            ),
             Fact(
                 _("Unread messages"),
                 summary.lag,
@@ -94,6 +106,7 @@ def overview(request: HttpRequest) -> HttpResponse:
                 note=progress.describe_slowest(
                     (row.name, row.progress) for row in summary.behind
                 ),
+                trend=charts.trend(points, lambda point: point.lag),
             ),
             Fact(
                 _("Oldest unread"),
@@ -101,6 +114,7 @@ def overview(request: HttpRequest) -> HttpResponse:
                 page_url("groups") + "?sort=-age",
                 kind="lasts",
                 tone="warn" if (oldest or 0) > cells.LATE_MS else "",
+                trend=charts.trend(points, lambda point: point.lag_ms),
             ),
             Fact(
                 _("Dead letters"),
@@ -108,30 +122,33 @@ def overview(request: HttpRequest) -> HttpResponse:
                 "#dead",
                 kind="number",
                 tone="warn" if summary.dead.unseen else "",
+                # Dead letters are counted by a job that keeps no series.
+                note=_("last hour: %s")
+                % format_count(sum(row.last_hour for row in summary.dead.rows)),
             ),
+        ],
+        inventory=[
             Fact(
                 _("Alarms"),
-                summary.alarm_count + summary.acknowledged_count,
+                format_count(summary.alarm_count + summary.acknowledged_count),
                 page_url("alarms"),
-                kind="number",
-                tone="bad" if summary.alarm_count else "ok",
+                tone="bad" if summary.alarm_count else "",
             ),
             Fact(
                 _("Nodes"),
                 answering_nodes,
                 page_url("nodes") if may(request, Right.ADMIN) else "",
-                "bad" if silent_count else "ok",
+                tone="bad" if silent_count else "",
             ),
             Fact(
                 _("Brokers alive"),
-                len(alive_brokers),
+                format_count(len(alive_brokers)),
                 page_url("brokers"),
-                kind="number",
                 tone="" if alive_brokers else "bad",
             ),
-            Fact(_("Topics"), summary.topics, page_url("topics"), kind="number"),
-            Fact(_("Consumer groups"), summary.groups, page_url("groups"), kind="number"),
-            Fact(_("Consumers"), summary.members, page_url("consumers"), kind="number"),
+            Fact(_("Topics"), format_count(summary.topics), page_url("topics")),
+            Fact(_("Consumer groups"), format_count(summary.groups), page_url("groups")),
+            Fact(_("Consumers"), format_count(summary.members), page_url("consumers")),
         ],
         rates=charts.rate_chart(points, marks),
         lags=charts.lag_chart(points, marks),

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from django.http import HttpRequest, HttpResponse
 from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
 
 from messagestore.topology import drains
 from messagestore.topology.drains import QueueDrain
 from metadata.listing import chart_marks, topic_lists
+from metadata.listing.internal_topics import (
+    InternalTopic,
+    InternalTopics,
+    find_internal_topics,
+)
 from metadata.listing.pages import ListQuery
 from metadata.listing.topic_lists import SubscriptionRow, TopicRow
 from metadata.monitoring import metrics_history
@@ -28,6 +35,7 @@ from portal.kit.tables import (
     Columns,
     EmptyHint,
     code,
+    code_with_fold,
     list_table,
     number,
     parse_list_query,
@@ -38,6 +46,7 @@ from portal.kit.tables import (
     text,
     timestamp,
 )
+from portal.templatetags.formats import format_count
 
 # Subscribed groups on the page of a topic.
 MAX_GROUPS = 200
@@ -47,12 +56,24 @@ def topics_list(request: HttpRequest) -> HttpResponse:
     kind = request.GET.get("kind", "")
     # An unknown kind in the URL shows the normal topics.
     kind = kind if kind in ("internal", TopicKind.FAILURE) else TopicKind.NORMAL
-    topics = topic_lists.topics(
-        query=parse_list_query(request), kind=kind, actor=actor(request)
+    query = parse_list_query(request)
+    topics = topic_lists.topics(query=query, kind=kind, actor=actor(request))
+    # A search and the other kinds list internal topics as rows of their own.
+    is_folded = kind == TopicKind.NORMAL and not query.search
+    internal = (
+        find_internal_topics(
+            topics={row.name for row in topics.items}, actor=actor(request)
+        )
+        if is_folded
+        else InternalTopics()
     )
     # Sent messages are counted by the minute, so the small chart needs no query per topic.
     columns: Columns[TopicRow] = [
-        Column(_("Topic"), lambda row: cells.topic(row.name), "name"),
+        Column(
+            _("Topic"),
+            lambda row: _topic_cell(row.name, internal.of_topics.get(row.name, ())),
+            "name",
+        ),
         Column(_("State"), lambda row: cells.state(row.state)),
         Column(_("Maximum unread"), lambda row: number(row.lag), "lag", right=True),
         Column(_("Oldest unread"), lambda row: cells.age(row.lag_ms), "age", right=True),
@@ -98,9 +119,45 @@ def topics_list(request: HttpRequest) -> HttpResponse:
     filters = [
         replace(link, tone="on" if key == kind else "") for key, link in links.items()
     ]
+    folded_rows = [
+        (
+            _("Topics of Celery in the virtual host %(host)s: %(count)d")
+            % {"host": host, "count": len(belonging)},
+            _internal_links(belonging),
+        )
+        for host, belonging in internal.of_hosts.items()
+    ]
     return pages.render_list(
-        request, _("Topics"), table, section="topics", actions=actions, filters=filters
+        request,
+        _("Topics"),
+        table,
+        section="topics",
+        actions=actions,
+        filters=filters,
+        folded_rows=folded_rows,
     )
+
+
+def _topic_cell(name: str, belonging: Sequence[InternalTopic]) -> Cell:
+    """Return the name of a topic, with the internal topics that belong to it folded below."""
+    summary = ngettext("%d internal topic", "%d internal topics", len(belonging))
+    return code_with_fold(
+        name,
+        page_url("topic", name),
+        summary % len(belonging),
+        _internal_links(belonging),
+    )
+
+
+def _internal_links(topics: Sequence[InternalTopic]) -> list[Link]:
+    """Return a link to each internal topic, with its purpose and its unread messages."""
+    links = []
+    for topic in topics:
+        notes = [_("retries of %s") % topic.group] if topic.group else []
+        if topic.lag:
+            notes.append(_("unread: %s") % format_count(topic.lag))
+        links.append(Link(topic.name, page_url("topic", topic.name), note=", ".join(notes)))
+    return links
 
 
 def topic(request: HttpRequest, name: str) -> HttpResponse:
@@ -112,8 +169,7 @@ def topic(request: HttpRequest, name: str) -> HttpResponse:
     groups = topic_lists.subscriptions(
         query=all_groups, actor=actor(request), topic=name
     ).items
-    span = charts.chosen_span(request, topic_id=view.id)
-    points = metrics_history.read_points(for_s=span.length_s, topic_id=view.id)
+    span, points = charts.read_series(request, topic_id=view.id)
     marks = chart_marks.list_marks(for_s=span.length_s, topic=name, actor=actor(request))
     manages = may(request, Right.MANAGE, name)
     actions = [
@@ -201,6 +257,7 @@ def topic(request: HttpRequest, name: str) -> HttpResponse:
                 _("Sent per second"),
                 metrics_history.read_pace(topic_id=view.id).sent,
                 kind="rate",
+                trend=charts.trend(points, lambda point: point.sent),
             ),
             Fact(
                 _("Total sent"), sum(state.head or 0 for state in reported), kind="number"

@@ -48,7 +48,7 @@ def test_a_stranger_is_sent_to_the_login(metadata_db: None) -> None:
 def test_who_is_no_superuser_sees_neither_the_data_nor_a_link_to_it(
     browser: Client,
 ) -> None:
-    assert "Back to overview" in browser.get(reverse("admin:index")).content.decode()
+    assert 'class="side"' in browser.get(reverse("admin:index")).content.decode()
     assert reverse("admin:index") in browser.get("/").content.decode()
     get_user_model().objects.update(is_superuser=False, is_staff=True)
     assert browser.get(reverse("admin:index")).status_code == 302

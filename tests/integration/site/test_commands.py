@@ -140,6 +140,25 @@ def test_no_password_is_hashed_in_a_transaction(
     assert calls == [password, password]  # made, then verified
 
 
+def test_the_file_of_credentials_lists_other_brokers_and_keeps_the_rest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "credentials.env"
+    monkeypatch.setattr(credentials, "FILE", file)
+    credentials.list_other_brokers(["http://b:1"])
+    assert not file.exists(), "script/server did not start this broker"
+    file.write_text("CATMQ_URL=http://a:1\nCATMQ_API_KEY=catmq_x=\n")
+    credentials.list_other_brokers(["http://b:1", "http://a:1", "http://c:1"])
+    assert file.read_text() == (
+        "CATMQ_URL=http://a:1,http://b:1,http://c:1\nCATMQ_API_KEY=catmq_x=\n"
+    )
+    written_at = file.stat().st_ino
+    credentials.list_other_brokers(["http://b:1", "http://c:1"])
+    assert file.stat().st_ino == written_at, "nothing has changed"
+    credentials.list_other_brokers([])
+    assert file.read_text().startswith("CATMQ_URL=http://a:1\n")
+
+
 @pytest.mark.one_engine
 def test_a_node_is_taken_offline_and_its_capacity_is_set(
     metadata_db: None, node_database: NewDatabase

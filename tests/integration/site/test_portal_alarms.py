@@ -10,7 +10,7 @@ import pytest
 from django.test import Client
 
 from messagestore.consume import group_lag
-from messagestore.inspect import alarm_job
+from messagestore.inspect import raise_alarms
 from messagestore.nodes import corruption_alarms
 from messagestore.pool import node_pools
 from messagestore.tables import queue_sql
@@ -53,7 +53,7 @@ def ada(queue: int) -> Client:
 
 def look() -> None:
     snapshot.refresh()
-    alarm_job.update_alarms(every_minutes={})
+    raise_alarms.update_alarms(every_minutes={})
 
 
 def test_dead_messages_stand_on_the_first_page_until_somebody_says_they_were_seen(

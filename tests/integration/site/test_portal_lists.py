@@ -298,4 +298,4 @@ def test_the_audit_log_shows_who_with_the_address_below(browser: Client) -> None
         kind="topic", name="orders",
     )  # fmt: skip
     page = text(browser.get("/audit"))
-    assert '<a href="?who=ada">user ada</a><small>2001:db8::1</small>' in page
+    assert '<a href="?who=ada">ada</a><small>user · 2001:db8::1</small>' in page

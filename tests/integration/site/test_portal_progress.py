@@ -67,7 +67,7 @@ def test_the_first_page_names_who_falls_behind_fastest_first(browser: Client) ->
     assert re.search(r"billing falls behind by (9\.\d|10\.\d)/s 30,000", listed)
     page = text_of(browser.get("/").content)
     assert re.search(
-        r"Pulled per second [\d.]+ .* Unread messages [\d,]+ billing falls behind by \S+/s",
+        r"pulled: [\d.]+ .*Unread messages [\d,]+ billing falls behind by \S+/s",
         page,
     )
 
@@ -152,7 +152,8 @@ def test_charts_show_nothing_of_before_a_topic_was_there(browser: Client) -> Non
         ((31,), "1h"),
         ((61,), "2h"),
         ((121,), "3h"),
-        ((181, 20), "6h"),
+        ((181, 20), "30m"),
+        ((181,), "6h"),
         ((400,), "15m"),
         ((1600, 20), "30m"),
     ],
@@ -180,6 +181,25 @@ def test_charts_go_as_far_back_as_something_was_counted_lately(
     assert chosen(browser, "/groups/billing") == "15m", (
         "what its topics got before it was there is not its own"
     )
+
+
+def test_a_chart_without_a_chosen_span_begins_with_its_data(browser: Client) -> None:
+    Topic.objects.update(created_at=database_now() - timedelta(days=3))
+    topic = Topic.objects.get(name="orders").pk
+    for back in range(40):
+        at = metrics_history.start_of_step(
+            database_now() - timedelta(minutes=back), step_s=60
+        )
+        for topic_ref in (0, topic):
+            Sample.objects.create(at=at, topic_ref=topic_ref, group_ref=0, messages=1)
+    steps = {
+        query: browser.get(f"/topics/orders{query}").content.decode().count("<tr><td data-")
+        for query in ("", "?span=1h")
+    }
+    # Two charts, of steps of a minute.
+    assert chosen(browser, "/topics/orders") == "1h"
+    assert 2 * 40 <= steps[""] <= 2 * 42
+    assert steps["?span=1h"] >= 2 * 60
 
 
 def chosen(browser: Client, page: str) -> str:

@@ -28,6 +28,7 @@ from catmq_client.admin.shapes import (
     LayoutChange,
     Leases,
     Moves,
+    NewKey,
     NewSendToken,
     Node,
     Plan,
@@ -393,12 +394,45 @@ class Admin(Calls):
     def nodes(self) -> Iterator[Node]:
         return self._pages("/api/v1/nodes", "nodes")
 
+    def keys(self, *, search: str | None = None) -> Iterator[Key]:
+        """Return the API keys that the caller may create, or those whose name contains
+        `search`. Their texts are not stored.
+        """
+        return self._pages("/api/v1/keys", "keys", search=search)
+
+    def create_key(
+        self,
+        name: str,
+        *,
+        rights: Mapping[str, Sequence[str]],
+        max_messages_per_s: int | None = None,
+        max_bytes_per_s: int | None = None,
+    ) -> NewKey:
+        """Create an API key. `rights` are name patterns by right: {"produce": ["orders*"]}.
+
+        Only this answer has the key itself, as `api_key`.
+        """
+        limits: dict[str, object] = {
+            "max_messages_per_s": max_messages_per_s,
+            "max_bytes_per_s": max_bytes_per_s,
+        }
+        body = {
+            "name": name,
+            "rights": {right: list(patterns) for right, patterns in rights.items()},
+            **drop_none(limits),
+        }
+        return cast(NewKey, self._call("POST", "/api/v1/keys", body=body))
+
     def key(self, name: str) -> Key:
         return cast(Key, self._call("GET", path_of("keys", key=name)))
 
     def change_key(self, name: str, **settings: object) -> Key:
         """Change the quota of a key: max_messages_per_s, max_bytes_per_s (None: no limit)."""
         return cast(Key, self._call("PATCH", path_of("keys", key=name), body=settings))
+
+    def delete_key(self, name: str) -> None:
+        """Revoke a key. Brokers refuse requests with it within a second."""
+        self._call("DELETE", path_of("keys", key=name), params={"confirm": name})
 
     def brokers(self) -> list[Broker]:
         return cast(list[Broker], self._call("GET", "/api/v1/brokers")["brokers"])

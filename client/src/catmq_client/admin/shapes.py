@@ -299,7 +299,9 @@ Node = TypedDict(
 )
 
 # Messages, and how many were scanned. `next` is the `offset` of the next page of a queue,
-# or the `after` of the next page of a search; null: none.
+# or the `after` of the next page of a search; null: none. `missing` is there if a page of a
+# queue skipped offsets. With `form=rows` and `Accept: application/msgpack;messages=rows`, a
+# page of a queue has `rows`, as in pulls, and `messages` is empty.
 FoundMessages = TypedDict(
     "FoundMessages",
     {
@@ -308,6 +310,9 @@ FoundMessages = TypedDict(
         "scanned": int,
         # value of `after` for the next page; null on the last one
         "next": int | str | None,
+        "missing": NotRequired[list[dict[str, Any]]],
+        # messages as lists: offset, key, tag, headers, body, trace id, time, attempt
+        "rows": NotRequired[list[list[Any]]],
     },
 )
 
@@ -324,6 +329,24 @@ Key = TypedDict(
         "rights": dict[str, list[str]],
         # time when it was created, ms since 1970 UTC
         "created_at_ms": int,
+    },
+)
+
+# A new API key; only this answer has `api_key`.
+NewKey = TypedDict(
+    "NewKey",
+    {
+        # Limit for all brokers together. null: no limit
+        "max_messages_per_s": int | None,
+        # Limit for message bodies, for all brokers together. null: no limit
+        "max_bytes_per_s": int | None,
+        "name": str,
+        # rights by action: patterns of names
+        "rights": dict[str, list[str]],
+        # time when it was created, ms since 1970 UTC
+        "created_at_ms": int,
+        # the new key; it is shown only once
+        "api_key": str,
     },
 )
 

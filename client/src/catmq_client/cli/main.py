@@ -29,6 +29,7 @@ from catmq_client.cli.manage import (
     dead_letters,
     definitions,
     groups,
+    keys,
     offsets,
     shares,
     subscriptions,
@@ -96,6 +97,7 @@ COMMANDS: tuple[Noun | Verb, ...] = (
     dead_letters.FAILED,
     definitions.EXPORT,
     definitions.IMPORT,
+    keys.NOUN,
     cluster.QUOTA,
     cluster.NODES,
     cluster.BROKERS,
@@ -119,9 +121,7 @@ class Completion(argparse.Action):
         try:
             import shtab
         except ImportError:
-            parser.error(
-                "--completion needs a package: pip install 'catmq-client[completion]'"
-            )
+            parser.error("--completion needs a package: pip install shtab")
         sys.stdout.write(f"{shtab.complete(parser, shell)}\n")
         parser.exit()
 

@@ -387,6 +387,7 @@ class Membership(Component):
         with state.changed:
             if state.consumer_id != consumer_id:
                 return AT_ONCE_S
+            # False if these brokers have all promised in this round already.
             is_new_in_round = self._promises.need_renewal(promised_brokers, round_start)
             # Not valid if the broker reached the database after the lease had ended: it may
             # have expired this member already.

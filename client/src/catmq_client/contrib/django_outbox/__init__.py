@@ -1,5 +1,4 @@
-"""A transactional outbox and inbox for Django applications: `pip install
-'catmq-client[django]'`.
+"""A transactional outbox and inbox for Django applications. Needs the extra `django`.
 
     INSTALLED_APPS = [..., "catmq_client.contrib.django_outbox"]
 

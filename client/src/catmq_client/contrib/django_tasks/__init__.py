@@ -1,4 +1,4 @@
-"""A backend of Django's tasks: `pip install 'catmq-client[tasks]'`.
+"""A backend of Django's tasks. Needs the extra `tasks`.
 
     INSTALLED_APPS = [..., "catmq_client.contrib.django_outbox",
     "catmq_client.contrib.django_tasks"]

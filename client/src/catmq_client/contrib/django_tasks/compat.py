@@ -48,8 +48,7 @@ else:
             from django_tasks.utils import normalize_json
         except ModuleNotFoundError as _none:
             raise ImproperlyConfigured(
-                "Django before 6.0 has no tasks: pip install 'catmq-client[tasks]' "
-                "installs django-tasks"
+                "Django before 6.0 has no tasks: pip install django-tasks"
             ) from _none
         InvalidTask = InvalidTaskError
 

@@ -1,6 +1,6 @@
 """Lag alarms and "no consumer" alarms: subscriptions with too much lag, or without a reader.
 
-messagestore.inspect.alarm_job calls these checks every minute and begins or ends the
+messagestore.inspect.raise_alarms calls these checks every minute and begins or ends the
 alarms.
 """
 

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from metadata.rules.nodes import Engine
+
 _DIRECTORY = Path(__file__).with_name("sql")
 _SECTION = re.compile(r"^-- name: (\w+)\n", re.MULTILINE)
 _COMMENT = re.compile(r"^--.*\n?", re.MULTILINE)
@@ -71,12 +73,12 @@ def parse(text: str) -> dict[str, Statement]:
     """
     sections = _SECTION.split(text)
     return {
-        name: _split(name, body)
+        name: _parse_statement(name, body)
         for name, body in zip(sections[1::2], sections[2::2], strict=True)
     }
 
 
-def _split(name: str, body: str) -> Statement:
+def _parse_statement(name: str, body: str) -> Statement:
     text = _COMMENT.sub("", body).strip().rstrip(";")
     pieces, names, values, position = [], [], [], 0
     for token in _TOKEN.finditer(text):
@@ -90,6 +92,6 @@ def _split(name: str, body: str) -> Statement:
 
 
 @cache
-def load(engine: str) -> dict[str, Statement]:
-    """Return all statements of an engine (`mysql` or `sqlite`), by name."""
+def load(engine: Engine) -> dict[str, Statement]:
+    """Return all statements of an engine, by name."""
     return parse((_DIRECTORY / f"{engine}.sql").read_text("utf-8"))

@@ -19,7 +19,7 @@ from metadata.cache import snapshot
 from metadata.cache.snapshot_types import NodeInfo
 from metadata.config import config
 from metadata.errors import CatmqError
-from metadata.monitoring import alarms, dead_letter_counts, health_checks, lag_alarms
+from metadata.monitoring import alarms, dead_letter_counts, health_checks, lag_checks
 from metadata.monitoring.alarms import AlarmFindings
 from metadata.monitoring.dead_letter_counts import Count
 from metadata.nodes import size_rows
@@ -57,14 +57,14 @@ def update_alarms(*, every_minutes: Mapping[str, int]) -> int:
     }
     changed += _reconcile_alarms(
         AlarmKind.LAG,
-        lambda: lag_alarms.hold_cut_off_topics(
-            lag_alarms.find_lagging_subscriptions(), topics=cut_off
+        lambda: lag_checks.hold_cut_off_topics(
+            lag_checks.find_lagging_subscriptions(), topics=cut_off
         ),
     )
     changed += _reconcile_alarms(
         AlarmKind.NO_CONSUMER,
-        lambda: lag_alarms.hold_cut_off_topics(
-            lag_alarms.find_subscriptions_without_consumer(), topics=cut_off
+        lambda: lag_checks.hold_cut_off_topics(
+            lag_checks.find_subscriptions_without_consumer(), topics=cut_off
         ),
         begins_after_s=config.alarm_idle_s,
     )
