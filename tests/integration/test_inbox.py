@@ -4,19 +4,21 @@ comes.
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from django.db import connections
+from asgiref.sync import sync_to_async
+from django.db import connections, transaction
 
 from catmq_client import Message
 from catmq_client.contrib.django_outbox import inbox
 from catmq_client.contrib.django_outbox.ids import new_id
 from catmq_client.contrib.django_outbox.inbox import handled_once, once
-from catmq_client.contrib.django_outbox.models import InboxMessage
+from catmq_client.contrib.django_outbox.models import InboxMessage, UtcNow
 from catmq_client.errors import OptionError
 from catmq_client.message import Source, make_row
 from catmq_client.sending.new_messages import (
@@ -73,20 +75,64 @@ def test_a_handler_that_failed_is_called_again() -> None:
 
 
 def test_a_handler_that_would_do_nothing_is_refused() -> None:
-    async def handle(message: Message) -> None: ...
+    async def generate(message: Message) -> Any:
+        yield message
 
     class Handler: ...
 
-    for function in (handle, Handler):
+    for function in (generate, Handler):
         with pytest.raises(OptionError, match="handler="):
             handled_once()(function)
+
+
+def test_a_coroutine_that_handles_a_message_is_in_the_transaction_of_its_row() -> None:
+    @handled_once(scope="billing")
+    async def handle(message: Message) -> str:
+        assert await sync_to_async(lambda: transaction.get_connection().in_atomic_block)()
+        await InboxMessage.objects.acreate(
+            scope="own", identity=str(message.offset), handled_at=UtcNow()
+        )
+        if message.offset == 1:
+            raise ZeroDivisionError
+        return "done"
+
+    async def main() -> list[Any]:
+        with pytest.raises(ZeroDivisionError):
+            await handle(message(1))
+        return [await handle(message(2)), await handle(message(2))]
+
+    assert asyncio.run(main()) == ["done", None]
+    # Its own row was rolled back with the row of the inbox.
+    assert [
+        *InboxMessage.objects.filter(scope="own").values_list("identity", flat=True)
+    ] == ["2"]
+
+
+def test_a_coroutine_that_is_cancelled_leaves_its_message_new() -> None:
+    async def main() -> None:
+        is_at_work = asyncio.Event()
+
+        @handled_once()
+        async def handle(message: Message) -> None:
+            is_at_work.set()
+            await asyncio.Event().wait()
+
+        task = asyncio.create_task(handle(message()))
+        await asyncio.wait_for(is_at_work.wait(), 10)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(main())
+    with once(message()) as new:
+        assert new
 
 
 def test_a_message_whose_handler_returned_a_coroutine_is_still_new() -> None:
     async def work() -> None: ...
 
     with pytest.raises(OptionError, match="the handler returned"):
-        handled_once()(lambda message: work())(message())
+        _ = handled_once()(lambda message: work())(message())
     with once(message()) as new:
         assert new
 

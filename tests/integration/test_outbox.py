@@ -4,6 +4,7 @@ of its key.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import threading
 import time
@@ -17,6 +18,7 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
+from asgiref.sync import sync_to_async
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management import call_command
 from django.db import connections, transaction
@@ -102,6 +104,36 @@ def test_sending_outside_of_a_transaction_is_refused_and_says_what_to_write(
         outbox.OutsideTransaction, match=r"with transaction\.atomic\(using='default'\)"
     ):
         outbox.send("t", "alone")
+
+
+def test_a_coroutine_is_told_to_put_the_transaction_into_a_function(
+    relays: Relays,
+) -> None:
+    """A row that is committed by itself would be sent although the business rows are not."""
+
+    async def send() -> None:
+        outbox.send("orders", b"x")
+
+    async def send_batch() -> None:
+        outbox.send_batch("orders", [NewMessage(b"x")])
+
+    for coroutine in (send, send_batch):
+        with pytest.raises(outbox.OutsideTransaction, match="await sync_to_async"):
+            asyncio.run(coroutine())
+    assert not OutboxMessage.objects.exists()
+
+
+def test_a_function_with_a_transaction_sends_from_a_coroutine(relays: Relays) -> None:
+    def work() -> None:
+        with transaction.atomic():
+            outbox.send("orders", b"x")
+        connections.close_all()
+
+    async def main() -> None:
+        await sync_to_async(work)()
+
+    asyncio.run(main())
+    assert OutboxMessage.objects.count() == 1
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from catmq_client.message import Message
 from catmq_client.reading.dispatcher import Dispatcher
 from catmq_client.reading.failure_reports import Reporter
+from catmq_client.reading.outcomes import Outcomes
 from catmq_client.reading.state import GroupState
 from catmq_client.reading.workers import Workers
 from catmq_client.telemetry.traces import Traces
@@ -24,8 +25,12 @@ def working(
     workers = Workers(
         state=state,
         dispatcher=dispatcher,
-        reporter=reporter,
-        traces=Traces(transport=FakeBroker(), consumer_id=lambda: None),
+        outcomes=Outcomes(
+            state=state,
+            dispatcher=dispatcher,
+            reporter=reporter,
+            traces=Traces(transport=FakeBroker(), consumer_id=lambda: None),
+        ),
         handler=handler,
         threads=threads,
         batch=None,

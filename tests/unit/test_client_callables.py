@@ -15,7 +15,12 @@ import pytest
 from asgiref.sync import async_to_sync
 
 from catmq_client import Consumer, Producer, ShareConsumer
-from catmq_client.callables import check_callable, check_handled, check_result
+from catmq_client.callables import (
+    check_callable,
+    check_coroutine_function,
+    check_handled,
+    check_result,
+)
 from catmq_client.errors import OptionError
 from catmq_client.testing import FakeBroker
 
@@ -55,7 +60,7 @@ async def async_generator(message: Any) -> Any:
 def plain(message: Any) -> None: ...
 
 
-LAZY = [
+COROUTINES = [
     coroutine,
     functools.partial(coroutine, None),
     functools.partial(functools.partial(coroutine)),
@@ -65,6 +70,8 @@ LAZY = [
     functools.partial(AsyncHandler()),
     StaticAsyncHandler(),
     AsyncMock(),
+]
+USELESS = [
     generator,
     functools.partial(generator),
     YieldingHandler(),
@@ -74,6 +81,7 @@ LAZY = [
     None,
     "handle",
 ]
+LAZY = COROUTINES + USELESS
 
 
 @pytest.fixture
@@ -104,6 +112,17 @@ def test_a_function_that_would_do_nothing_is_refused(function: Any) -> None:
 )
 def test_a_function_that_does_its_work_is_taken(function: Any) -> None:
     check_callable("handler", function)
+
+
+@pytest.mark.parametrize("function", COROUTINES, ids=repr)
+def test_a_coroutine_function_is_taken_where_it_is_awaited(function: Any) -> None:
+    check_coroutine_function("handler", function)
+
+
+@pytest.mark.parametrize("function", [*USELESS, plain, Handler().handle, print], ids=repr)
+def test_anything_else_is_refused_where_it_is_awaited(function: Any) -> None:
+    with pytest.raises(OptionError, match="handler="):
+        check_coroutine_function("handler", function)
 
 
 def error_of_a_message(
@@ -163,7 +182,7 @@ def test_run_refuses_before_it_joins_the_group(
 ) -> None:
     with kind(transport=broker, group="g", topics=["t"]) as consumer:
         consumer.stop()  # a run that is not refused ends at once
-        for function in LAZY:
+        for function in USELESS:
             with pytest.raises(OptionError, match="handler="):
                 consumer.run(function, batch=batch)
     assert broker.requests == []

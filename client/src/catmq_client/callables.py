@@ -1,9 +1,10 @@
 """Checks of functions that applications pass in: handlers of messages, and callbacks.
 
-The client calls them in threads, without an event loop. A function that returns a coroutine
+Most are called in threads, without an event loop. There a function that returns a coroutine
 or a generator would do nothing, and its message would count as handled. So such functions
 are refused when they are passed in. Their results are refused, too, because a plain
-function such as a lambda may return a coroutine.
+function such as a lambda may return a coroutine. Where coroutines are awaited, plain
+functions are refused, because they would block the loop.
 """
 
 from __future__ import annotations
@@ -45,17 +46,47 @@ def check_callable(name: str, function: Any) -> None:
         raise OptionError(f"{name}={function!r}: {remedy}")
 
 
+def is_coroutine_function(function: Any) -> bool:
+    """Return True for `async def`, also as a method, in a partial, or as `__call__`."""
+    inner = _unwrap(function)
+    if inspect.isclass(inner) or not callable(inner):
+        return False
+    # Python looks up __call__ on the type, not on the instance.
+    return any(map(inspect.iscoroutinefunction, (inner, _unwrap(type(inner).__call__))))
+
+
+def check_coroutine_function(name: str, function: Any) -> None:
+    """Raise OptionError unless `function` is a coroutine function."""
+    if is_coroutine_function(function):
+        return
+    remedy = _find_remedy(function) or (
+        "a plain function would block the event loop: write `async def`, with await "
+        "asyncio.to_thread(…) around what blocks, or give it to run() of a Consumer or "
+        "ShareConsumer, which call it in threads"
+    )
+    raise OptionError(f"{name}={function!r}: {remedy}")
+
+
+def name_of(function: Any) -> str:
+    """Return the name of a function for logs."""
+    inner = _unwrap(function)
+    return str(getattr(inner, "__qualname__", None) or type(inner).__qualname__)
+
+
 def check_result(name: str, result: object) -> None:
     """Raise OptionError if a function returned work that is not done yet.
 
     `name` is that of the function.
     """
-    if not isinstance(result, _LAZY_RESULTS) and not hasattr(type(result), "__await__"):
+    kind = type(result)
+    is_lazy = isinstance(result, _LAZY_RESULTS) or hasattr(kind, "__await__")
+    # A SendFuture can be awaited, but its message is sent without that.
+    if not is_lazy or getattr(kind, "ends_by_itself", False):
         return
     if isinstance(result, CoroutineType | GeneratorType):
         result.close()  # closed, so that Python does not warn that it was never awaited
     raise OptionError(
-        f"{name} returned an object of type {type(result).__name__}, which is neither awaited nor "
+        f"{name} returned an object of type {kind.__name__}, which is neither awaited nor "
         "iterated: do the work before returning, for example with asyncio.run(…)"
     )
 

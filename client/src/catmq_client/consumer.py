@@ -117,6 +117,9 @@ class Consumer(Reader[Message]):
         """Call `handler(message)` in threads until stop() or a signal; then finish, commit
         and leave.
 
+        An `async def` handler is called in an event loop of this thread, up to `threads`
+        calls at once.
+
         order: "key" (the messages of a key in order, never two at a time), "queue" or
         "none". batch: the handler gets a list of at most this many messages of the same
         topic. If the handler raises, the message is stored for a retry; in an ordered
@@ -124,7 +127,7 @@ class Consumer(Reader[Message]):
         stored for a retry. Raises HandlerFailed when all queues have stopped, or at the end
         if any queue has.
         """
-        self._run_handler(handler, threads=threads, order=order, batch=batch)
+        self._run_handler(handler, workers=threads, order=order, batch=batch)
 
     def fail(self, message: Message, error: BaseException | str = "") -> None:
         """Report a failed message.
@@ -275,23 +278,36 @@ class Consumer(Reader[Message]):
 
     def _run_due_callbacks(self) -> None:
         """Call on_assigned and on_revoked, in the application's thread."""
-        state = self._state
-        while True:
-            with state.changed:
-                event = state.next_callback()
-                if event is None:
-                    return
-                assigned, owned = event
-                state.events.remove(event)
-            name = "on_assigned" if assigned else "on_revoked"
-            callback = self.options.on_assigned if assigned else self.options.on_revoked
+        while (due := self._next_due_callback()) is not None:
+            name, callback, owned = due
             try:
                 if callback is not None:
                     check_result(name, callback([owned.name]))
             finally:
-                with state.changed:
-                    owned.revoke_callback_due = False
-                    state.changed.notify_all()
+                self._end_callback(owned)
+
+    def _next_due_callback(
+        self,
+    ) -> tuple[str, Callable[[list[AssignedQueue]], object] | None, OwnedQueue] | None:
+        """Return the next callback to call: its name, the function, and the queue.
+
+        _end_callback() must follow.
+        """
+        state = self._state
+        with state.changed:
+            event = state.next_callback()
+            if event is None:
+                return None
+            state.events.remove(event)
+        assigned, owned = event
+        if assigned:
+            return "on_assigned", self.options.on_assigned, owned
+        return "on_revoked", self.options.on_revoked, owned
+
+    def _end_callback(self, owned: OwnedQueue) -> None:
+        with self._state.changed:
+            owned.revoke_callback_due = False
+            self._state.changed.notify_all()
 
     def _finish_work(self, within_s: float) -> None:
         """Revoke all queues, then report the last failures and commit."""

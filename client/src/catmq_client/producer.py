@@ -40,7 +40,7 @@ log = logging.getLogger("catmq.producer")
 SENDER_IDLE_S = 30.0
 
 
-class _ProcessState:
+class ProcessState:
     """The buffers, layouts and sender threads of a producer in a single process.
 
     The *layout* of a topic is what brokers say about its queues. Its *routes* choose the
@@ -217,7 +217,7 @@ class Producer:
                 compression=compression,
             )
         self._transport = transport
-        self._state: _ProcessState | None = None
+        self._state: ProcessState | None = None
         # A lock for each process: a child may be forked while a thread of its parent holds
         # the lock, which is then never released in the child.
         self._locks: dict[int, threading.Lock] = {}
@@ -405,7 +405,7 @@ class Producer:
     ) -> None:
         self.close()
 
-    def _process_state(self) -> _ProcessState:
+    def _process_state(self) -> ProcessState:
         """Return the state of this process, created at the first use. Raises Closed."""
         if self._closed:
             raise Closed("the producer is closed")
@@ -415,12 +415,12 @@ class Producer:
                 state = self._state
                 if state is None or state.pid != os.getpid():
                     # After a fork, too: the sender threads of the parent do not exist here.
-                    state = self._state = _ProcessState(self._transport, self.options)
+                    state = self._state = ProcessState(self._transport, self.options)
         return state
 
     def _append(
         self,
-        state: _ProcessState,
+        state: ProcessState,
         topic: str,
         message: dict[str, Any],
         *,

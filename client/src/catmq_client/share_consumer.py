@@ -114,14 +114,21 @@ class ShareConsumer(Reader[ShareMessage]):
         """Call `handler(message)` in threads until stop() or a signal; then finish, report
         and leave.
 
+        An `async def` handler is called in an event loop of this thread, up to `threads`
+        calls at once.
+
         batch: the handler gets a list of at most this many messages of the same topic. If
         the handler returns, its messages are accepted, except for those that it released or
         rejected. If it raises, the message is stored for a retry. Messages are handled in
         no order. Raises HandlerFailed, and gives its messages back to the group, if a
         failed message cannot be stored for a retry.
         """
-        self._state.threads, self._state.max_at_work = threads, threads * (batch or 1)
-        self._run_handler(handler, threads=threads, order="none", batch=batch)
+        self._note_capacity(threads, batch)
+        self._run_handler(handler, workers=threads, order="none", batch=batch)
+
+    def _note_capacity(self, workers: int, batch: int | None) -> None:
+        """Note how many messages handlers may have at work, which bounds the pulls."""
+        self._state.threads, self._state.max_at_work = workers, workers * (batch or 1)
 
     def fail(self, message: ShareMessage, error: BaseException | str = "") -> None:
         """Report a failed message.
@@ -178,9 +185,9 @@ class ShareConsumer(Reader[ShareMessage]):
     def _close_timeout_s(self) -> float:
         return self.options.close_timeout_ms / 1000
 
-    def _take(self, limit: int, timeout_s: float | None) -> list[ShareMessage]:
+    def _begin_take(self, limit: int) -> None:
         self._state.demand = limit
-        return super()._take(limit, timeout_s)
+        super()._begin_take(limit)
 
     def _finish_taken(self) -> None:
         if self.options.auto_accept:

@@ -4,8 +4,9 @@ known.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
+
+from msgspec import Struct
 
 
 class TrendState(StrEnum):
@@ -29,8 +30,7 @@ FRESH_MS = 10_000  # younger unread messages wait only for the next commit
 NOISE_S = 2.0
 
 
-@dataclass(frozen=True, slots=True)
-class LagFigures:
+class LagFigures(Struct, frozen=True):
     """Figures of a group in its topics that are not paused; None: not known.
 
     `lag` messages are unread now, the oldest for `oldest_ms`; `lag_before` were unread
@@ -48,8 +48,7 @@ class LagFigures:
     handled: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class LagTrend:
+class LagTrend(Struct, frozen=True):
     """Trend of a group. Its lag grows or shrinks by `per_s` messages a second. A group that
     catches up has read everything `in_s` seconds from now.
     """

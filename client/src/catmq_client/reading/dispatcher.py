@@ -26,6 +26,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from catmq_client.errors import OptionError
+from catmq_client.loops import BellCondition
 from catmq_client.message import Message
 from catmq_client.reading.owned import OwnedQueue
 from catmq_client.reading.state import GroupState
@@ -68,7 +69,8 @@ class Job:
     # returned.
     began: float = 0.0
     deadline: float | None = None
-    thread: int = 0
+    # A number that no other job at work has.
+    worker: int = 0
     # True once the outcome is known. A handler that returns after its deadline changes
     # nothing.
     has_outcome: bool = False
@@ -151,6 +153,22 @@ class Breaker:
         self.failures, self.open_until, self._is_probing = 0, None, False
 
 
+def check_sizes_and_order(*, order: str, batch: int | None, **workers: int) -> None:
+    """Raise OptionError for wrong arguments of run().
+
+    `workers` has the number of threads or coroutines, under the name of its argument.
+    """
+    if order not in ORDERS:
+        raise OptionError(f"order={order!r}: write one of {', '.join(ORDERS)}")
+    for name, count in workers.items():
+        if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+            raise OptionError(f"{name}={count!r}: write at least 1")
+    if batch is not None and batch < 1:
+        raise OptionError(
+            f"batch={batch}: write at least 1, or None for one message at a time"
+        )
+
+
 class Dispatcher:
     """Gives jobs to the workers of run(). Any thread may call it.
 
@@ -159,8 +177,6 @@ class Dispatcher:
     """
 
     def __init__(self, *, state: GroupState, order: str) -> None:
-        if order not in ORDERS:
-            raise OptionError(f"order={order!r}: write one of {', '.join(ORDERS)}")
         self._state = state
         self._order = order
         self._slots: dict[Any, Slot] = {}
@@ -171,7 +187,8 @@ class Dispatcher:
         self._breakers: dict[str, Breaker] = {}
         self._jobs_with_deadline: set[Job] = set()
         self._lock = threading.RLock()
-        self._work = threading.Condition(self._lock)
+        # Workers wait on it for slots that are ready.
+        self.work = BellCondition(self._lock)
         self._timer = threading.Condition(self._lock)
         self._timer_wakes_at = 0.0
         self._workers_to_retire = 0
@@ -195,7 +212,7 @@ class Dispatcher:
                     slot = self._slots[key] = Slot(key)
                     self._ready.append(slot)
                 slot.tasks.append(task)
-            self._work.notify(len(taken))
+            self.work.notify(len(taken))
         self.wake_resting_slots()
 
     def wake_resting_slots(self) -> None:
@@ -221,39 +238,55 @@ class Dispatcher:
         """Wait for a job of at most `batch` messages. Return None if the worker is to end."""
         with self._lock:
             while True:
-                self._work.wait_for(
+                self.work.wait_for(
                     lambda: self.ending or self._workers_to_retire or self._ready
                 )
                 if self.ending or self._workers_to_retire:
                     self._workers_to_retire -= not self.ending
                     return None
-                slot = self._ready.popleft()
-                if not self._must_rest(slot):
-                    break
-                self._resting.append(slot)
-            topic = slot.tasks[0].owned.subscription
-            breaker = self._breakers.get(topic)
-            is_probe = breaker is not None and breaker.begin()
-            # A probe risks a single message, and a message that is retried must fail alone.
-            size = 1 if is_probe or slot.tries or slot.alone_count else batch
-            job = Job(is_probe)
-            job.add_messages(slot, size)
-            # Fill the job up from ready slots of the same subscription.
-            while len(job.tasks) < size and self._ready:
-                slot = self._ready[0]
-                must_wait = slot.tries or slot.alone_count or self._must_rest(slot)
-                if must_wait or slot.tasks[0].owned.subscription != topic:
-                    break
-                job.add_messages(self._ready.popleft(), size - len(job.tasks))
-            return job
+                job = self._next_job(batch)
+                if job is not None:
+                    return job
 
-    def begin(self, job: Job, limit_s: float | None) -> None:
-        """Note that the handler is called now.
+    def take_ready(self, count: int, batch: int) -> list[Job]:
+        """Return at most `count` jobs of at most `batch` messages that may begin now."""
+        jobs: list[Job] = []
+        with self._lock:
+            while len(jobs) < count and self._ready and not self.ending:
+                job = self._next_job(batch)
+                if job is not None:
+                    jobs.append(job)
+        return jobs
+
+    def _next_job(self, batch: int) -> Job | None:
+        """Return the next job. None if the first slot that is ready must rest."""
+        slot = self._ready.popleft()
+        if self._must_rest(slot):
+            self._resting.append(slot)
+            return None
+        topic = slot.tasks[0].owned.subscription
+        breaker = self._breakers.get(topic)
+        is_probe = breaker is not None and breaker.begin()
+        # A probe risks a single message, and a message that is retried must fail alone.
+        size = 1 if is_probe or slot.tries or slot.alone_count else batch
+        job = Job(is_probe)
+        job.add_messages(slot, size)
+        # Fill the job up from ready slots of the same subscription.
+        while len(job.tasks) < size and self._ready:
+            slot = self._ready[0]
+            must_wait = slot.tries or slot.alone_count or self._must_rest(slot)
+            if must_wait or slot.tasks[0].owned.subscription != topic:
+                break
+            job.add_messages(self._ready.popleft(), size - len(job.tasks))
+        return job
+
+    def begin(self, job: Job, limit_s: float | None, *, worker: int) -> None:
+        """Note that the handler is called now, by a worker with this number.
 
         It has failed if it takes longer than `limit_s`.
         """
         job.began = time.monotonic()
-        job.thread = threading.get_ident()
+        job.worker = worker
         if limit_s is not None:
             with self._lock:
                 job.deadline = job.began + limit_s
@@ -280,14 +313,15 @@ class Dispatcher:
             is_first, job.has_outcome = not job.has_outcome, True
             return is_first
 
-    def done(self, job: Job) -> None:
-        """Drop all messages of a job from their slots, whether they succeeded or failed."""
+    def done(self, *jobs: Job) -> None:
+        """Drop all messages of jobs from their slots, whether they succeeded or failed."""
         with self._lock:
-            for slot, count in job.slot_counts:
-                for _ in range(count):
-                    slot.tasks.popleft()
-                slot.tries, slot.alone_count = 0, max(0, slot.alone_count - count)
-            self._requeue(slot for slot, _ in job.slot_counts)
+            for job in jobs:
+                for slot, count in job.slot_counts:
+                    for _ in range(count):
+                        slot.tasks.popleft()
+                    slot.tries, slot.alone_count = 0, max(0, slot.alone_count - count)
+                self._requeue(slot for slot, _ in job.slot_counts)
 
     def give_back(self, job: Job, *, pause_s: float = 0.0, alone: bool = False) -> None:
         """Have the messages of a job handled again: after `delay_s`, or each by itself."""
@@ -352,12 +386,12 @@ class Dispatcher:
         """Let this many workers end when they ask for their next job."""
         with self._lock:
             self._workers_to_retire += count
-            self._work.notify_all()
+            self.work.notify_all()
 
     def end(self) -> None:
         with self._lock:
             self.ending = True
-            self._work.notify_all()
+            self.work.notify_all()
             self._timer.notify_all()
 
     def wait_for_overdue_jobs(self) -> list[Job]:
@@ -426,7 +460,7 @@ class Dispatcher:
                 self._resting.append(slot)
             else:
                 self._ready.append(slot)
-                self._work.notify()
+                self.work.notify()
 
     def _must_rest(self, slot: Slot) -> bool:
         """Return True if the first message of a slot must wait for its queue or its

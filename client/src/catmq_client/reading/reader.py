@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import math
 import os
 import secrets
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Generic, Literal, Self, TypeVar, cast
 
-from catmq_client.callables import check_callable
+from catmq_client.callables import check_callable, is_coroutine_function
 from catmq_client.errors import Closed, OptionError
 from catmq_client.http.transport import HttpTransport, Transport
 from catmq_client.message import Message
 from catmq_client.options import ConsumerOptions, ShareConsumerOptions
-from catmq_client.reading.dispatcher import Dispatcher
+from catmq_client.reading.coroutines import CoroutineHandler, CoroutineRun
+from catmq_client.reading.dispatcher import Dispatcher, check_sizes_and_order
 from catmq_client.reading.failure_reports import Reporter
 from catmq_client.reading.membership import Membership
+from catmq_client.reading.outcomes import Outcomes
 from catmq_client.reading.owned import OwnedQueue
 from catmq_client.reading.state import GroupState
 from catmq_client.reading.workers import Workers
@@ -31,6 +35,8 @@ log = logging.getLogger("catmq.consumer")
 M = TypeVar("M", bound=Message)
 # How long close() waits until the last traces are sent.
 TRACES_TIMEOUT_S = 2.0
+# Longest sleep of the application's thread; every event wakes it earlier.
+MAX_WAIT_S = 3600.0
 
 
 class Reader(Generic[M]):
@@ -186,23 +192,28 @@ class Reader(Generic[M]):
         self,
         handler: Callable[[Any], object],
         *,
-        threads: int,
+        workers: int,
         order: str,
         batch: int | None,
     ) -> None:
-        """Hand messages to threads until stop(), or until all queues have halted."""
+        """Hand messages to the handler until stop(), or until all queues have halted.
+
+        `workers` is the number of threads, or of coroutines at work in a loop of this thread.
+        """
+        check_sizes_and_order(order=order, batch=batch, threads=workers)
+        if is_coroutine_function(handler):
+            self._run_in_own_loop(
+                cast(CoroutineHandler, handler), workers=workers, order=order, batch=batch
+            )
+            return
         check_callable("handler", handler)
-        state = self._state
-        self._start_or_resume()
-        state.has_worker_threads = True
-        dispatcher = self._dispatcher = Dispatcher(state=state, order=order)
-        workers = Workers(
+        state, (dispatcher, outcomes) = self._state, self._begin_run(order)
+        thread_pool = Workers(
             state=state,
             dispatcher=dispatcher,
-            reporter=self._reporter,
-            traces=self._traces,
+            outcomes=outcomes,
             handler=handler,
-            threads=threads,
+            threads=workers,
             batch=batch,
         )
         try:
@@ -210,25 +221,109 @@ class Reader(Generic[M]):
                 dispatcher.dispatch(self._wait_for_messages(state.share_per_queue(), 1.0))
         finally:
             state.stopping = True
-            workers.drain(self._close_timeout_s())
+            thread_pool.drain(self._close_timeout_s())
             self.close()
-        if workers.handler_exit is not None:
-            raise workers.handler_exit
-        if state.failure is not None:
-            raise state.failure
+        self._raise_after_run(thread_pool.handler_exit)
+
+    def _run_in_own_loop(
+        self,
+        handler: CoroutineHandler,
+        *,
+        workers: int,
+        order: str,
+        batch: int | None,
+    ) -> None:
+        """Run a coroutine handler in an event loop of this thread."""
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            pass
+        else:
+            raise OptionError(
+                f"run() of a {type(self).__name__} was called in an event loop, which it "
+                f"would block: use catmq_client.aio.Async{type(self).__name__}"
+            )
+
+        async def run_due_callbacks() -> None:
+            self._run_due_callbacks()
+
+        async def run() -> BaseException | None:
+            return await self._run_coroutines(
+                handler,
+                concurrency=workers,
+                order=order,
+                batch=batch,
+                run_callbacks=run_due_callbacks,
+            )
+
+        handler_exit = None
+        try:
+            with asyncio.Runner() as runner:
+                handler_exit = runner.run(run())
+        finally:
+            self._state.stopping = True
+            self.close()
+        self._raise_after_run(handler_exit)
+
+    async def _run_coroutines(
+        self,
+        handler: CoroutineHandler,
+        *,
+        concurrency: int,
+        order: str,
+        batch: int | None,
+        run_callbacks: Callable[[], Awaitable[object]],
+    ) -> BaseException | None:
+        """Hand messages to a coroutine handler in the running loop; does not close.
+
+        Return the SystemExit, or the like, that a handler raised.
+        """
+        state, (dispatcher, outcomes) = self._state, self._begin_run(order)
+        coroutine_run = CoroutineRun(
+            state=state,
+            dispatcher=dispatcher,
+            outcomes=outcomes,
+            handler=handler,
+            concurrency=concurrency,
+            batch=batch,
+        )
+        await coroutine_run.run(
+            hand_out=self._hand_out_to_run,
+            run_callbacks=run_callbacks,
+            end_timeout_s=self._close_timeout_s(),
+        )
+        return coroutine_run.handler_exit
+
+    def _begin_run(self, order: str) -> tuple[Dispatcher, Outcomes]:
+        dispatcher = Dispatcher(state=self._state, order=order)
+        self._start_or_resume()
+        self._state.has_worker_threads = True
+        self._dispatcher = dispatcher
+        return dispatcher, Outcomes(
+            state=self._state,
+            dispatcher=dispatcher,
+            reporter=self._reporter,
+            traces=self._traces,
+        )
+
+    def _hand_out_to_run(self) -> list[tuple[OwnedQueue, Message]]:
+        """Return messages for coroutines of run(), [] if there are none now."""
+        state = self._state
+        with state.changed:
+            self._raise_if_ended()
+            if state.next_callback() is not None:
+                return []
+            return self._try_hand_out(state.share_per_queue(), math.inf) or []
+
+    def _raise_after_run(self, handler_exit: BaseException | None) -> None:
+        if handler_exit is not None:
+            raise handler_exit
+        if self._state.failure is not None:
+            raise self._state.failure
 
     def _take(self, limit: int, timeout_s: float | None) -> list[M]:
         """Finish the messages taken before, and wait for new messages."""
-        # The application was at work on the messages taken before until now.
-        traced_messages, self._traced_messages = self._traced_messages, []
-        for owned, message in traced_messages:
-            percent = self._state.settings_of(owned).trace_percent
-            began = self._state.away_since
-            if percent and began is not None:
-                self._traces.add(
-                    message, percent=percent, began=began, failed=message.failed
-                )
-        self._start_or_resume()
+        self._begin_take(limit)
         taken: list[tuple[OwnedQueue, Message]] = []
         is_finished = False
         try:
@@ -236,17 +331,7 @@ class Reader(Generic[M]):
                 self._finish_taken()
             is_finished = True
             taken = self._wait_for_messages(limit, timeout_s)
-            with self._state.changed:
-                self._taken_queues = [*dict.fromkeys([owned for owned, _ in taken])]
-                if any(
-                    settings.trace_percent for settings in self._state.settings.values()
-                ):
-                    self._traced_messages = taken
-            messages = [cast(M, message) for _, message in taken]
-            # The application must come back within max_poll_interval_ms, also if it got no
-            # message.
-            self._state.away_since = time.monotonic()
-            return messages
+            return self._note_taken(taken)
         except BaseException:
             # Raised into this thread (Ctrl-C, a soft time limit). Messages that the
             # application did not get must not count as finished when it asks for more.
@@ -256,6 +341,33 @@ class Reader(Generic[M]):
             self._state.away_since = time.monotonic()
             raise
 
+    def _begin_take(self, limit: int) -> None:
+        """Note that the application wants up to `limit` messages from now on.
+
+        It was at work on the messages taken before until now.
+        """
+        traced_messages, self._traced_messages = self._traced_messages, []
+        for owned, message in traced_messages:
+            percent = self._state.settings_of(owned).trace_percent
+            began = self._state.away_since
+            if percent and began is not None:
+                self._traces.add(
+                    message, percent=percent, began=began, failed=message.failed
+                )
+        self._start_or_resume()
+
+    def _note_taken(self, taken: list[tuple[OwnedQueue, Message]]) -> list[M]:
+        """Note that the application gets these messages. Return them."""
+        with self._state.changed:
+            self._taken_queues = [*dict.fromkeys([owned for owned, _ in taken])]
+            if any(settings.trace_percent for settings in self._state.settings.values()):
+                self._traced_messages = taken
+        messages = [cast(M, message) for _, message in taken]
+        # The application must come back within max_poll_interval_ms, also if it got no
+        # message.
+        self._state.away_since = time.monotonic()
+        return messages
+
     def _wait_for_messages(
         self, limit: int, timeout_s: float | None
     ) -> list[tuple[OwnedQueue, Message]]:
@@ -263,7 +375,7 @@ class Reader(Generic[M]):
         have halted.
         """
         state = self._state
-        give_up_at = None if timeout_s is None else time.monotonic() + timeout_s
+        give_up_at = math.inf if timeout_s is None else time.monotonic() + timeout_s
         while True:
             self._run_due_callbacks()
             with state.changed:
@@ -272,11 +384,24 @@ class Reader(Generic[M]):
                     # A queue may have been granted in between. on_assigned is called before
                     # its first message.
                     continue
-                taken = [] if state.stopping else state.hand_out(limit)
-                left_s = 3600.0 if give_up_at is None else give_up_at - time.monotonic()
-                if taken or state.stopping or left_s <= 0 or state.all_halted():
+                left_s = give_up_at - time.monotonic()
+                taken = self._try_hand_out(limit, left_s)
+                if taken is not None:
                     return taken
-                state.changed.messages.wait(left_s)
+                state.changed.messages.wait(min(left_s, MAX_WAIT_S))
+
+    def _try_hand_out(
+        self, limit: int, left_s: float
+    ) -> list[tuple[OwnedQueue, Message]] | None:
+        """Return messages to hand out, or None if the caller is to wait for some.
+
+        Called under the lock. With less than 0 of `left_s` seconds there is no waiting.
+        """
+        state = self._state
+        taken = [] if state.stopping else state.hand_out(limit)
+        if taken or state.stopping or left_s <= 0 or state.all_halted():
+            return taken
+        return None
 
     def _start_or_resume(self) -> None:
         """Note that the application waits for messages.

@@ -17,10 +17,11 @@ import math
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from itertools import repeat
 
 from catmq_client.errors import CatmqError, HandlerFailed
+from catmq_client.loops import BellCondition
 from catmq_client.message import Message
 from catmq_client.options import ConsumerOptions
 from catmq_client.reading.clocks import lease_clock
@@ -44,7 +45,8 @@ class Changed(threading.Condition):
         # here.
         lock = threading.RLock()
         super().__init__(lock)
-        self.messages = threading.Condition(lock)
+        # Coroutines of catmq_client.aio wait on it, too.
+        self.messages = BellCondition(lock)
         self.room = threading.Condition(lock)
         self.reports = threading.Condition(lock)
 
@@ -63,6 +65,11 @@ class GroupState:
     on_runnable: Callable[[], object] = staticmethod(lambda: None)
     # Called under the lock when settings changed.
     on_settings: Callable[[], object] = staticmethod(lambda: None)
+    # Called under the lock with a queue, or a run of a share group, whose messages belong to
+    # this member no longer, and with their offsets. None: all of the queue.
+    on_withdrawn: Callable[[OwnedQueue, Collection[int] | None], object] = staticmethod(
+        lambda owned, offsets: None
+    )
     # Called when a broker did not answer a heartbeat: a pull may wait for the same broker.
     on_silent_broker: Callable[[], object] = staticmethod(lambda: None)
 
@@ -276,6 +283,7 @@ class GroupState:
         next_grant, owned.next_grant = owned.next_grant, None
         if next_grant is not None:
             self.add(next_grant)
+        self.on_withdrawn(owned, None)
         self.changed.notify_all()
 
     def lose_all(self) -> None:
@@ -521,6 +529,13 @@ class GroupState:
         self.buffered_bytes = sum(
             len(message.body) for buffer in buffers for message in buffer
         )
+
+    def return_unfinished(self, owned: OwnedQueue, offset: int) -> None:
+        """Give back a message whose handler was cancelled.
+
+        Here nothing is to be done: no commit passes it, so the next owner of the queue gets
+        it again. A share group lets other members have it at once.
+        """
 
     def finish(self, owned: OwnedQueue, offset: int, version: int) -> None:
         """run(): mark the message of a handler that returned as finished."""

@@ -1,17 +1,8 @@
-"""The threads of run(): they call the handler, and handle its failures.
+"""The threads of run(): they call the handler.
 
-A handler has failed when it raises, or does not return within the subscription's
-handler_timeout_ms. Then
-
-* in an ordered subscription the message is retried in place, after the subscription's pauses
-  (at most ORDERED_PAUSE_S each), and its slot waits. When the retries are used up, the message
-  becomes a dead letter;
-* in any other subscription the failure is reported, and the message comes again from the retry
-  topic. Before that it is tried in place handler_attempts times, if that option is above 1.
-
-If a batch fails, its messages are handled again alone. Python cannot stop a thread, so the
-thread of a handler that takes too long is left alone and another thread takes its place. At
-most as many threads are replaced as run() has.
+What begins and ends with a call is in outcomes.py. Python cannot stop a thread, so the thread
+of a handler that takes longer than the subscription's handler_timeout_ms is left alone, and
+another thread takes its place. At most as many threads are replaced as run() has.
 """
 
 from __future__ import annotations
@@ -24,22 +15,12 @@ from collections.abc import Callable
 from typing import Any
 
 from catmq_client.callables import check_handled
-from catmq_client.errors import HandlerFailed, HandlerTimeout, OptionError
-from catmq_client.http.backoff import delay_s
+from catmq_client.errors import HandlerTimeout
 from catmq_client.reading.dispatcher import Dispatcher, Job
-from catmq_client.reading.failure_reports import Reporter
+from catmq_client.reading.outcomes import Outcomes
 from catmq_client.reading.state import GroupState
-from catmq_client.reading.subscription_settings import Settings
-from catmq_client.telemetry.process_report import AtWork
-from catmq_client.telemetry.traces import Traces
 
 log = logging.getLogger("catmq.consumer")
-
-# Longest pause before a retry in place: the queue, or the key, is held up meanwhile.
-ORDERED_PAUSE_S = 30.0
-# Minimum tries of a message that cannot be reported, because its group is broadcasting or
-# there is no retry node.
-MIN_TRIES_IN_PLACE = 3
 
 
 class Workers:
@@ -50,8 +31,7 @@ class Workers:
         *,
         state: GroupState,
         dispatcher: Dispatcher,
-        reporter: Reporter,
-        traces: Traces,
+        outcomes: Outcomes,
         handler: Callable[[Any], object],
         threads: int,
         batch: int | None,
@@ -60,16 +40,9 @@ class Workers:
 
         With `batch` the handler gets a list of at most that many messages.
         """
-        if threads < 1:
-            raise OptionError(f"threads={threads}: write at least 1")
-        if batch is not None and batch < 1:
-            raise OptionError(
-                f"batch={batch}: write at least 1, or None for one message at a time"
-            )
         self._state = state
         self._dispatcher = dispatcher
-        self._reporter = reporter
-        self._traces = traces
+        self._outcomes = outcomes
         self._handler = handler
         self._requested_threads, self._batch_limit = threads, batch
         self._lock = threading.Lock()
@@ -167,10 +140,13 @@ class Workers:
             error = raised
         except BaseException:
             if self._dispatcher.claim_outcome(job):
-                self._end_work(job)
+                self._outcomes.end_work(job)
             raise
         if self._dispatcher.claim_outcome(job):
-            self._finish_job(job, error)
+            if error is None:
+                self._outcomes.succeed([job])
+            else:
+                self._outcomes.fail(job, error)
 
     def _begin_job(self, job: Job) -> bool:
         """Wait for the lease and note that the handler begins.
@@ -183,114 +159,7 @@ class Workers:
                 state.changed.wait_for(
                     lambda: any(map(dispatcher.is_barred, job.tasks)) or state.has_lease()
                 )
-            if any(map(dispatcher.is_barred, job.tasks)):
-                return False
-            for task in job.tasks:
-                task.owned.begin(task.message.offset)
-            limit_ms = state.settings_of(job.tasks[0].owned).handler_timeout_ms
-            dispatcher.begin(job, None if limit_ms is None else limit_ms / 1000)
-            first = job.tasks[0].message
-            state.handlers[job.thread] = AtWork(job.began, first.queue, first.offset)
-            return True
-
-    def _finish_job(self, job: Job, error: BaseException | None) -> None:
-        settings = self._state.settings_of(job.tasks[0].owned)
-        if settings.trace_percent and (error is None or len(job.tasks) == 1):
-            for task in job.tasks:
-                self._traces.add(
-                    task.message,
-                    percent=settings.trace_percent,
-                    began=job.began,
-                    failed=error is not None or task.message.failed,
-                )
-        if error is None:
-            state = self._state
-            has_failed_messages = any(task.message.failed for task in job.tasks)
-            # Under the same lock: the committer releases a revoked queue as soon as no
-            # handler is at work, and must commit its last message before.
-            with state.changed:
-                for task in job.tasks:
-                    state.finish(task.owned, task.message.offset, task.version)
-                self._end_work(job)
-            if has_failed_messages:
-                self._report_failure_to_breaker(job, settings)
-            elif self._dispatcher.record_success(job):
-                log.warning("%s: the handler works again", job.tasks[0].owned.subscription)
-            self._dispatcher.done(job)
-        elif len(job.tasks) > 1:
-            log.warning(
-                "the handler failed with %d messages: retrying one by one",
-                len(job.tasks),
-                exc_info=error,
-            )
-            self._end_work(job)
-            self._dispatcher.give_back(job, alone=True)
-        else:
-            self._after_failure(job, settings, error)
-
-    def _after_failure(self, job: Job, settings: Settings, error: BaseException) -> None:
-        """Retry the message in place, report it, or halt its queue."""
-        task, slot = job.tasks[0], job.slot
-        slot.tries += 1
-        log.warning(
-            "%r: the handler failed, try %d", task.message, slot.tries, exc_info=error
-        )
-        state = self._state
-        with state.changed:
-            state.failed += 1
-            # The pause before the next try in place; None if there is none.
-            pause_s: float | None = None
-            options = state.options
-            has_no_retry_topic = task.owned.subscription in state.no_retry_topics
-            min_tries = MIN_TRIES_IN_PLACE if has_no_retry_topic else 1
-            if settings.ordered and slot.tries <= settings.retries:
-                pause_s = min(ORDERED_PAUSE_S, settings.pause_s(slot.tries))
-            elif not settings.ordered and slot.tries < max(
-                options.handler_attempts, min_tries
-            ):
-                pause_s = delay_s(
-                    slot.tries - 1,
-                    base_s=options.retry_backoff_ms / 1000,
-                    max_s=options.retry_backoff_max_ms / 1000,
-                )
-            if self._dispatcher.is_void(task):
-                pause_s = 0.0
-            elif pause_s is None and has_no_retry_topic:
-                detail = (
-                    f"{task.message!r}: the handler failed {slot.tries} times, its queue is "
-                    f"stopped: {error!r}"
-                )
-                failure = HandlerFailed(detail)
-                failure.__cause__ = error
-                log.error("%s", detail)
-                state.halt(task.owned, failure)
-            elif pause_s is None:
-                self._reporter.add(task.owned, task.message, error, last=settings.ordered)
-            self._end_work(job)
-        self._report_failure_to_breaker(job, settings)
-        if pause_s is None:
-            self._dispatcher.done(job)
-        else:
-            task.message.tries = slot.tries if settings.ordered else 0
-            self._dispatcher.give_back(job, pause_s=pause_s)
-
-    def _report_failure_to_breaker(self, job: Job, settings: Settings) -> None:
-        if self._dispatcher.record_failure(job, settings):
-            log.error(
-                "%s: the handler keeps failing: paused for %d s, then one message is tried",
-                job.tasks[0].owned.subscription,
-                settings.breaker_pause_s,
-            )
-
-    def _end_work(self, job: Job) -> None:
-        """Note that the handler of a job is not at work any more."""
-        state = self._state
-        with state.changed:
-            state.handlers.pop(job.thread, None)
-            for task in job.tasks:
-                task.owned.at_work -= 1
-                if task.owned.revoked_until is not None:
-                    state.changed.notify_all()
+            return self._outcomes.begin(job, worker=threading.get_ident())
 
     def _watch_deadlines(self) -> None:
         """Expire jobs whose handlers take too long. Body of the timer thread."""
@@ -304,7 +173,7 @@ class Workers:
     def _expire(self, job: Job) -> None:
         """Fail the message of a handler that took too long, and replace its thread."""
         limit_s = (job.deadline or 0.0) - job.began
-        name = next((t.name for t in self._threads if t.ident == job.thread), "?")
+        name = next((t.name for t in self._threads if t.ident == job.worker), "?")
         with self._lock:
             may_replace = len(self._stuck) < self._thread_count
         if not may_replace:
@@ -316,7 +185,7 @@ class Workers:
         if not self._dispatcher.claim_outcome(job):
             return
         with self._lock:
-            self._stuck[job.thread] = name
+            self._stuck[job.worker] = name
         log.error(
             "%s: the handler of %r did not return within %.1f s: its thread is replaced",
             name,
@@ -324,6 +193,6 @@ class Workers:
             limit_s,
         )
         self._start_thread()
-        self._finish_job(
+        self._outcomes.fail(
             job, HandlerTimeout(f"the handler did not return within {limit_s:g} s")
         )

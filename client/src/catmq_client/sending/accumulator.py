@@ -19,6 +19,7 @@ from typing import Any
 
 from catmq_client.errors import BufferFull, CatmqError, Closed
 from catmq_client.http.backoff import Backoff
+from catmq_client.loops import BellCondition
 from catmq_client.options import ProducerOptions
 from catmq_client.sending.receipts import Batch, Callbacks, SendFuture, size_of
 from catmq_client.sending.routing import Kind, Layout, Routes, slot_of
@@ -110,12 +111,12 @@ class Accumulator:
         # from waking other senders.
         self.lock = threading.RLock()
         self._batch_ready = threading.Condition(self.lock)
-        self._room_released = threading.Condition(self.lock)
+        self.room_released = BellCondition(self.lock)
         # Messages and bytes that are buffered or in flight.
         self._messages = 0
         self._bytes = 0
         self._closed = False
-        self.callbacks = Callbacks(self._room_released)
+        self.callbacks = Callbacks(self.room_released)
         # Senders that wait for a ready batch.
         self.idle_senders = 0
         # Called when an append waits for room.
@@ -287,7 +288,7 @@ class Accumulator:
         # Room is released only by senders, so wake them, or start a sender, before waiting.
         self._batch_ready.notify_all()
         self.on_full()
-        if not self._room_released.wait_for(
+        if not self.room_released.wait_for(
             lambda: self._closed or not self._is_full(size), block_s
         ):
             raise BufferFull(
@@ -368,6 +369,16 @@ class Accumulator:
             if buffer.current is None:
                 self._batch_ready.notify()
 
+    def wake_senders(self) -> None:
+        """Wake an idle sender for each buffer that waits for one."""
+        with self.lock:
+            self._batch_ready.notify(
+                sum(
+                    buffer.current is None and bool(buffer.batches)
+                    for buffer in self._buffers.values()
+                )
+            )
+
     def abandon(
         self, buffer: QueueBuffer, own: Collection[SendFuture], error: CatmqError
     ) -> None:
@@ -444,7 +455,7 @@ class Accumulator:
         self._messages -= len(batch.futures)
         self._bytes -= batch.size_bytes
         self.callbacks.note_ended(batch)
-        self._room_released.notify_all()
+        self.room_released.notify_all()
         if self._closed and not self._messages:
             self._batch_ready.notify_all()
 
@@ -531,7 +542,7 @@ class Accumulator:
         with self.lock:
             self._closed = True
             self._batch_ready.notify_all()
-            self._room_released.notify_all()
+            self.room_released.notify_all()
 
     def _batches(self) -> list[Batch]:
         return [

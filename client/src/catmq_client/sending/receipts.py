@@ -5,12 +5,13 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Sequence
 from dataclasses import InitVar, dataclass, field
 from typing import Any, NamedTuple
 
 from catmq_client.callables import check_callable, check_result
 from catmq_client.errors import CatmqError
+from catmq_client.loops import LoopEvent
 from catmq_client.sending.ids import uuid7
 
 log = logging.getLogger("catmq.producer")
@@ -72,7 +73,7 @@ class Batch:
     unknown: bool = False
     # Queues that refused the batch.
     moved_from: set[int | None] = field(default_factory=set)
-    done: threading.Event = field(default_factory=threading.Event)
+    done: LoopEvent = field(default_factory=LoopEvent)
 
     def __post_init__(self, linger_s: float, timeout_s: float) -> None:
         self.lingers_until = self.created_at + linger_s
@@ -177,11 +178,16 @@ class Batch:
 
 
 class SendFuture:
-    """The receipt of a message being sent, like a concurrent.futures.Future without cancel."""
+    """The receipt of a message being sent, like a concurrent.futures.Future without cancel.
+
+    Threads call result(), and coroutines of any event loop may await it.
+    """
 
     __slots__ = ("callbacks", "ended", "outcome")
+    # Its message is sent whether or not it is awaited; see callables.check_result().
+    ends_by_itself = True
 
-    def __init__(self, ended: threading.Event) -> None:
+    def __init__(self, ended: LoopEvent) -> None:
         # The event of its batch, not the batch itself. A reference cycle would keep all
         # messages in memory until the garbage collector runs.
         self.ended = ended
@@ -217,6 +223,20 @@ class SendFuture:
     def receipt_or_error(self) -> Outcome:
         """Wait for the end of the send. Return its receipt or error."""
         return self.outcome or self._await_outcome(None)
+
+    def __await__(self) -> Generator[Any, None, Receipt]:
+        """Wait in a coroutine. Returns the receipt, or raises the error of the send.
+
+        If the waiting task is cancelled, the message is still sent.
+        """
+        while self.outcome is None:
+            # None if the batch has ended, or was split, since the line above.
+            waiter = self.ended.waiter()
+            if waiter is not None:
+                yield from waiter
+        if isinstance(self.outcome, CatmqError):
+            raise self.outcome
+        return self.outcome
 
     def _await_outcome(self, timeout_s: float | None) -> Outcome:
         deadline = None if timeout_s is None else time.monotonic() + timeout_s

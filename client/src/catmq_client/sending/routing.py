@@ -218,6 +218,14 @@ class Layouts:
         """Return the routes of a topic that was looked up before."""
         return self._routes[topic]
 
+    def peek(self, topic: str) -> tuple[Routes | None, bool]:
+        """Return the routes of a topic, None if it was not looked up yet, and whether they
+        are due to be fetched again. Sends no request.
+        """
+        routes = self._routes.get(topic)
+        is_due = routes is None or time.monotonic() - routes.loaded_at >= self._max_age_s
+        return routes, is_due
+
     def refresh(self, topic: str, *, after_refusal: bool) -> Layout | None:
         """Fetch a layout again if it is old. Return None if it is not, or that fails.
 

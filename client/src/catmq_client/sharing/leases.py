@@ -179,6 +179,8 @@ class LeaseBook(GroupState):
             self.unannounced_losses[owned.queue] = owned
         self._remove(owned)
         owned.lost = True
+        # A handler may go on after it has accepted its message.
+        self.on_withdrawn(owned, frozenset(owned.open))
         self.on_runnable()
         self.changed.notify_all()
 
@@ -276,6 +278,11 @@ class LeaseBook(GroupState):
         self._adjust_buffered(run, 1)
         self.on_runnable()
         self._notify_progress(run)
+
+    def return_unfinished(self, owned: OwnedQueue, offset: int) -> None:
+        if isinstance(owned, HeldRun):
+            self.give_back(owned, [offset])
+            self.note_progress(owned)
 
     def give_back_waiting(self) -> None:
         """Give back the messages that wait. Their lease does not count as a delivery."""
@@ -593,6 +600,7 @@ class LeaseBook(GroupState):
                     run,
                     late_offsets,
                 )
+                self.on_withdrawn(run, late_offsets)
             waiting = run.waiting_offsets() if is_stalled else ()
             if late_offsets or waiting:
                 self.give_back(run, [*late_offsets, *waiting])

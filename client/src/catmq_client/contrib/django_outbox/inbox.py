@@ -12,14 +12,16 @@ from __future__ import annotations
 import functools
 import hashlib
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import TypeVar
+from typing import Any, Protocol, TypeVar, overload
 
+from asgiref.sync import ThreadSensitiveContext, async_to_sync, sync_to_async
+from django.conf import settings
 from django.db import IntegrityError, router, transaction
 
-from catmq_client.callables import check_callable, check_handled
+from catmq_client.callables import check_callable, check_handled, is_coroutine_function
 from catmq_client.contrib.django_outbox import conf
 from catmq_client.contrib.django_outbox.ids import is_id_of
 from catmq_client.contrib.django_outbox.models import (
@@ -83,9 +85,21 @@ def once(message: Message, *, scope: str = "", using: str | None = None) -> Iter
         transaction.on_commit(lambda: _prune_sometimes(alias), using=alias, robust=True)
 
 
-def handled_once(
-    *, scope: str = "", using: str | None = None
-) -> Callable[[Callable[[Message], R]], Callable[[Message], R | None]]:
+class HandledOnce(Protocol):
+    """The decorator that handled_once() returns."""
+
+    @overload
+    def __call__(
+        self, handler: Callable[[Message], Coroutine[Any, Any, R]]
+    ) -> Callable[[Message], Coroutine[Any, Any, R | None]]: ...
+
+    @overload
+    def __call__(
+        self, handler: Callable[[Message], R]
+    ) -> Callable[[Message], R | None]: ...
+
+
+def handled_once(*, scope: str = "", using: str | None = None) -> HandledOnce:
     """Decorate a handler so that it runs once for each message, in a transaction. It is not
     called for a message that it has handled before.
 
@@ -94,18 +108,42 @@ def handled_once(
 
         consumer.run(handle)
 
+    The handler may be a coroutine function. Its transaction is opened in a thread, and the
+    asynchronous methods of Django's ORM use that thread, so they belong to the transaction.
+    Each such call has a connection of its own to the database, which is closed at the end.
+
     The handler is called again if the database rolled the transaction back because of a
     deadlock, or because a row had changed since it was read (MariaDB 11.6 and later, at
-    REPEATABLE READ). Raises OptionError for a coroutine function, a generator function or a
-    class. A handler that returns a coroutine has failed, and its message is new again.
+    REPEATABLE READ). Raises OptionError for a generator function or a class. A plain function
+    that returns a coroutine has failed, and its message is new again.
     """
 
-    def decorate(handler: Callable[[Message], R]) -> Callable[[Message], R | None]:
-        check_callable("handler", handler)
+    def decorate(handler: Callable[[Message], Any]) -> Callable[[Message], Any]:
+        if is_coroutine_function(handler):
+            # Called in the thread of the transaction. The coroutine runs in the loop that
+            # waits for this thread.
+            handle_in_transaction = run_once(async_to_sync(handler))
 
+            def run_and_close(message: Message) -> Any:
+                try:
+                    return handle_in_transaction(message)
+                finally:
+                    _close_connections()
+
+            async def handle_async(message: Message) -> Any:
+                # A thread for each call: by default all code of Django shares a single thread,
+                # and the transactions would wait for each other.
+                async with ThreadSensitiveContext():
+                    return await sync_to_async(run_and_close)(message)
+
+            return functools.wraps(handler)(handle_async)
+        check_callable("handler", handler)
+        return run_once(handler)
+
+    def run_once(handler: Callable[[Message], Any]) -> Callable[[Message], Any]:
         @functools.wraps(handler)
-        def handle(message: Message) -> R | None:
-            def work() -> R | None:
+        def handle(message: Message) -> Any:
+            def work() -> Any:
                 with once(message, scope=scope, using=using) as is_new:
                     if not is_new:
                         return None
@@ -119,6 +157,16 @@ def handled_once(
         return handle
 
     return decorate
+
+
+def _close_connections() -> None:
+    """Close the database connections of a thread that ends."""
+    for alias in settings.DATABASES:
+        connection = transaction.get_connection(alias)
+        # Under async_to_sync(), as in Django's tests, the thread is the caller's, and so is
+        # the transaction.
+        if not connection.in_atomic_block:
+            connection.close()
 
 
 def _record(alias: str, scope: str, message: Message) -> bool:

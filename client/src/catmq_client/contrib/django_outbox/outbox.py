@@ -4,6 +4,7 @@ back with them.
 
 from __future__ import annotations
 
+import asyncio
 import json as json_text
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -143,6 +144,13 @@ def _require_transaction(verb: str, topic: str, using: str | None) -> str:
     """Return the alias of the outbox's database. Raises OutsideTransaction."""
     alias = using or router.db_for_write(OutboxMessage)
     if not transaction.get_connection(alias).in_atomic_block:
+        if _is_in_event_loop():
+            raise OutsideTransaction(
+                f"outbox.{verb}({topic!r}) was called in a coroutine, and Django has no "
+                "asynchronous transactions: write a function with `with transaction.atomic("
+                f"using={alias!r}):` around the message and the rows it belongs to, and call "
+                "it with `await sync_to_async(function)(…)`"
+            )
         raise OutsideTransaction(
             f"outbox.{verb}({topic!r}) was called outside of a transaction on database "
             f"{alias!r}: call it "
@@ -150,6 +158,14 @@ def _require_transaction(verb: str, topic: str, using: str | None) -> str:
             "it belongs to"
         )
     return alias
+
+
+def _is_in_event_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
 
 
 def check_other_transactions(verb: str, alias: str) -> None:

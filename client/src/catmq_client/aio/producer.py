@@ -1,0 +1,391 @@
+"""The producer for asyncio: see AsyncProducer."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import Future
+from datetime import datetime
+from types import TracebackType
+from typing import Any, Literal, Self, Unpack
+
+from catmq_client.errors import BufferFull, CatmqError
+from catmq_client.http.transport import Transport
+from catmq_client.keywords import ProducerKeywords
+from catmq_client.loops import LoopBell, run_in_thread, start_in_thread
+from catmq_client.producer import ProcessState, Producer
+from catmq_client.sending.new_messages import (
+    NOT_GIVEN,
+    NewMessage,
+    build_batch_message,
+    build_message,
+)
+from catmq_client.sending.receipts import Receipt, SendFuture
+from catmq_client.sending.routing import Routes
+
+# A coroutine that sends without ever waiting lets others run after this many messages.
+YIELD_EVERY = 100
+
+
+class _LoopState:
+    """What an AsyncProducer keeps for an event loop that uses it."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
+        # Held by the coroutine that is the next to get room in the full buffer, so that the
+        # others wait in line.
+        self.room_turn = asyncio.Lock()
+        # A call that wakes senders is scheduled for this turn of the loop.
+        self.has_wake_up = False
+        self.unyielded = 0
+        # The first look-ups of topics under way, and later ones in the background.
+        self.look_ups: dict[str, asyncio.Task[Routes]] = {}
+        self.refreshes: dict[str, Future[Routes]] = {}
+
+
+class AsyncProducer:
+    """Sends messages to topics, from coroutines. Safe to share between tasks and loops, and
+    to use after a fork.
+
+    The arguments and options are those of Producer. Each batch is stored only once, however
+    often it is tried. If a task is cancelled while it waits for a receipt, the message may
+    or may not be stored; while it waits for room in the buffer, it is not sent.
+    """
+
+    def __init__(
+        self,
+        urls: str | Sequence[str] | None = None,
+        *,
+        api_key: str | None = None,
+        transport: Transport | None = None,
+        verify: bool | str = True,
+        proxies: Mapping[str, str] | None = None,
+        compression: Literal["gzip"] | None = None,
+        **options: Unpack[ProducerKeywords],
+    ) -> None:
+        """Create the producer without opening connections. It needs no running loop."""
+        self._producer = Producer(
+            urls,
+            api_key=api_key,
+            transport=transport,
+            verify=verify,
+            proxies=proxies,
+            compression=compression,
+            **options,
+        )
+        self.options = self._producer.options
+        self._block_s = self.options.max_block_ms / 1000
+        self._loop_states: dict[asyncio.AbstractEventLoop, _LoopState] = {}
+        self._last_loop_state: _LoopState | None = None
+        self._closing: Future[None] | None = None
+
+    async def send(
+        self,
+        topic: str,
+        body: bytes | str | None = None,
+        *,
+        json: Any = NOT_GIVEN,
+        key: str | None = None,
+        tag: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        trace_id: str | None = None,
+        queue: int | None = None,
+        queue_strict: bool = True,
+        delay_ms: int | None = None,
+        deliver_at: datetime | None = None,
+    ) -> Receipt:
+        """Send a message and return its receipt once it is stored durably.
+
+        Messages that tasks send in the same turn of the loop share a request. Arguments and
+        errors are those of Producer.send(), and BufferFull after max_block_ms without room.
+        """
+        message = build_message(
+            body, json=json, key=key, tag=tag, headers=headers, trace_id=trace_id, queue=queue,
+            delay_ms=delay_ms, deliver_at=deliver_at, queue_strict=queue_strict,
+        )  # fmt: skip
+        loop_state = self._loop_state()
+        state, future = self._append_now(loop_state, topic, message, urgent=True)
+        if future is None:
+            future = await self._append(loop_state, topic, message, urgent=True)
+        if not loop_state.has_wake_up:
+            # Not at once: the tasks that run in this turn of the loop fill the same batch.
+            loop_state.has_wake_up = True
+            loop_state.loop.call_soon(_wake_senders, loop_state, state)
+        return await future
+
+    async def send_soon(
+        self,
+        topic: str,
+        body: bytes | str | None = None,
+        *,
+        json: Any = NOT_GIVEN,
+        key: str | None = None,
+        tag: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        trace_id: str | None = None,
+        queue: int | None = None,
+        queue_strict: bool = True,
+        delay_ms: int | None = None,
+        deliver_at: datetime | None = None,
+    ) -> SendFuture:
+        """Wait for room in the buffer. Return an awaitable of the receipt.
+
+        The message is sent within linger_ms, in a batch, also if nobody awaits the receipt.
+        Arguments and errors are those of send().
+        """
+        message = build_message(
+            body, json=json, key=key, tag=tag, headers=headers, trace_id=trace_id, queue=queue,
+            delay_ms=delay_ms, deliver_at=deliver_at, queue_strict=queue_strict,
+        )  # fmt: skip
+        loop_state = self._loop_state()
+        state, future = self._append_now(loop_state, topic, message)
+        if future is None:
+            future = await self._append(loop_state, topic, message)
+        state.start_sender_if_needed()
+        loop_state.unyielded += 1
+        if loop_state.unyielded >= YIELD_EVERY:
+            loop_state.unyielded = 0
+            await asyncio.sleep(0)
+        return future
+
+    async def send_many(
+        self, topic: str, messages: Iterable[NewMessage | bytes | str | Mapping[str, Any]]
+    ) -> list[Receipt | CatmqError]:
+        """Send messages and wait. Return the receipt or error of each message, in order.
+
+        There may be more messages than the buffer holds: the iterable is read as room is
+        released. An invalid message raises OptionError; those before it are sent.
+        """
+        loop_state = self._loop_state()
+        results: list[SendFuture | CatmqError] = []
+        for batch in _batches(messages, self.options.batch_messages):
+            await self._append_batch(loop_state, topic, batch, results)
+            await asyncio.sleep(0)
+        return [
+            (result.outcome or await _outcome(result))
+            if isinstance(result, SendFuture)
+            else result
+            for result in results
+        ]
+
+    async def recall(self, message_id: str) -> None:
+        """Delete a delayed message before its delivery; see Producer.recall()."""
+        await run_in_thread(self._producer.recall, message_id)
+
+    async def flush(self, timeout_s: float | None = None) -> None:
+        """Wait until all accepted messages have ended. Raises TimeoutError."""
+        await run_in_thread(self._producer.flush, timeout_s)
+
+    async def close(self, timeout_s: float | None = None) -> None:
+        """Flush, within `timeout_s` seconds (default: delivery_timeout_ms), then close the
+        connections.
+
+        If the caller is cancelled, closing goes on, and the program does not end before.
+        """
+        if self._closing is None:
+            self._closing = start_in_thread(
+                self._producer.close, timeout_s, name="catmq-close", daemon=False
+            )
+        await asyncio.wrap_future(self._closing)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    def _loop_state(self) -> _LoopState:
+        loop = asyncio.get_running_loop()
+        last = self._last_loop_state
+        if last is not None and last.loop is loop:
+            return last
+        # No lock: loops of other threads may do the same, and a child may be forked meanwhile.
+        # Each of these steps is atomic.
+        for other in [*self._loop_states]:
+            # A module-level producer may see many calls of asyncio.run().
+            if other.is_closed():
+                self._loop_states.pop(other, None)
+        state = self._loop_states.setdefault(loop, _LoopState(loop))
+        self._last_loop_state = state
+        return state
+
+    def _append_now(
+        self,
+        loop_state: _LoopState,
+        topic: str,
+        message: dict[str, Any],
+        *,
+        urgent: bool = False,
+    ) -> tuple[ProcessState, SendFuture | None]:
+        """Append a message if that needs no waiting. The future is None if it does."""
+        state = self._producer._process_state()
+        routes = self._routes(loop_state, state, topic)
+        if routes is None or loop_state.room_turn.locked():
+            return state, None
+        try:
+            future, _ = state.accumulator.append(routes, message, urgent=urgent)
+        except BufferFull:
+            return state, None
+        return state, future
+
+    async def _append(
+        self,
+        loop_state: _LoopState,
+        topic: str,
+        message: dict[str, Any],
+        *,
+        urgent: bool = False,
+    ) -> SendFuture:
+        """Append a message, after a wait for the topic's layout and for room."""
+        state, routes = await self._await_routes(loop_state, topic)
+        async with loop_state.room_turn:
+            room = _Room(state, self._block_s)
+            try:
+                while True:
+                    room.expect()
+                    try:
+                        future, _ = state.accumulator.append(routes, message, urgent=urgent)
+                    except BufferFull:
+                        await room.wait()
+                    else:
+                        return future
+            finally:
+                room.close()
+
+    async def _append_batch(
+        self,
+        loop_state: _LoopState,
+        topic: str,
+        messages: list[dict[str, Any]],
+        results: list[SendFuture | CatmqError],
+    ) -> None:
+        """Append messages that are ready at once. Add their futures or errors to `results`."""
+        state, routes = await self._await_routes(loop_state, topic)
+        async with loop_state.room_turn:
+            room = _Room(state, self._block_s)
+            try:
+                while messages:
+                    room.expect()
+                    appended, _, last = state.accumulator.append_all(
+                        routes, messages, block_s=0.0
+                    )
+                    if last is not None:
+                        state.accumulator.wake_senders()
+                        state.start_sender_if_needed()
+                    # Without room for a message, none after it is appended.
+                    count = next(
+                        (
+                            i
+                            for i, end in enumerate(appended)
+                            if isinstance(end, BufferFull)
+                        ),
+                        len(appended),
+                    )
+                    results += appended[:count]
+                    messages = messages[count:]
+                    if messages:
+                        try:
+                            await room.wait()
+                        except BufferFull as error:
+                            results += [error] * len(messages)
+                            return
+            finally:
+                room.close()
+
+    def _routes(
+        self, loop_state: _LoopState, state: ProcessState, topic: str
+    ) -> Routes | None:
+        """Return the routes of a topic, or None if a broker must be asked for them first."""
+        routes, is_due = state.layouts.peek(topic)
+        if is_due and routes is not None:
+            # Fetched again in the background. Messages follow the layout in use meanwhile.
+            refresh = loop_state.refreshes.get(topic)
+            if refresh is None or refresh.done():
+                loop_state.refreshes[topic] = start_in_thread(
+                    lambda: state.routes(topic, within_s=0.0), name="catmq-layout"
+                )
+        return routes
+
+    async def _await_routes(
+        self, loop_state: _LoopState, topic: str
+    ) -> tuple[ProcessState, Routes]:
+        """Return the routes of a topic. Raises the error of their look-up."""
+        state = self._producer._process_state()
+        routes = self._routes(loop_state, state, topic)
+        if routes is not None:
+            return state, routes
+        look_up = loop_state.look_ups.get(topic)
+        if look_up is None:
+            look_up = loop_state.look_ups[topic] = loop_state.loop.create_task(
+                run_in_thread(lambda: state.routes(topic, within_s=self._block_s))
+            )
+            look_up.add_done_callback(lambda _: loop_state.look_ups.pop(topic, None))
+        # Tasks that send to a new topic share its look-up, so the end of one of them must not
+        # cancel it.
+        return state, await asyncio.shield(look_up)
+
+
+class _Room:
+    """Waits for room in the buffer of a producer."""
+
+    def __init__(self, state: ProcessState, block_s: float) -> None:
+        self._condition = state.accumulator.room_released
+        self._block_s = block_s
+        self._deadline = time.monotonic() + block_s
+        self._bell: LoopBell | None = None
+
+    def expect(self) -> None:
+        """Notice room that is released from now on, if an earlier attempt found none."""
+        if self._bell is not None:
+            self._bell.arm()
+
+    async def wait(self) -> None:
+        """Wait for a release since expect(). Raises BufferFull after max_block_ms."""
+        left_s = self._deadline - time.monotonic()
+        if left_s <= 0:
+            raise BufferFull(
+                f"no room for {self._block_s:g} s: too many messages are unconfirmed"
+            )
+        if self._bell is None:
+            # Room may have been released before the bell was there, so the caller tries again.
+            self._bell = LoopBell()
+            self._condition.add_bell(self._bell)
+        else:
+            await self._bell.wait(left_s)
+
+    def close(self) -> None:
+        if self._bell is not None:
+            self._condition.remove_bell(self._bell)
+
+
+def _wake_senders(loop_state: _LoopState, state: ProcessState) -> None:
+    loop_state.has_wake_up = False
+    state.accumulator.wake_senders()
+    state.start_sender_if_needed()
+
+
+def _batches(
+    messages: Iterable[NewMessage | bytes | str | Mapping[str, Any]], size: int
+) -> Iterable[list[dict[str, Any]]]:
+    """Yield the messages as they are sent, in lists of at most `size`."""
+    batch: list[dict[str, Any]] = []
+    for message in messages:
+        batch.append(build_batch_message(message))
+        if len(batch) == size:
+            yield batch
+            batch = []
+    if batch:
+        yield batch
+
+
+async def _outcome(future: SendFuture) -> Receipt | CatmqError:
+    try:
+        return await future
+    except CatmqError as error:
+        return error
