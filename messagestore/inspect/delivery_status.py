@@ -241,7 +241,7 @@ STATES: Mapping[str, str] = {
 def _apply_trail(status: DeliveryStatus, trail: Trail) -> DeliveryStatus:
     """Return the status with the death, redrives and retries from the trail of copies."""
     if trail.dead is not None:
-        dead_letter = dead_letters.as_message(trail.dead_node, trail.dead)
+        dead_letter = dead_letters.build_info(trail.dead_node, trail.dead)
         return structs.replace(
             _apply_death(status, dead_letter), redrives=tuple(trail.redrives)
         )

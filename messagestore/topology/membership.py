@@ -27,7 +27,7 @@ from metadata.rules.rights import Right
 # for calls that wait for metadata (metadata/limits/bulkhead.py), so that those of other keys
 # are refused.
 JOINS_OF_ONE = 24
-_joins = Places(most=1_000, most_of_one=JOINS_OF_ONE, most_shared=JOINS_OF_ONE)
+_joins = Places(most=1_000, most_per_caller=JOINS_OF_ONE, most_shared=JOINS_OF_ONE)
 # How long a join waits for another process that creates or deletes the same object, and the
 # pause between two tries.
 PATIENCE_S = 1.0
