@@ -29,7 +29,8 @@ from metadata.models import (
 from metadata.monitoring import dead_letter_counts
 from metadata.monitoring.dead_letter_counts import DeadLetters
 from metadata.rules.alarm_rules import AlarmKind, parse_subject
-from metadata.rules.groups.states import GroupMode
+from metadata.rules.groups.lag_trend import TrendState
+from metadata.rules.groups.states import GroupMode, SubscriptionState
 from metadata.rules.jobs import JobState
 from metadata.rules.topics.states import TopicKind, TopicState
 
@@ -75,7 +76,7 @@ class Overview(Struct, frozen=True):
 def overview(*, actor: Actor) -> Overview:
     """Return the figures of the first page. Raises Forbidden, MetadataUnavailable."""
     check_look(actor)
-    ready_lags = ConsumerGroupTopic.objects.filter(state="ready", lag__gt=0)
+    ready_lags = ConsumerGroupTopic.objects.filter(state=SubscriptionState.READY, lag__gt=0)
     with reachable():
         # The groups with the largest lag, over all their topics. A query of their own finds them
         # by the subscriptions with lag, while groups() would sort all groups.
@@ -150,7 +151,7 @@ def overview(*, actor: Actor) -> Overview:
                 (
                     row.name
                     for row in behind
-                    if row.progress and row.progress.trend.state == "stalled"
+                    if row.progress and row.progress.trend.state == TrendState.STALLED
                 ),
                 alarmed_groups,
             ),
@@ -167,7 +168,7 @@ def _growth(row: GroupRow) -> tuple[float, int]:
     """Return the sort key of a group: growth of its lag in messages a second (0 if it does
     not grow), then its lag.
     """
-    if row.progress is None or row.progress.trend.state != "falls_behind":
+    if row.progress is None or row.progress.trend.state != TrendState.FALLS_BEHIND:
         return 0.0, row.lag or 0
     return row.progress.trend.per_s or 0.0, row.lag or 0
 
