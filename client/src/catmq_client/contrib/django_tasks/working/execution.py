@@ -405,7 +405,7 @@ class Execution:
             self._report_end(attempt.claim, attempt.task)
         else:
             log.warning(
-                "task %s was done, but is somebody else's by now: its result is dropped",
+                "task %s returned, but another worker has claimed it: its result is dropped",
                 attempt.claim.job.id,
             )
         attempt.delivery.accept()
