@@ -195,7 +195,8 @@ def _find_missing_readers(facts: GroupFacts) -> Iterator[Cause]:
     if not waiting:
         return
     if not facts.members:
-        yield Cause("no_members", figures={"lag": facts.lag})
+        longest = max(waiting, key=lambda queue: queue.lag or 0)
+        yield Cause("no_members", [longest.topic], {"lag": facts.lag})
         return
     if not any(member.active for member in facts.members):
         yield Cause("standing_by", figures={"members": len(facts.members)})
