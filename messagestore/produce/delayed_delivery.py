@@ -40,6 +40,7 @@ from uuid import UUID
 
 import msgspec
 
+from messagestore import sweeping
 from messagestore.engine import db_errors
 from messagestore.engine.messages import NewMessage, digest
 from messagestore.heads import corruption, partitions
@@ -55,7 +56,7 @@ from metadata.db import leases
 from metadata.errors import CatmqError, Code, Conflict, MetadataUnavailable
 from metadata.rules.nodes import NodeState
 from metadata.rules.topics import routing_rules
-from metadata.rules.topics.states import Keyed, QueueState
+from metadata.rules.topics.states import Keyed, QueueState, TopicState
 
 log = logging.getLogger(__name__)
 
@@ -86,11 +87,7 @@ Targets = dict[int, list[int]]  # queue → ids of the rows to move into it
 
 def nodes() -> list[int]:
     """Return the ids of the nodes that need a delivery loop: all that are not offline."""
-    return [
-        node.id
-        for node in snapshot.current().nodes.values()
-        if node.state != NodeState.OFFLINE
-    ]
+    return list(sweeping.online_nodes())
 
 
 def moved_id(node_id: int, row_id: int) -> bytes:
@@ -345,7 +342,7 @@ def _choose_queue(
     topic = current.topics.get(info.topic_id) if info is not None else None
     # A queue that is not in the snapshot belongs to a deleted topic. Its rows are deleted
     # with its table.
-    if info is None or topic is None or topic.state != "ready":
+    if info is None or topic is None or topic.state != TopicState.READY:
         return None
     # The first choice: the queue of the key, or the queue that the row names.
     home: QueueInfo | None = info

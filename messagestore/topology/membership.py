@@ -20,7 +20,7 @@ from metadata.limits.bulkhead import bulkhead
 from metadata.limits.places import Places
 from metadata.membership import consumers
 from metadata.membership.casual_groups import is_command_line_tool
-from metadata.rules.groups.states import GroupMode, Start
+from metadata.rules.groups.states import GroupMode, Start, SubscriptionState
 from metadata.rules.rights import Right
 
 # Concurrent joins of an API key, or of an address, in this process. More could take all places
@@ -158,7 +158,7 @@ def _subscribed_ids(group_id: int) -> set[int]:
     return {
         subscription.topic_id
         for subscription in snapshot.current().subscriptions_of(group_id)
-        if subscription.state == "ready"
+        if subscription.state == SubscriptionState.READY
     }
 
 

@@ -27,8 +27,8 @@ _HINTS = {
 def check_backend(
     alias: str, queues: Sequence[str], options: Mapping[str, Any]
 ) -> Iterator[CheckMessage]:
-    """Yield the errors in the settings of the backend `alias`: in its QUEUES, in its OPTIONS,
-    and in what it needs of INSTALLED_APPS, CATMQ_OUTBOX and the database routers.
+    """Yield the errors in the QUEUES and OPTIONS of the backend `alias`, and in the settings
+    that it requires: INSTALLED_APPS, CATMQ_OUTBOX and the database routers.
     """
     missing_apps = [
         Error(

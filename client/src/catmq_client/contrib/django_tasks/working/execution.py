@@ -162,7 +162,7 @@ class Execution:
         ]
 
     def _first_delivery(self, delivery: Delivery) -> tuple[Job, Claimant, AnyTask] | None:
-        """Return what is needed to claim a task in its first delivery; None for any other."""
+        """Return the arguments of a claim, and the task; None unless it is a first delivery."""
         try:
             job = self._parse(delivery)
             token = job.delivery_token(
@@ -280,7 +280,7 @@ class Execution:
         job = parse(delivery.body)
         # The job may have to be sent again, to the topic of its queue. If that topic does
         # not exist, every delivery would fail, and max_deliveries of the group is 0: without
-        # this check the message would come for ever.
+        # this check the message would be delivered again and again.
         if self._settings.queues and job.queue not in self._settings.queues:
             raise WrongMessage(
                 f"task {job.id} is of queue {job.queue[:100]}; the QUEUES of "
