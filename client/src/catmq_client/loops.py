@@ -3,7 +3,7 @@
 Threads never touch an asyncio future. They give the loop a call, `call_soon_threadsafe`, which
 writes to a pipe and wakes the loop. That costs more than most work on a message, so each class
 here makes a single call for all that has gathered. A closed loop is no error for a thread: the
-call is dropped, and the thread goes on with the work of others.
+call is dropped, and the thread continues with its other work.
 """
 
 from __future__ import annotations

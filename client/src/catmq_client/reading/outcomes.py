@@ -1,4 +1,4 @@
-"""What begins and ends with a call of the handler of run(), in a thread or in a coroutine.
+"""Begin and outcome of the calls of a handler of run(), in threads or coroutines.
 
 A handler has failed when it raises, or does not return within the subscription's
 handler_timeout_ms. Then

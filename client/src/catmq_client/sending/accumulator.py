@@ -134,13 +134,15 @@ class Accumulator:
         message: dict[str, Any],
         *,
         urgent: bool = False,
+        wakes_sender: bool = True,
         block_s: float = 0.0,
     ) -> tuple[SendFuture, QueueBuffer]:
         """Add a message to its buffer. Return its future and the buffer.
 
         `queue` in the message is the queue its sender named; with `queue_strict` False it
         is a preference. An urgent message is ready at once, and no sender is woken: the
-        caller tries to deliver it. Waits up to `block_s` for room. Raises BufferFull,
+        caller tries to deliver it. With wakes_sender=False the caller follows with
+        make_ready(). Waits up to `block_s` for room. Raises BufferFull,
         Closed, or OptionError for a queue of another topic.
         """
         size = size_of(message)
@@ -152,9 +154,10 @@ class Accumulator:
                 batch.urgent = True
             # Wake a sender for the first message, whose linger time it must watch, and for
             # a full batch; not for each message, which would cost more than the append.
-            elif buffer.current is None and len(batch.messages) in (
-                1,
-                self._options.batch_messages,
+            elif (
+                wakes_sender
+                and buffer.current is None
+                and len(batch.messages) in (1, self._options.batch_messages)
             ):
                 self._batch_ready.notify()
         return future, buffer
@@ -374,15 +377,15 @@ class Accumulator:
             if buffer.current is None:
                 self._batch_ready.notify()
 
-    def wake_senders(self) -> None:
-        """Wake an idle sender for each buffer that waits for one."""
+    def make_ready(self, buffers: Iterable[QueueBuffer]) -> None:
+        """Make the batches of these buffers ready now, and wake senders for them."""
         with self.lock:
-            self._batch_ready.notify(
-                sum(
-                    buffer.current is None and bool(buffer.batches)
-                    for buffer in self._buffers.values()
-                )
-            )
+            free_count = 0
+            for buffer in buffers:
+                for batch in buffer.batches:
+                    batch.urgent = True
+                free_count += buffer.current is None and bool(buffer.batches)
+            self._batch_ready.notify(free_count)
 
     def abandon(
         self, buffer: QueueBuffer, own: Collection[SendFuture], error: CatmqError
