@@ -535,10 +535,10 @@ class _Handler:
     [
         (_plain, "async def"),
         (lambda message: asyncio.sleep(0), "async def"),
-        (_generator, "without yield"),
-        (_async_generator, "without yield"),
-        (_Handler, "a class would only be instantiated"),
-        (None, "give a function"),
+        (_generator, r"give a coroutine function \(async def\), without yield"),
+        (_async_generator, r"give a coroutine function \(async def\), without yield"),
+        (_Handler, "a class would only be instantiated: give a coroutine function"),
+        (None, "give a coroutine function"),
     ],
 )
 def test_a_handler_that_is_no_coroutine_function_is_refused_before_anything_is_taken(

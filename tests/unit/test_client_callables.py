@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import re
 import threading
 from concurrent.futures import Future
 from typing import Any
@@ -123,6 +124,21 @@ def test_a_coroutine_function_is_taken_where_it_is_awaited(function: Any) -> Non
 def test_anything_else_is_refused_where_it_is_awaited(function: Any) -> None:
     with pytest.raises(OptionError, match="handler="):
         check_coroutine_function("handler", function)
+
+
+@pytest.mark.parametrize(
+    ("check", "accepted"),
+    [
+        (check_callable, "a plain function"),
+        (check_coroutine_function, "a coroutine function (async def)"),
+    ],
+)
+def test_the_advice_names_the_kind_of_function_that_is_accepted(
+    check: Any, accepted: str
+) -> None:
+    for function in (generator, async_generator, YieldingHandler(), Handler, None):
+        with pytest.raises(OptionError, match=re.escape(f"give {accepted}")):
+            check("handler", function)
 
 
 def error_of_a_message(

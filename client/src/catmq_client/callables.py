@@ -41,7 +41,7 @@ def check_callable(name: str, function: Any) -> None:
     # accepts nearly all functions.
     if type(underlying) is FunctionType and not underlying.__code__.co_flags & _LAZY_FLAGS:
         return
-    remedy = _find_remedy(function)
+    remedy = _find_remedy(function, "a plain function")
     if remedy is not None:
         raise OptionError(f"{name}={function!r}: {remedy}")
 
@@ -59,7 +59,7 @@ def check_coroutine_function(name: str, function: Any) -> None:
     """Raise OptionError unless `function` is a coroutine function."""
     if is_coroutine_function(function):
         return
-    remedy = _find_remedy(function) or (
+    remedy = _find_remedy(function, "a coroutine function (async def)") or (
         "a plain function would block the event loop: write `async def`, with await "
         "asyncio.to_thread(…) around what blocks, or give it to run() of a Consumer or "
         "ShareConsumer, which call it in threads"
@@ -108,15 +108,18 @@ def check_handled(result: object) -> None:
     check_result("the handler", result)
 
 
-def _find_remedy(function: Any) -> str | None:
-    """Return what to pass in instead of `function`, or None if it can be called."""
+def _find_remedy(function: Any, accepted: str) -> str | None:
+    """Return what to pass in instead of `function`, or None if calling it does its work.
+
+    `accepted` is the kind of function that the caller accepts, for the advice.
+    """
     inner = _unwrap(function)
     if not callable(inner):
-        return "give a function"
+        return f"give {accepted}"
     if inspect.isclass(inner):
         return (
-            "a class would only be instantiated: give a function, or an instance that "
-            "can be called"
+            f"a class would only be instantiated: give {accepted}, or an instance whose "
+            "__call__ is such a function"
         )
     # Python looks up __call__ on the type, not on the instance.
     for candidate in (inner, _unwrap(type(inner).__call__)):
@@ -126,7 +129,7 @@ def _find_remedy(function: Any) -> str | None:
                 "lambda message: asyncio.run(handle(message))"
             )
         if inspect.isgeneratorfunction(candidate) or inspect.isasyncgenfunction(candidate):
-            return "generators are not iterated: give a plain function, without yield"
+            return f"generators are not iterated: give {accepted}, without yield"
     return None
 
 
