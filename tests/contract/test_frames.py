@@ -295,7 +295,12 @@ def test_a_warning_within_a_read_names_the_line_that_reads(
 
 @pytest.mark.parametrize("use", ["never iterated", "left early", "read to its end"])
 def test_a_reader_closes_its_own_transport(
-    broker: Broker, queue: int, small_pages: None, monkeypatch: pytest.MonkeyPatch, use: str
+    *,
+    broker: Broker,
+    queue: int,
+    small_pages: None,
+    monkeypatch: pytest.MonkeyPatch,
+    use: str,
 ) -> None:
     transports: list[HttpTransport] = []
 
