@@ -5,12 +5,13 @@ components.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import msgspec
 from drf_spectacular.extensions import (
     OpenApiAuthenticationExtension,
     OpenApiSerializerExtension,
+    OpenApiSerializerFieldExtension,
 )
 from drf_spectacular.openapi import AutoSchema
 from drf_spectacular.plumbing import ResolvedComponent
@@ -23,7 +24,44 @@ from drf_spectacular.utils import (
 from rest_framework import serializers
 
 from brokerapi.http.errors import Problem
+from brokerapi.shapes.fields import views
 
+# Component of each view that is an answer: a struct of the layers below, by its class name.
+COMPONENTS = {
+    "Acquired": "AcquiredQueue",
+    "BrokerView": "BrokerAnswer",
+    "Dead": "DeadMessage",
+    "DeadCount": "DeadCountAnswer",
+    "DeadLetterInfo": "DeadAnswer",
+    "DeadPage": "DeadPageAnswer",
+    "Difference": "DifferenceAnswer",
+    "Joined": "RegisterAnswer",
+    "LeasedRun": "ListedRunAnswer",
+    "Lost": "LostAnswer",
+    "MemberView": "MemberAnswer",
+    "Move": "PlannedMove",
+    "MoveView": "PastMove",
+    "Origin": "OriginAnswer",
+    "PastMove": "PastMoveAnswer",
+    "PendingRetries": "FailedAnswer",
+    "PendingRetry": "FailedMessageAnswer",
+    "PlannedNode": "PlannedNodeAnswer",
+    "PlannedQueue": "PlannedQueueAnswer",
+    "ProcessStatus": "ProcessAnswer",
+    "ProducerView": "ProducerAnswer",
+    "ReadPlan": "ReadPlanAnswer",
+    "RebalanceView": "RebalanceAnswer",
+    "Refused": "RefusedMessage",
+    "Report": "FailuresAnswer",
+    "Retried": "RetriedMessage",
+    "RetryCount": "FailedCountAnswer",
+    "SendTokenView": "SendTokenAnswer",
+    "SlowHandler": "SlowHandlerAnswer",
+    "Summary": "DeadSummaryAnswer",
+    "TagMatches": "TagMatchesAnswer",
+    "TraceView": "TraceAnswer",
+    "Unread": "UnreadAnswer",
+}
 F = TypeVar("F", bound=Callable[..., Any])
 MEDIA_TYPES = ["application/json", "application/msgpack"]
 REFERENCE = "#/components/schemas/{name}"
@@ -36,22 +74,44 @@ class StructExtension(OpenApiSerializerExtension):  # type: ignore[no-untyped-ca
     match_subclasses = True
 
     def get_name(self, auto_schema: AutoSchema, direction: str) -> str:
-        return str(self.target.__name__)
+        return component_name(self.target.__name__)
 
     def map_serializer(self, auto_schema: AutoSchema, direction: str) -> dict[str, Any]:
         (own,), parts = msgspec.json.schema_components(
             [self.target], ref_template=REFERENCE
         )
         for name, schema in parts.items():
+            if name in COMPONENTS:
+                # A default is only for the constructor: the answer has all fields.
+                schema["required"] = list(schema["properties"])
+                for field_schema in schema["properties"].values():
+                    field_schema.pop("default", None)
+                schema["title"] = COMPONENTS[name]
             if name != self.target.__name__:
                 component: ResolvedComponent = ResolvedComponent(  # type: ignore[no-untyped-call]
-                    name=name,
+                    name=component_name(name),
                     type=ResolvedComponent.SCHEMA,
                     object=name,
                     schema=_normalize(schema),
                 )
                 auto_schema.registry.register_on_missing(component)
         return dict(_normalize(parts.get(self.target.__name__, own)))
+
+
+class ViewExtension(OpenApiSerializerFieldExtension):  # type: ignore[no-untyped-call]
+    """Documents a view within the answer of a serializer."""
+
+    target_class = "brokerapi.shapes.fields.View"
+
+    def map_serializer_field(
+        self, auto_schema: AutoSchema, direction: Literal["request", "response"]
+    ) -> dict[str, Any]:
+        component = auto_schema.resolve_serializer(self.target.struct, direction)
+        return dict(component.ref)
+
+
+def component_name(struct_name: str) -> str:
+    return COMPONENTS.get(struct_name, struct_name)
 
 
 def _normalize(schema: Any) -> Any:
@@ -70,6 +130,10 @@ def _normalize(schema: Any) -> Any:
         for name, part in schema.items()
         if not (name == "items" and part is False)
     }
+    if "$ref" in schema:
+        normalized["$ref"] = REFERENCE.format(
+            name=component_name(schema["$ref"].rpartition("/")[2])
+        )
     if schema.get("type") == "array" and not schema.keys() & {"items", "prefixItems"}:
         normalized["items"] = {}
     return (
@@ -127,19 +191,20 @@ def operation(
     return decorator  # type: ignore[no-any-return]
 
 
-def page_of(
-    plural: str, item: type[serializers.Serializer[Any]]
-) -> serializers.Serializer[Any]:
+Item = type[msgspec.Struct] | type[serializers.Serializer[Any]]
+
+
+def page_of(plural: str, item: Item) -> serializers.Serializer[Any]:
     """Return the shape of a page of a list: {"topics": [...], "next": name or null}."""
-    fields: dict[str, serializers.Field[Any, Any, Any, Any]] = {
-        plural: item(many=True),
-        "next": serializers.CharField(allow_null=True),
-    }
+    following = serializers.CharField(allow_null=True)
+    fields = {plural: _items(item), "next": following}
     return inline_serializer(f"{plural.capitalize()}Page", fields)
 
 
-def list_of(
-    plural: str, item: type[serializers.Serializer[Any]]
-) -> serializers.Serializer[Any]:
+def list_of(plural: str, item: Item) -> serializers.Serializer[Any]:
     """Return the shape of a whole list: {"moves": [...]}."""
-    return inline_serializer(f"{plural.capitalize()}List", {plural: item(many=True)})
+    return inline_serializer(f"{plural.capitalize()}List", {plural: _items(item)})
+
+
+def _items(item: Item) -> Any:
+    return views(item) if issubclass(item, msgspec.Struct) else item(many=True)

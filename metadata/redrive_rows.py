@@ -9,9 +9,9 @@ update, so a stopped redrive goes no further.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from django.db.models import QuerySet
+from msgspec import Struct
 
 from metadata.actors import Actor, job
 from metadata.db import access, audit
@@ -32,8 +32,7 @@ KEPT_DAYS = 30  # after its end
 TARGETS = tuple(RedriveTarget)
 
 
-@dataclass(frozen=True, slots=True)
-class RedriveSelection:
+class RedriveSelection(Struct, frozen=True):
     """Dead letters of a redrive: `rows` by node. If that is None, all dead letters of the
     group, or those of a topic and an error class if these are set.
     """
@@ -44,8 +43,7 @@ class RedriveSelection:
     error_class: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class RedriveView:
+class RedriveView(Struct, frozen=True):
     """A redrive.
 
     `bounds` ({node: row}) are the highest rows that it includes. `places` ({node: (died at

@@ -8,8 +8,8 @@ from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
 from brokerapi.shapes import base
-from brokerapi.shapes.fields import Answer, Flag, Number, Request, Text, choice_of
-from metadata.definitions.plans import EXISTING
+from brokerapi.shapes.fields import Answer, Flag, Number, Request, Text, choice_of, views
+from metadata.definitions.plans import EXISTING, Difference
 from metadata.rules.definitions import PARTS
 from metadata.rules.groups.states import GroupMode, Start
 
@@ -79,14 +79,7 @@ class ImportRequest(Request):
     dry_run = Flag(default=False)
 
 
-class DifferenceAnswer(Answer):
-    """A field that has another value in the document."""
-
-    field = Text()
-    here = serializers.JSONField(help_text="value in this installation")
-    there = serializers.JSONField(help_text="value in the document")
-
-
+# The view has kind, name and place in the entry of the document.
 class StepAnswer(Answer):
     """An entry of the document."""
 
@@ -94,9 +87,7 @@ class StepAnswer(Answer):
     name = Text(source="entry.name", help_text="name; of a subscription group/topic")
     outcome = Text(help_text="create, change, same, keep, conflict or unfinished")
     problem = Text(help_text="why it is a conflict or unfinished")
-    differences = DifferenceAnswer(
-        many=True, help_text="settings that differ from those there are"
-    )
+    differences = views(Difference, help_text="settings that differ from those there are")
 
     def get_fields(self) -> dict[str, Any]:
         """Return the fields by name. `place` is a method of the base, so it cannot be

@@ -5,17 +5,15 @@ Most management requests and their answers have other bases, see fields.py.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Annotated, Any, Literal, Self, TypeVar, get_type_hints
+from typing import Annotated, Any, Literal
 
-from msgspec import DecodeError, Meta, Struct, defstruct, json, structs
+from msgspec import DecodeError, Meta, Struct, json
 
 from metadata.errors import Invalid
 
 # Ids, offsets, epochs and generations: what fits a signed BIGINT.
 Id = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 ShortText = Annotated[str, Meta(max_length=200)]
-A = TypeVar("A", bound="Answer")
 
 
 class Request(Struct, forbid_unknown_fields=True, kw_only=True):
@@ -24,41 +22,6 @@ class Request(Struct, forbid_unknown_fields=True, kw_only=True):
 
 class Answer(Struct, kw_only=True):
     """Base of all answers."""
-
-    @classmethod
-    def from_view(cls, view: object, **more: Any) -> Self:
-        """Return the answer for a view of the layers below, with `more` values that it lacks."""
-        # A field that the view lacks keeps its default.
-        names = [name for name in cls.__struct_fields__ if hasattr(view, name)]
-        return cls(**{name: getattr(view, name) for name in names} | more)
-
-
-def fields_of(view: type, names: str = "", **types: Any) -> Callable[[type[A]], type[A]]:
-    """Return a class decorator that gives an answer fields of a view: `names`, or all.
-
-    `types` are those of fields that differ from the view. Declared fields, which need
-    defaults, come after them.
-    """
-    hints = get_type_hints(view) | types
-    fields = [(name, hints[name]) for name in names.split() or hints]
-
-    def add_fields(answer: type[A]) -> type[A]:
-        # A new class: msgspec fixes the fields of a struct when it is defined.
-        declared = [
-            (field.name, field.type, field.default) for field in structs.fields(answer)
-        ]
-        complete: type[A] = defstruct(  # type: ignore[assignment]  # it has the same bases
-            answer.__name__,
-            [*fields, *declared],
-            bases=answer.__bases__,
-            namespace={"__doc__": answer.__doc__},
-            module=answer.__module__,
-            kw_only=True,
-            omit_defaults=answer.__struct_config__.omit_defaults,
-        )
-        return complete
-
-    return add_fields
 
 
 class SchemaQuery(Request, kw_only=True):

@@ -14,19 +14,16 @@ from msgspec import UNSET, Meta, UnsetType, convert
 from brokerapi.http import formats
 from brokerapi.http.longpoll import PullParameters, PullResult
 from brokerapi.http.parsers import Body
-from brokerapi.shapes.base import Answer, Id, Request, ShortText, fields_of
+from brokerapi.shapes.base import Answer, Id, Request, ShortText
 from brokerapi.shapes.message_shapes import (
-    OriginAnswer,
     StoredAnswer,
-    add_origins,
-    decode_origin,
-    row_answers,
+    content_fields,
 )
 from messagestore.consume import positions
 from messagestore.consume.positions import Claim, CommitOffset
 from messagestore.consume.pull_types import PulledQueue, PullQueue
 from messagestore.engine.messages import StoredRow
-from messagestore.topology import membership
+from messagestore.engine.origins import Origin
 from metadata.cache import snapshot
 from metadata.config import config
 from metadata.errors import Invalid
@@ -57,13 +54,6 @@ class RegisterRequest(Request, kw_only=True):
     max_deliveries: int | None = None
     topics: Annotated[tuple[ShortText, ...], Meta(max_length=1000)] = ()
     sdk: ShortText = ""
-
-
-@fields_of(
-    membership.Joined, "consumer_id session_timeout_ms heartbeat_interval_ms created"
-)
-class RegisterAnswer(Answer, kw_only=True):
-    """`created` names what was created: "group:billing", "subscription:orders"."""
 
 
 class Owned(Request, kw_only=True):
@@ -108,10 +98,10 @@ class HeartbeatRequest(Request, kw_only=True):
     owned: Annotated[list[Owned], Meta(max_length=MAX_OWNED)]
     report: ProcessReport | None = None
 
-    def process_report(self) -> process_report.ProcessReport | None:
+    def process_report(self) -> process_report.ProcessStatus | None:
         if self.report is None:
             return None
-        return convert(self.report, process_report.ProcessReport, from_attributes=True)
+        return convert(self.report, process_report.ProcessStatus, from_attributes=True)
 
 
 class Assigned(Answer, kw_only=True, omit_defaults=True):
@@ -153,17 +143,12 @@ class AcquireRequest(Request, kw_only=True):
         return [Claim(owned.queue, owned.epoch) for owned in self.queues]
 
 
-@fields_of(positions.Acquired)
-class AcquiredQueue(Answer, kw_only=True):
-    """`state` is ok, fenced or unavailable; `offset` is the committed offset."""
-
-
 class AcquireAnswer(Answer, kw_only=True):
     """One state per queue, in order. If `generation` is above that of the member, send a
     heartbeat now.
     """
 
-    queues: list[AcquiredQueue]
+    queues: Sequence[positions.Acquired]
     generation: int
 
 
@@ -221,7 +206,7 @@ class PulledAnswer(Answer, kw_only=True, omit_defaults=True):
     state: str
     messages: list[StoredAnswer] | UnsetType = UNSET
     rows: list[StoredRow] | UnsetType = UNSET
-    origins: list[OriginAnswer | None] | UnsetType = UNSET
+    origins: list[Origin | None] | UnsetType = UNSET
     next_offset: int
     head: int | None
     low: int | UnsetType = UNSET
@@ -249,19 +234,10 @@ def pull_answer(pulled: PullResult, kind: formats.Format) -> PullAnswer:
 
 
 def _pulled_answer(queue: PulledQueue, kind: formats.Format) -> PulledAnswer:
-    messages: list[StoredAnswer] | UnsetType = UNSET
-    if not kind.rows:
-        messages = row_answers(queue.queue, queue.rows, kind)
-        if queue.origins:
-            messages = add_origins(messages, queue.origins)
     return PulledAnswer(
         queue=queue.queue,
         state=queue.state,
-        messages=messages,
-        rows=queue.rows if kind.rows else UNSET,
-        origins=[decode_origin(text) for text in queue.origins]
-        if kind.rows and queue.origins
-        else UNSET,
+        **content_fields(queue.queue, queue.rows, queue.origins, kind),
         next_offset=queue.next_offset,
         head=queue.head,
         low=UNSET if queue.low is None else queue.low,
@@ -289,9 +265,12 @@ class CommitRequest(Request, kw_only=True):
         ]
 
 
-@fields_of(positions.Committed, "queue state")
-class CommitResult(Answer, kw_only=True):
+class CommitResult(Answer):
     """`state` is ok, fenced, out_of_range or unavailable."""
+
+    # Without the number of handled messages, which is only for metrics.
+    queue: int
+    state: str
 
 
 class CommitAnswer(Answer, kw_only=True):
@@ -362,14 +341,6 @@ def assigned_answers(queues: Iterable[consumers.OwnedQueue]) -> list[Assigned]:
     ]
 
 
-@fields_of(
-    Delivery,
-    "ordered retries retry_delays_s delay_s tags headers breaker_pause_s trace_percent",
-    headers=Annotated[
-        Mapping[str, Sequence[str]],
-        Meta(description="headers that a message has, each with the accepted values"),
-    ],
-)
 class DeliverySettings(Answer, kw_only=True, omit_defaults=True):
     """Settings of a subscription; for a missing one the member uses its own option.
 
@@ -378,6 +349,18 @@ class DeliverySettings(Answer, kw_only=True, omit_defaults=True):
     messages of which the member reports how it handled them.
     """
 
+    ordered: bool
+    retries: int
+    retry_delays_s: tuple[int, ...]
+    delay_s: int
+    tags: tuple[str, ...]
+    headers: Annotated[
+        Mapping[str, Sequence[str]],
+        Meta(description="headers that a message has, each with the accepted values"),
+    ]
+    breaker_pause_s: int
+    trace_percent: int
+    # The view has None for those that are not set.
     handler_timeout_ms: int | UnsetType = UNSET
     breaker_failures: int | UnsetType = UNSET
     threads: int | UnsetType = UNSET

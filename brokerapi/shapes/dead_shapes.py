@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from msgspec import Meta, field
-from rest_framework import serializers
+from msgspec import UNSET, Meta, UnsetType, field, structs
 
 from brokerapi.http import formats
 from brokerapi.shapes.base import Request as Query
@@ -20,11 +19,9 @@ from brokerapi.shapes.fields import (
     texts,
 )
 from messagestore.retries.dead_letters import (
-    DeadCount,
     DeadLetterDetail,
     DeadLetterInfo,
 )
-from messagestore.retries.pending import PendingRetry, RetryCount
 from metadata.redrive_rows import RedriveView
 from metadata.rules.groups.states import RedriveTarget
 
@@ -89,51 +86,15 @@ class RedriveCreate(Request):
 # -----------------------------------------------------------------------------------------
 
 
-class DeadAnswer(Answer):
-    """A dead letter; `topic`, `queue` and `offset` are those of the original message."""
-
-    view = DeadLetterInfo
-    view_fields = "id topic queue offset key tag trace_id first_failed_at_ms died_at_ms"
-    attempts = Number(help_text="number of failures")
-    error_class = Text(help_text="kind of its last error, the text before the first colon")
-    error: Any = Text(help_text="the last error")
-    size = Number(help_text="size of the body, bytes")
-
-
-class WholeDeadAnswer(DeadAnswer):
+class WholeDeadAnswer(DeadLetterInfo, frozen=True, kw_only=True):
     """A dead letter with its content: `body` (text) or `body_base64`, `body_bytes` in
     MessagePack.
     """
 
-    headers = serializers.DictField(child=Text(), allow_null=True)
-    body = Text(required=False)
-    body_base64 = Text(required=False)
-    body_bytes = Text(required=False)
-
-
-class DeadPageAnswer(Answer):
-    """Dead letters, newest first. `next`: `after` of the next page. `away`: nodes that did
-    not answer.
-    """
-
-    messages = DeadAnswer(many=True)
-    next = Text(allow_null=True)
-    away = texts()
-
-
-class DeadCountAnswer(Answer):
-    """Number of a topic's dead letters with one kind of error."""
-
-    view = DeadCount
-    view_fields = "topic error_class count first_at_ms last_at_ms"
-
-
-class DeadSummaryAnswer(Answer):
-    """Counts by topic and kind of error, the largest first."""
-
-    count = Number()
-    errors: Any = DeadCountAnswer(many=True)
-    away = texts()
+    headers: dict[str, str] | None
+    body: str | UnsetType = UNSET
+    body_base64: bytes | UnsetType = UNSET
+    body_bytes: bytes | UnsetType = UNSET
 
 
 class DroppedAnswer(Answer):
@@ -142,6 +103,7 @@ class DroppedAnswer(Answer):
     dropped = Number()
 
 
+# Without the positions of the redrive, and with its selection as two fields.
 class RedriveAnswer(Answer):
     """A redrive (running, done, stopped, failed). `skipped`: left as dead letters.
     `detail`: pause reason.
@@ -157,36 +119,10 @@ class RedriveAnswer(Answer):
     total = Number(help_text="dead letters that matched at the time of the request")
 
 
-class FailedMessageAnswer(Answer):
-    """A message that is waiting for a retry; `topic`, `queue` and `offset` are those of the
-    original.
-    """
-
-    view = PendingRetry
-    view_fields = "topic queue offset key tag error first_failed_at_ms due_at_ms size"
-    attempt = Number(help_text="number of the retry")
-
-
-class FailedCountAnswer(Answer):
-    """Number of a topic's retries that are not due yet, and of those that are due and
-    unread.
-    """
-
-    view = RetryCount
-    view_fields = "topic failure_topic waiting unread"
-
-
-class FailedAnswer(Answer):
-    """Messages that are waiting for a retry."""
-
-    topics = FailedCountAnswer(many=True)
-    messages = FailedMessageAnswer(many=True)
-    away = texts()
-
-
-def dead_letter_answer(message: DeadLetterDetail, kind: formats.Format) -> dict[str, Any]:
+def dead_letter_answer(message: DeadLetterDetail, kind: formats.Format) -> WholeDeadAnswer:
     name, body = body_field(message.body, kind)
-    return {**DeadAnswer.from_view(message.about), "headers": message.headers, name: body}
+    content: dict[str, Any] = {"headers": message.headers, name: body}
+    return WholeDeadAnswer(**structs.asdict(message.about), **content)
 
 
 def redrive_answer(view: RedriveView) -> dict[str, Any]:

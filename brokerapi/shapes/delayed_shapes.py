@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated, get_type_hints
+from typing import Annotated
 
 from msgspec import UNSET, Meta, UnsetType
 
 from brokerapi.http import formats
-from brokerapi.shapes.base import Answer, Request, fields_of
+from brokerapi.shapes.base import Answer, Request
 from brokerapi.shapes.fields import body_field
 from messagestore.engine.messages import parse_headers
-from messagestore.produce.delayed_admin import Waiting, WaitingMessage
+from messagestore.produce.delayed_admin import Waiting
 from metadata.config import config
 
 
@@ -21,19 +21,22 @@ class DelayedQuery(Request, kw_only=True):
     limit: Annotated[int, Meta(ge=1, le=config.max_pull_messages)] = 100
 
 
-# Fields named and typed as the columns of the row. `message_id` is not in the row, and
-# `headers` is decoded.
-@fields_of(
-    get_type_hints(WaitingMessage)["row"],
-    "message_id due_at_ms queue key tag headers trace_id producer stored_at_ms attempt",
-    message_id=str,
-    headers=dict[str, str] | None,
-)
 class DelayedMessage(Answer, kw_only=True, omit_defaults=True):
     """A delayed message: `body` (text) or `body_base64` in JSON, `body_bytes` in
     MessagePack. `queue` is the queue it was stored for. A message with a key is delivered
     to the queue that its key then has."""
 
+    # Without the fields of the row that say how it is stored.
+    message_id: str
+    due_at_ms: int
+    queue: int
+    key: str | None
+    tag: str | None
+    headers: dict[str, str] | None
+    trace_id: str | None
+    producer: str
+    stored_at_ms: int
+    attempt: int
     body: str | UnsetType = UNSET
     body_base64: bytes | UnsetType = UNSET
     body_bytes: bytes | UnsetType = UNSET
@@ -56,8 +59,17 @@ def delayed_answer(page: Waiting, kind: formats.Format) -> DelayedAnswer:
         row = message.row
         # `known_as` is the id that the sender got, if it differs from that of the row.
         message_id = row.known_as or message.message_id
-        answer = DelayedMessage.from_view(
-            row, message_id=message_id, headers=parse_headers(row.headers)
+        answer = DelayedMessage(
+            message_id=message_id,
+            due_at_ms=row.due_at_ms,
+            queue=row.queue,
+            key=row.key,
+            tag=row.tag,
+            headers=parse_headers(row.headers),
+            trace_id=row.trace_id,
+            producer=row.producer,
+            stored_at_ms=row.stored_at_ms,
+            attempt=row.attempt,
         )
         # Sets `body`, `body_base64` or `body_bytes`; the other two stay unset and are left out.
         setattr(answer, *body_field(row.body, kind))

@@ -7,9 +7,8 @@ from typing import Annotated, Literal
 from msgspec import Meta
 
 from brokerapi.http.parsers import Body
-from brokerapi.shapes.base import Answer, Id, Request, fields_of
+from brokerapi.shapes.base import Id, Request
 from messagestore.engine.messages import MAX_DELAY_MS
-from messagestore.retries import failures
 from messagestore.retries.failures import Failure
 from metadata.config import config
 from metadata.errors import Invalid
@@ -80,29 +79,6 @@ class FailuresRequest(Request, kw_only=True):
                 raise Invalid.field(f"messages[{index}].offset", problem)
             earlier.add((message.queue, message.offset))
         return [message.failure(index) for index, message in enumerate(self.messages)]
-
-
-@fields_of(failures.Retried)
-class RetriedMessage(Answer, kw_only=True):
-    """A message that will be retried (retry number `attempt`) at or soon after `due_at_ms`."""
-
-
-@fields_of(failures.Dead)
-class DeadMessage(Answer, kw_only=True):
-    """A message that failed `attempt` times and has no retry left."""
-
-
-@fields_of(failures.Refused)
-class RefusedMessage(Answer, kw_only=True):
-    """A message of which nothing was stored: `state` is fenced, missing or unavailable."""
-
-
-class FailuresAnswer(Answer, kw_only=True):
-    """Each message is in one of the lists. Those in `retried` and `dead` may be committed."""
-
-    retried: list[RetriedMessage]
-    dead: list[DeadMessage]
-    refused: list[RefusedMessage]
 
 
 FAILURES = Body(FailuresRequest)

@@ -2,7 +2,8 @@
 
 Serializers check requests and report all wrong fields at once, build answers, and describe
 both in the schema. Sends, pulls, commits and queries use the faster msgspec structs instead,
-whose bases in shapes/base.py are also called Request and Answer.
+whose bases in shapes/base.py are also called Request and Answer. A view whose fields are just
+those of the answer is a struct and needs no serializer (metadata.rules.wire).
 
 A request refuses unknown fields and values of another type: DRF alone would ignore unknown
 fields, turn "4" into 4 and strip strings. An answer reads its fields from a view, which is a
@@ -20,14 +21,15 @@ from types import NoneType
 from typing import Any, ClassVar, get_args, get_type_hints
 
 from drf_spectacular.utils import extend_schema_field
+from msgspec import Struct
 from rest_framework import serializers
 
 from brokerapi.http import formats
 from metadata.db.paging import Page
 from metadata.rules import setting_types
 from metadata.rules.setting_types import Setting
+from metadata.rules.wire import MAX_BIGINT
 
-MAX_BIGINT = 2**63 - 1
 # An error names at most this many unknown fields, each cut to this length.
 MOST_NAMED = 20
 MOST_NAME_CHARS = 100
@@ -121,6 +123,21 @@ def texts(**options: Any) -> serializers.ListField:
 
 def numbers(**options: Any) -> serializers.ListField:
     return serializers.ListField(child=Number(), **options)
+
+
+class View(serializers.Field[Any, Any, Any, Any]):
+    """A view of the layers below that is a struct: it is the answer as it is."""
+
+    def __init__(self, struct: type[Struct], **options: Any) -> None:
+        super().__init__(**options)
+        self.struct = struct
+
+    def to_representation(self, value: Any) -> Any:
+        return value
+
+
+def views(struct: type[Struct], **options: Any) -> serializers.ListField:
+    return serializers.ListField(child=View(struct), **options)
 
 
 def _setting_field(setting: Setting, **options: Any) -> Any:
@@ -279,26 +296,6 @@ def _serializer(answer: type[Answer]) -> Answer:
     # Cached: creating a serializer copies all its fields. Building an answer changes nothing
     # in it.
     return answer()
-
-
-class FromTo(Answer):
-    """Base of answers with the fields `from` and `to`: a moved offset, or a moved queue."""
-
-    # The view's attributes for `from` and `to`.
-    sources: ClassVar[tuple[str, str]] = ("from_offset", "to_offset")
-    # Type and options of both fields.
-    field: ClassVar[tuple[type[Any], dict[str, Any]]] = (Number, {})
-
-    def get_fields(self) -> dict[str, Any]:
-        """Return the fields by name, with `from` and `to`, which cannot be declared: `from`
-        is a keyword of Python.
-        """
-        field_type, options = self.field
-        from_to = {
-            name: field_type(source=source, **options)
-            for name, source in zip(("from", "to"), self.sources, strict=True)
-        }
-        return {**super().get_fields(), **from_to}
 
 
 def body_field(body: bytes, kind: formats.Format) -> tuple[str, str | bytes]:

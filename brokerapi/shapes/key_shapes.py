@@ -22,6 +22,7 @@ class KeyChange(Change):
     settings = KEY
 
 
+# Without the id; the settings are declared with those of requests.
 class KeyAnswer(Answer):
     """An API key, without its secret."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, ClassVar, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 from uuid import UUID
 
 from msgspec import UNSET, Meta, UnsetType, json
@@ -21,6 +21,7 @@ from messagestore.engine.messages import (
     parse_headers,
     stored_message,
 )
+from messagestore.engine.origins import Origin
 from messagestore.inspect.browse import MessagePage
 from messagestore.inspect.search import SearchResult, TimeRange
 from messagestore.produce.publish import Fate, FateRun, Receipt
@@ -205,16 +206,6 @@ def _send_result(fate: Fate) -> SendResult:
     return SendResult(message_id=fate.message_id, due_at_ms=fate.due_at_ms)
 
 
-class OriginAnswer(Answer, kw_only=True):
-    """Origin of a retried message; `error` is the last error of its handler."""
-
-    topic: str
-    queue: int
-    offset: int
-    first_failed_at_ms: int
-    error: str
-
-
 class StoredAnswer(Answer, kw_only=False, omit_defaults=True, gc=False):
     """A stored message: `body` (text) or `body_base64` in JSON, `body_bytes` in
     MessagePack.
@@ -234,7 +225,7 @@ class StoredAnswer(Answer, kw_only=False, omit_defaults=True, gc=False):
     body: str | UnsetType = UNSET
     body_base64: bytes | UnsetType = UNSET
     body_bytes: bytes | UnsetType = UNSET
-    origin: OriginAnswer | UnsetType = UNSET  # of messages of a failure topic
+    origin: Origin | UnsetType = UNSET  # of messages of a failure topic
 
 
 def add_origins(
@@ -248,8 +239,13 @@ def add_origins(
     return answers
 
 
-def decode_origin(text: str | None) -> OriginAnswer | None:
-    return None if text is None else json.decode(text, type=OriginAnswer)
+def decode_origin(text: str | None) -> Origin | None:
+    """Return the origin of a row, None if it has none.
+
+    >>> decode_origin('{"topic": "orders", "offset": 7}')
+    Origin(topic='orders', queue=0, offset=7, first_failed_at_ms=0, error='')
+    """
+    return None if text is None else json.decode(text, type=Origin)
 
 
 def message_answer(
@@ -296,6 +292,24 @@ def row_answers(
     ]
 
 
+def content_fields(
+    queue: int,
+    rows: Sequence[StoredRow],
+    origins: Sequence[str | None] | None,
+    kind: formats.Format,
+) -> dict[str, Any]:
+    """Return the field `messages` of an answer, or `rows` and `origins` if the format asks
+    for rows. `origins` are those of the rows of a retry topic.
+    """
+    if kind.rows:
+        return {
+            "rows": rows,
+            "origins": [*map(decode_origin, origins)] if origins else UNSET,
+        }
+    messages = row_answers(queue, rows, kind)
+    return {"messages": add_origins(messages, origins) if origins else messages}
+
+
 class TracesQuery(Request, kw_only=True):
     """The message, by its id. Required, but the right to look at the topic is asked for
     first.
@@ -335,7 +349,7 @@ def messages_answer(
     if isinstance(page, MessagePage) and page.rows:
         answer.rows = list(page.rows)
     if isinstance(page, MessagePage) and page.missing:
-        answer.missing = [MissingAnswer.from_view(missing) for missing in page.missing]
+        answer.missing = [MissingAnswer(**missing._asdict()) for missing in page.missing]
     return answer
 
 

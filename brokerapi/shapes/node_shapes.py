@@ -15,12 +15,12 @@ from brokerapi.shapes.fields import (
     Text,
     choice_of,
     texts,
+    views,
 )
 from messagestore.nodes import registry
 from messagestore.nodes.promotion import Outcome
 from messagestore.nodes.promotion_plans import Plan
 from messagestore.nodes.replica_inspection import Lost, delayed_loss
-from metadata.brokers.discovery import BrokerView
 from metadata.nodes.node_rows import NodeView
 from metadata.rules.membership.brokers import BrokerState
 from metadata.rules.nodes import Engine, NodeKind
@@ -58,6 +58,7 @@ class NodeChange(Change):
     settings = NODE
 
 
+# Not the view: without its id, and with the version of the tables, which this broker knows.
 class NodeAnswer(Answer):
     """A node, without its password."""
 
@@ -93,16 +94,6 @@ class BrokerChange(Request):
     """Changes to a broker."""
 
     state = choice_of(BrokerState)
-
-
-class BrokerAnswer(Answer):
-    """A broker. Clients use brokers with `alive` true and state `in`."""
-
-    view = BrokerView
-    view_fields = "name url version started_at_ms last_seen_at_ms"
-    state = Text(help_text="`in`, or `out` if it is drained")
-    alive = Flag(help_text="it reported within 10 s, and is not stopping")
-    stopped_at_ms = Number(allow_null=True, help_text="when it began to stop")
 
 
 class NodeExamine(NodeCreate):
@@ -142,6 +133,7 @@ class NodeAdopt(Request):
     dry_run = Flag(default=False)
 
 
+# `detail` and `passed` are computed: the views have a text with values, and the findings.
 class FindingAnswer(Answer):
     """Finding about one thing."""
 
@@ -157,17 +149,7 @@ class ExaminationAnswer(Answer):
     findings = FindingAnswer(many=True)
 
 
-class LostAnswer(Answer):
-    """Lost messages that a group had not read."""
-
-    view = Lost
-    view_fields = "topic queue group messages"
-    as_of_ms = Number(
-        allow_null=True,
-        help_text="time of its last known offset; what it has read since then is not known",
-    )
-
-
+# Both show an Outcome or a Plan, in one shape.
 class NodePlanAnswer(Answer):
     """Plan of a promotion or adoption."""
 
@@ -191,7 +173,7 @@ class NodeMoveAnswer(Answer):
     queues = Number()
     gaps = Number(help_text="number of queues with a gap")
     messages = Number(help_text="messages that are known to be lost")
-    lost = LostAnswer(many=True)
+    lost = views(Lost)
     notes = texts()
     plan = NodePlanAnswer(allow_null=True)
 

@@ -8,11 +8,10 @@ from typing import Any, get_args
 
 from rest_framework import serializers
 
-from brokerapi.shapes.fields import Answer, Flag, FromTo, Number, Request, Text, numbers
+from brokerapi.shapes.fields import Answer, Flag, Number, Request, Text, numbers, views
 from messagestore.consume.group_lag import QueueLag
 from messagestore.consume.offset_reset import Move
-from metadata.groups import offset_resets
-from metadata.membership.rebalance_history import RebalanceView
+from metadata.membership import rebalance
 from metadata.monitoring.lag_trends import GroupProgress
 from metadata.rules.groups.lag_trend import TrendState
 
@@ -49,7 +48,8 @@ class OffsetsUndo(Request):
     dry_run = Flag(default=False)
 
 
-class MoveAnswer(FromTo):
+# Without the reset's id, which OffsetsMoved names once.
+class MoveAnswer(Answer):
     """A committed offset that moves. A move forward skips messages, a move backward repeats
     them.
     """
@@ -61,6 +61,13 @@ class MoveAnswer(FromTo):
         allow_null=True,
         help_text="requested offset, if the queue has only the nearest one (`to`)",
     )
+
+    def get_fields(self) -> dict[str, Any]:
+        """Return the fields by name. `from` is a keyword of Python, so it cannot be declared
+        like the others.
+        """
+        ends = {"from": Number(source="from_offset"), "to": Number(source="to_offset")}
+        return {**super().get_fields(), **ends}
 
 
 class OffsetsMoved(Answer):
@@ -76,15 +83,7 @@ def moves_answer(moves: Sequence[Move], *, dry_run: bool) -> dict[str, Any]:
     return OffsetsMoved.from_view(None, dry_run=dry_run, reset=reset, moves=moves)
 
 
-class PastMoveAnswer(FromTo):
-    """A move of a past reset; moves with the same `reset` belong together."""
-
-    view = offset_resets.PastMove
-    view_fields = "id reset topic queue number instance at_ms actor"
-    done = Flag(help_text="false: begun, but possibly not completed")
-    undoes = Text(allow_null=True, help_text="the reset that this one undid")
-
-
+# Without the times at which the node was read.
 class LagAnswer(Answer):
     """The committed offset of a group or instance in a queue; lag = log end offset (`head`)
     - committed.
@@ -101,6 +100,7 @@ class LagAnswer(Answer):
     )
 
 
+# The view has trend and rates as objects, with other names.
 class ProgressAnswer(Answer):
     """The trend of a group in the topics where it is not paused; rates are of the last
     minute or two.
@@ -165,41 +165,10 @@ class RebalanceRequest(Request):
     dry_run = Flag(default=False)
 
 
-class _QueueMove(FromTo):
-    field = (Text, {"allow_null": True})
-    queue = Number()
-    topic = Text()
-
-
-class PlannedMove(_QueueMove):
-    """A queue that moves from one member to another (null: none)."""
-
-    sources = ("source", "target")
-    at_once = Flag(help_text="no member must release it first")
-
-
-class PastMove(_QueueMove):
-    """A queue that moved from one member to another (null: none), and its pause."""
-
-    sources = ("from_member", "to_member")
-    pause_ms = Number(
-        allow_null=True,
-        help_text="null while the pause lasts, or if the queue moved again before it ended",
-    )
-
-
+# Without the id of the group.
 class RebalanceMoves(Answer):
     """Moves that a rebalance made, or with `dry_run` would make."""
 
     dry_run = Flag()
     generation = Number()
-    moves = PlannedMove(many=True)
-
-
-class RebalanceAnswer(Answer):
-    """A rebalance of the past; `assignment` maps members to the queues meant for them."""
-
-    view = RebalanceView
-    view_fields = "id generation cause at_ms"
-    assignment = serializers.DictField(child=numbers())
-    moves = PastMove(many=True)
+    moves = views(rebalance.Move)

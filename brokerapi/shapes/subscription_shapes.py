@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from brokerapi.shapes.fields import Answer, Change, Number, Request, Text, choice_of, texts
+from brokerapi.shapes.fields import Answer, Change, Number, Request, Text, choice_of
 from metadata.groups.subscription_rows import SubscriptionView
 from metadata.rules.groups.states import Start
 from metadata.rules.settings import DELIVERY, SUBSCRIPTION
@@ -26,6 +26,7 @@ class SubscriptionChange(Change):
     settings = SUBSCRIPTION
 
 
+# The view has the delivery settings in an object, and ids.
 class SubscriptionAnswer(Answer):
     """A topic that a group reads."""
 
@@ -43,13 +44,3 @@ class SubscriptionAnswer(Answer):
         in an object of their own.
         """
         return {"source": f"delivery.{setting}"} if setting in DELIVERY else {}
-
-
-class TagMatchesAnswer(Answer):
-    """Result of a filter on the last messages of a topic."""
-
-    looked_at = Number(
-        help_text="number of messages, the last ones of each queue in equal shares"
-    )
-    matching = Number(help_text="number of matching messages")
-    away = texts(help_text="nodes that did not answer")

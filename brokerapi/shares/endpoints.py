@@ -14,7 +14,6 @@ from brokerapi.shares.share_shapes import (
     SHARE,
     DoneAnswer,
     DoneRequest,
-    ListedRunAnswer,
     ReleaseAnswer,
     ReleaseRequest,
     RunsAnswer,
@@ -74,8 +73,7 @@ class Runs(Endpoint):
         leased_runs = listing.runs(
             group=group, actor=call.actor, **call.query_fields(RunsQuery)
         )
-        runs = [ListedRunAnswer.from_view(run) for run in leased_runs.runs]
-        return call.answer(RunsAnswer(runs=runs, away=sorted(leased_runs.away)))
+        return call.answer(RunsAnswer(runs=leased_runs.runs, away=sorted(leased_runs.away)))
 
 
 class ReleaseRuns(Endpoint):

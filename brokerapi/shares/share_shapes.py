@@ -9,16 +9,14 @@ from msgspec import UNSET, Meta, UnsetType
 
 from brokerapi.http import formats
 from brokerapi.http.parsers import Body
-from brokerapi.shapes.base import Answer, Id, Request, ShortText, fields_of
+from brokerapi.shapes.base import Answer, Id, Request, ShortText
 from brokerapi.shapes.message_shapes import (
-    OriginAnswer,
     StoredAnswer,
-    add_origins,
-    decode_origin,
-    row_answers,
+    content_fields,
 )
 from brokerapi.shares.waiting import ShareResult
 from messagestore.engine.messages import StoredRow
+from messagestore.engine.origins import Origin
 from messagestore.shares.delivering import Leased
 from messagestore.shares.finishing import GrantReport, ReportOutcome
 from messagestore.shares.listing import LeasedRun
@@ -154,7 +152,7 @@ class RunAnswer(Answer, kw_only=True, omit_defaults=True):
     lease_ms: int
     messages: list[StoredAnswer] | UnsetType = UNSET
     rows: list[StoredRow] | UnsetType = UNSET
-    origins: list[OriginAnswer | None] | UnsetType = UNSET
+    origins: list[Origin | None] | UnsetType = UNSET
     skipped: Sequence[tuple[int, int]] = ()
     origin_topic: str | UnsetType = UNSET
     recovered: bool = False
@@ -209,19 +207,10 @@ class ReleaseAnswer(Answer, kw_only=True):
     released: int
 
 
-@fields_of(LeasedRun)
-class ListedRunAnswer(Answer, kw_only=True):
-    """A run: offsets `first` to `end` (not included), `messages` of which are not finished.
-
-    `owner` is the name of the member, null for nobody; `lease_left_ms` is negative when the
-    lease is over.
-    """
-
-
 class RunsAnswer(Answer, kw_only=True):
     """Runs by queue and offset; `away` names the nodes that did not answer."""
 
-    runs: list[ListedRunAnswer]
+    runs: Sequence[LeasedRun]
     away: list[str]
 
 
@@ -265,11 +254,6 @@ def report_answers(
 
 def _run_answer(leased: Leased, kind: formats.Format) -> RunAnswer:
     run = leased.run
-    messages: list[StoredAnswer] | UnsetType = UNSET
-    if not kind.rows:
-        messages = row_answers(run.queue, leased.rows, kind)
-        if leased.origins:
-            messages = add_origins(messages, leased.origins)
     topic, origin = _topic_names(run.queue)
     return RunAnswer(
         topic=topic,
@@ -279,11 +263,7 @@ def _run_answer(leased: Leased, kind: formats.Format) -> RunAnswer:
         grant=run.grant.text,
         deliveries=run.delivery_number,
         lease_ms=leased.lease_ms,
-        messages=messages,
-        rows=leased.rows if kind.rows else UNSET,
-        origins=[decode_origin(text) for text in leased.origins]
-        if kind.rows and leased.origins
-        else UNSET,
+        **content_fields(run.queue, leased.rows, leased.origins, kind),
         skipped=leased.skipped,
         origin_topic=origin or UNSET,
         recovered=leased.recovered,

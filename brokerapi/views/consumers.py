@@ -16,7 +16,6 @@ from brokerapi.shapes.consumer_shapes import (
     PULL,
     REGISTER,
     AcquireAnswer,
-    AcquiredQueue,
     AcquireRequest,
     CommitAnswer,
     CommitRequest,
@@ -25,18 +24,13 @@ from brokerapi.shapes.consumer_shapes import (
     HeartbeatRequest,
     PullAnswer,
     PullRequest,
-    RegisterAnswer,
     RegisterRequest,
     delivery_settings,
 )
 from brokerapi.shapes.failure_shapes import (
     FAILURES,
     TRACES,
-    DeadMessage,
-    FailuresAnswer,
     FailuresRequest,
-    RefusedMessage,
-    RetriedMessage,
     TracesRequest,
 )
 from messagestore.consume import node_owners, positions
@@ -52,7 +46,7 @@ class Consumers(Endpoint):
         "registerConsumer",
         tag="consumers",
         request=RegisterRequest,
-        answer=RegisterAnswer,
+        answer=membership.Joined,
         status=201,
     )
     def post(self, call: Call, group: str) -> HttpResponse:
@@ -64,8 +58,7 @@ class Consumers(Endpoint):
         registration = membership.join(
             group=group, address=call.actor.address, actor=call.actor, **settings
         )
-        answer = RegisterAnswer.from_view(registration)
-        return call.created(answer, "consumers", registration.consumer_id)
+        return call.created(registration, "consumers", registration.consumer_id)
 
 
 class Consumer(Endpoint):
@@ -114,9 +107,8 @@ class Acquire(Endpoint):
         # Members of share groups own no queues: they call `share` instead.
         positions.check_owns(member)
         acquired = positions.acquire(consumer=member, queues=request.claims())
-        queues = [AcquiredQueue.from_view(queue) for queue in acquired]
         generation = positions.generation(consumer=member)
-        return call.answer(AcquireAnswer(queues=queues, generation=generation))
+        return call.answer(AcquireAnswer(queues=acquired, generation=generation))
 
 
 class Pull(Endpoint):
@@ -146,7 +138,7 @@ class Commit(Endpoint):
         positions.check_owns(member)
         committed = positions.commit(consumer=member, offsets=request.positions())
         metrics.count_committed(member.group_id, committed)
-        results = [CommitResult.from_view(result) for result in committed]
+        results = [CommitResult(result.queue, result.state) for result in committed]
         generation = positions.generation(consumer=member)
         return call.answer(CommitAnswer(results=results, generation=generation))
 
@@ -164,7 +156,7 @@ class Traces(Endpoint):
 
 class Failures(Endpoint):
     @operation(
-        "reportFailures", tag="consumers", request=FailuresRequest, answer=FailuresAnswer
+        "reportFailures", tag="consumers", request=FailuresRequest, answer=failures.Report
     )
     def post(self, call: Call, consumer: str) -> HttpResponse:
         """Reports failed messages for a later retry. Answers when the retries are stored.
@@ -174,10 +166,4 @@ class Failures(Endpoint):
         report = failures.report(consumer=member, failures=request.failures())
         metrics.FAILURES.labels("retried").inc(len(report.retried))
         metrics.FAILURES.labels("dead").inc(len(report.dead))
-        return call.answer(
-            FailuresAnswer(
-                retried=[RetriedMessage.from_view(message) for message in report.retried],
-                dead=[DeadMessage.from_view(message) for message in report.dead],
-                refused=[RefusedMessage.from_view(message) for message in report.refused],
-            )
-        )
+        return call.answer(report)

@@ -9,12 +9,9 @@ from brokerapi.schema import operation, page_of
 from brokerapi.shapes import dead_shapes
 from brokerapi.shapes.base import NewestQuery
 from brokerapi.shapes.dead_shapes import (
-    DeadPageAnswer,
     DeadQuery,
-    DeadSummaryAnswer,
     DroppedAnswer,
     DropQuery,
-    FailedAnswer,
     FailedQuery,
     RedriveAnswer,
     RedriveCreate,
@@ -22,17 +19,19 @@ from brokerapi.shapes.dead_shapes import (
     WholeDeadAnswer,
 )
 from messagestore.retries import dead_letters, pending, redrives
+from messagestore.retries.dead_letters import DeadPage, Summary
+from messagestore.retries.pending import PendingRetries
 from metadata import redrive_rows
 
 
 class DeadMessages(Endpoint):
-    @operation("listDead", tag="failures", query=DeadQuery, answer=DeadPageAnswer)
+    @operation("listDead", tag="failures", query=DeadQuery, answer=DeadPage)
     def get(self, call: Call, group: str) -> HttpResponse:
         """Dead letters, newest first."""
         page = dead_letters.page(
             group=group, actor=call.actor, **call.query_fields(DeadQuery)
         )
-        return call.answer(DeadPageAnswer.from_view(page))
+        return call.answer(page)
 
     @operation("dropDead", tag="failures", query=DropQuery, answer=DroppedAnswer)
     def delete(self, call: Call, group: str) -> HttpResponse:
@@ -48,14 +47,13 @@ class DeadMessages(Endpoint):
 
 
 class DeadSummary(Endpoint):
-    @operation("countDead", tag="failures", query=SummaryQuery, answer=DeadSummaryAnswer)
+    @operation("countDead", tag="failures", query=SummaryQuery, answer=Summary)
     def get(self, call: Call, group: str) -> HttpResponse:
         """Count the dead letters by topic and kind of error."""
         summary = dead_letters.summary(
             group=group, actor=call.actor, **call.query_fields(SummaryQuery)
         )
-        count = sum(error.count for error in summary.errors)
-        return call.answer(DeadSummaryAnswer.from_view(summary, count=count))
+        return call.answer(summary)
 
 
 class DeadMessage(Endpoint):
@@ -125,10 +123,10 @@ class Redrive(Endpoint):
 
 
 class Failed(Endpoint):
-    @operation("listFailed", tag="failures", query=FailedQuery, answer=FailedAnswer)
+    @operation("listFailed", tag="failures", query=FailedQuery, answer=PendingRetries)
     def get(self, call: Call, group: str) -> HttpResponse:
         """Messages that are waiting for a retry, ordered by the time when they are due."""
         retries = pending.waiting(
             group=group, actor=call.actor, **call.query_fields(FailedQuery)
         )
-        return call.answer(FailedAnswer.from_view(retries))
+        return call.answer(retries)

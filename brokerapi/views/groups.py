@@ -19,10 +19,10 @@ from brokerapi.shapes.offset_shapes import (
     OffsetsMoved,
     OffsetsReset,
     OffsetsUndo,
-    PastMoveAnswer,
 )
 from messagestore.consume import group_lag, offset_reset
 from metadata.groups import groups, offset_resets
+from metadata.groups.offset_resets import PastMove
 
 
 class Groups(Endpoint):
@@ -102,14 +102,14 @@ class OffsetMoves(Endpoint):
         "listOffsetMoves",
         tag="groups",
         query=NewestQuery,
-        answer=page_of("moves", PastMoveAnswer),
+        answer=page_of("moves", PastMove),
     )
     def get(self, call: Call, group: str) -> HttpResponse:
         """Offset resets of a group, newest first."""
         page = offset_resets.list_moves(
             group=group, actor=call.actor, **call.query_fields(NewestQuery)
         )
-        return call.answer(PastMoveAnswer.page("moves", page))
+        return call.answer({"moves": page.items, "next": page.next})
 
 
 class UndoOffsets(Endpoint):

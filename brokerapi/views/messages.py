@@ -17,11 +17,11 @@ from brokerapi.shapes.message_shapes import (
     SendRequest,
     TracesQuery,
 )
-from brokerapi.shapes.topic_shapes import TraceAnswer
 from messagestore.inspect import browse, search
 from messagestore.produce import delayed_admin, publish
 from metadata.errors import Invalid
 from metadata.groups import handling_traces
+from metadata.groups.handling_traces import TraceView
 
 
 class Messages(Endpoint):
@@ -82,7 +82,7 @@ class Traces(Endpoint):
         "listTraces",
         tag="messages",
         query=TracesQuery,
-        answer=list_of("traces", TraceAnswer),
+        answer=list_of("traces", TraceView),
     )
     def get(self, call: Call, topic: str) -> HttpResponse:
         """Members that handled a message, when and for how long, if it is in the sample of
@@ -94,7 +94,7 @@ class Traces(Endpoint):
         traces = handling_traces.traces_of_message(
             queue=message.queue, offset=message.offset, actor=call.actor
         )
-        return call.answer(TraceAnswer.listed("traces", traces))
+        return call.answer({"traces": traces})
 
 
 class Message(Endpoint):

@@ -7,8 +7,9 @@ from django.http import HttpResponse
 from brokerapi.endpoint import Call, Endpoint
 from brokerapi.schema import operation, page_of
 from brokerapi.shapes.base import NewestQuery
-from brokerapi.shapes.offset_shapes import RebalanceAnswer, RebalanceMoves, RebalanceRequest
+from brokerapi.shapes.offset_shapes import RebalanceMoves, RebalanceRequest
 from metadata.membership import rebalance, rebalance_history
+from metadata.membership.rebalance_history import RebalanceView
 
 
 class Rebalances(Endpoint):
@@ -16,15 +17,19 @@ class Rebalances(Endpoint):
         "listRebalances",
         tag="groups",
         query=NewestQuery,
-        answer=page_of("rebalances", RebalanceAnswer),
+        answer=page_of("rebalances", RebalanceView),
     )
     def get(self, call: Call, group: str) -> HttpResponse:
         """The rebalances of a group, newest first, with cause, moved queues and pauses."""
         rebalances, next_id = rebalance_history.list_rebalances(
             group=group, actor=call.actor, **call.query_fields(NewestQuery)
         )
-        answer = RebalanceAnswer.listed("rebalances", rebalances)
-        return call.answer({**answer, "next": None if next_id is None else str(next_id)})
+        return call.answer(
+            {
+                "rebalances": rebalances,
+                "next": None if next_id is None else str(next_id),
+            }
+        )
 
 
 class Rebalance(Endpoint):

@@ -11,9 +11,8 @@ from brokerapi.shapes.subscription_shapes import (
     SubscriptionAnswer,
     SubscriptionChange,
     SubscriptionCreate,
-    TagMatchesAnswer,
 )
-from messagestore.inspect.tag_preview import tag_matches
+from messagestore.inspect import tag_preview
 from messagestore.topology import subscriptions
 from metadata.groups import groups, subscription_rows
 
@@ -84,11 +83,15 @@ class Subscription(Endpoint):
 
 
 class TagMatches(Endpoint):
-    @operation("countTagMatches", tag="topics", query=TagsQuery, answer=TagMatchesAnswer)
+    @operation(
+        "countTagMatches", tag="topics", query=TagsQuery, answer=tag_preview.TagMatches
+    )
     def get(self, call: Call, topic: str) -> HttpResponse:
         """Count the matches of a tag filter and a header filter in the last 1,000 messages
         of a topic.
         """
         return call.answer(
-            tag_matches(topic=topic, actor=call.actor, **call.query(TagsQuery).filters())
+            tag_preview.tag_matches(
+                topic=topic, actor=call.actor, **call.query(TagsQuery).filters()
+            )
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from django.http import HttpResponse
+from msgspec import structs
 
 from brokerapi.endpoint import Call, Endpoint
 from brokerapi.schema import list_of, operation, page_of
@@ -10,9 +11,6 @@ from brokerapi.shapes import topic_shapes
 from brokerapi.shapes.base import ConfirmQuery, PlanQuery, TopicsQuery
 from brokerapi.shapes.topic_shapes import (
     NewSendTokenAnswer,
-    ProducerAnswer,
-    ReadPlanAnswer,
-    SendTokenAnswer,
     TopicAnswer,
     TopicChange,
     TopicCreate,
@@ -21,6 +19,8 @@ from brokerapi.shapes.topic_shapes import (
 from messagestore.inspect import read_plans
 from messagestore.topology import topics
 from metadata.topics import producers, send_tokens, topic_rows
+from metadata.topics.producers import ProducerView
+from metadata.topics.send_tokens import SendTokenView
 
 
 class Topics(Endpoint):
@@ -78,13 +78,13 @@ class Topic(Endpoint):
 
 
 class SendTokens(Endpoint):
-    @operation("listSendTokens", tag="topics", answer=list_of("tokens", SendTokenAnswer))
+    @operation("listSendTokens", tag="topics", answer=list_of("tokens", SendTokenView))
     def get(self, call: Call, topic: str) -> HttpResponse:
         """The send tokens of a topic. Java clients must name one of them; without any, none
         is needed.
         """
         tokens = send_tokens.list_tokens(topic=topic, actor=call.actor)
-        return call.answer(SendTokenAnswer.listed("tokens", tokens))
+        return call.answer({"tokens": tokens})
 
     @operation("createSendToken", tag="topics", answer=NewSendTokenAnswer, status=201)
     def post(self, call: Call, topic: str) -> HttpResponse:
@@ -92,7 +92,7 @@ class SendTokens(Endpoint):
         itself.
         """
         view, plaintext = send_tokens.create(topic=topic, actor=call.actor)
-        answer = NewSendTokenAnswer.from_view(view, token=plaintext)
+        answer = NewSendTokenAnswer(**structs.asdict(view), token=plaintext)
         return call.created(answer, "topics", topic, "send-tokens", view.id)
 
 
@@ -108,17 +108,17 @@ class SendToken(Endpoint):
 
 
 class Producers(Endpoint):
-    @operation("listProducers", tag="topics", answer=list_of("producers", ProducerAnswer))
+    @operation("listProducers", tag="topics", answer=list_of("producers", ProducerView))
     def get(self, call: Call, topic: str) -> HttpResponse:
         """The producers that sent to a topic in the last seven days, the last one first; at
         most 200.
         """
         topic_producers = producers.list_producers(topic=topic, actor=call.actor)
-        return call.answer(ProducerAnswer.listed("producers", topic_producers))
+        return call.answer({"producers": topic_producers})
 
 
 class ReadPlan(Endpoint):
-    @operation("readPlan", tag="topics", query=PlanQuery, answer=ReadPlanAnswer)
+    @operation("readPlan", tag="topics", query=PlanQuery, answer=read_plans.ReadPlan)
     def get(self, call: Call, topic: str) -> HttpResponse:
         """Tables and offset ranges for jobs that read the nodes directly. Keys with `admin`
         on `*` also get the reader accounts of the nodes, which can read every topic

@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+
+from msgspec import Struct, structs
 
 from messagestore import sweeping
 from messagestore.engine.mysql_session import Session
@@ -30,8 +31,7 @@ log = logging.getLogger(__name__)
 PASS_S = 50.0  # longest pass of record(); its job runs every minute
 
 
-@dataclass(frozen=True, slots=True)
-class QueueLag:
+class QueueLag(Struct, frozen=True):
     """Offsets and lag of a group in a queue.
 
     Fields that are read from the node are None if the node is unavailable.
@@ -193,7 +193,7 @@ def _read_node(node_id: int, rows: Sequence[QueueOwner]) -> dict[QueueOwner, Que
                 # they are no lag.
                 first_unread = max(position.committed, position.low)
                 has_unread = first_unread < position.head
-                lags[row] = replace(
+                lags[row] = structs.replace(
                     lags[row],
                     committed=position.committed,
                     head=position.head,
@@ -212,7 +212,9 @@ def _read_node(node_id: int, rows: Sequence[QueueOwner]) -> dict[QueueOwner, Que
     # The heads must be durable before they are shown, as for a pull. The session was
     # returned before, because the barrier borrows a session of its own.
     durability.confirm(node_id=node_id, heads=heads)
-    return {row: replace(queue_lag, told_ms=told_ms) for row, queue_lag in lags.items()}
+    return {
+        row: structs.replace(queue_lag, told_ms=told_ms) for row, queue_lag in lags.items()
+    }
 
 
 def _add_leases(
@@ -243,7 +245,7 @@ def _add_leases(
                 if leases.oldest_left_ms is None
                 else max(0, group.lease_ms - leases.oldest_left_ms)
             )
-            lags[row] = replace(
+            lags[row] = structs.replace(
                 lag,
                 lag=unleased + leases.in_flight,
                 runs=leases.runs,

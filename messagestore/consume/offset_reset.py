@@ -20,6 +20,8 @@ import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+from msgspec import Struct
+
 from messagestore.consume import cloned_offsets
 from messagestore.engine.mysql_session import Session
 from messagestore.heads.gap_check import count_messages
@@ -40,8 +42,7 @@ from metadata.rules.rights import Right
 MOST_NAMED = 50  # instances that an error lists
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
+class Target(Struct, frozen=True):
     """Target of a reset. `to` is:
 
     * `earliest`, `latest`: the lowest offset, or the log end offset, of each queue

@@ -12,6 +12,8 @@ from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, suppress
 from typing import NamedTuple, TypeVar
 
+from msgspec import Struct
+
 from messagestore.consume import broadcast_positions, node_owners
 from messagestore.engine.mysql_session import Session
 from messagestore.heads.gap_check import count_messages
@@ -36,8 +38,8 @@ from metadata.membership import rebalance_history
 log = logging.getLogger(__name__)
 
 
-class Acquired(NamedTuple):
-    """Result of acquire(): `ok` with the next offset to read, `fenced` or `unavailable`."""
+class Acquired(Struct, frozen=True):
+    """`state` is ok, fenced or unavailable; `offset` is the committed offset."""
 
     queue: int
     state: str

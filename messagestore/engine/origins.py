@@ -6,12 +6,9 @@ import msgspec
 
 
 class Origin(msgspec.Struct, frozen=True):
-    """The message that failed: where it was sent, and when it failed first.
+    """Origin of a retried message; `error` is the last error of its handler."""
 
-    `error` is the error of its latest failure. Copies that other programs wrote may lack
-    fields.
-    """
-
+    # Defaults: copies that other programs wrote may lack fields.
     topic: str = ""
     queue: int = 0
     offset: int = 0

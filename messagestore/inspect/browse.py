@@ -7,7 +7,8 @@ yet.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from messagestore.engine.messages import (
     StoredMessage,
@@ -30,8 +31,7 @@ from metadata.errors import Code, Invalid, NotFound
 KEYS_BYTES = 256 * 1024  # of bodies, which are read with the keys
 
 
-@dataclass(frozen=True, slots=True)
-class MessagePage:
+class MessagePage(Struct, frozen=True):
     """Messages in order, the number of rows read, and the next offset (None at the head).
 
     `masked`: the actor may not read bodies and headers, so they are left out. `missing`:

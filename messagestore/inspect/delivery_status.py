@@ -11,10 +11,10 @@ since.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 import msgspec
+from msgspec import Struct, structs
 
 from messagestore.engine.messages import StoredMessage
 from messagestore.inspect import copy_trail
@@ -38,8 +38,7 @@ MOST_GROUPS = 20
 MOST_PAGES = 10  # of dead_letters.SCAN dead letters each, for a message without records
 
 
-@dataclass(frozen=True, slots=True)
-class DeliveryStatus:
+class DeliveryStatus(Struct, frozen=True):
     """Outcome of a message in a group. `state` is
 
     * unread
@@ -130,14 +129,13 @@ def trace_message(
                 since_ms=stored_at_ms,
             )
             after_ms, by_ms = (step.after_ms, step.by_ms) if step else (None, None)
-            status = replace(status, ahead=None, after_ms=after_ms, by_ms=by_ms)
+            status = structs.replace(status, ahead=None, after_ms=after_ms, by_ms=by_ms)
         outcome = _add_failures(status, traced, group, actor)
         statuses.append(_correct_skipped(outcome, traced, group, message))
     return statuses
 
 
-@dataclass(frozen=True, slots=True)
-class _Message:
+class _Message(Struct, frozen=True):
     """The message whose outcome is asked for."""
 
     topic: str
@@ -167,16 +165,16 @@ def _correct_skipped(
     if message is not None and subscription is not None:
         tag_filter = subscription.delivery.only
         if not tag_filter.takes(message.tag, message.headers):
-            return replace(status, state="skipped", skipped_by="filter")
+            return structs.replace(status, state="skipped", skipped_by="filter")
     since = datetime.fromtimestamp(traced.stored_at_ms / 1000, tz=UTC)
     if offset_resets.has_skipped(
         group_id=group.id, queue=traced.queue, offset=traced.offset, since=since
     ):
-        return replace(status, state="skipped", skipped_by="reset")
+        return structs.replace(status, state="skipped", skipped_by="reset")
     if subscription_rows.started_after(
         group_id=group.id, topic_id=traced.topic_id, at=since
     ):
-        return replace(status, state="skipped", skipped_by="start")
+        return structs.replace(status, state="skipped", skipped_by="start")
     return status
 
 
@@ -190,7 +188,7 @@ def _add_failures(
     """
     # The same right as for the list of the group's dead letters.
     if not access.may(actor, Right.MANAGE, status.group, what="group"):
-        return replace(status, partly=True)
+        return structs.replace(status, partly=True)
     trail = copy_trail.follow_failures(
         group_id=group.id,
         topic_id=traced.topic_id,
@@ -219,7 +217,7 @@ def _add_failures(
         return status
     for copy in waiting_copies.messages:
         if (copy.queue, copy.offset) == (traced.queue, traced.offset):
-            return replace(
+            return structs.replace(
                 status,
                 state="waiting",
                 attempt=copy.attempt,
@@ -244,8 +242,10 @@ def _apply_trail(status: DeliveryStatus, trail: Trail) -> DeliveryStatus:
     """Return the status with the death, redrives and retries from the trail of copies."""
     if trail.dead is not None:
         dead_letter = dead_letters.as_message(trail.dead_node, trail.dead)
-        return replace(_apply_death(status, dead_letter), redrives=tuple(trail.redrives))
-    return replace(
+        return structs.replace(
+            _apply_death(status, dead_letter), redrives=tuple(trail.redrives)
+        )
+    return structs.replace(
         status,
         state=STATES.get(trail.end, status.state),
         attempt=trail.failed or None,
@@ -258,7 +258,7 @@ def _apply_trail(status: DeliveryStatus, trail: Trail) -> DeliveryStatus:
 
 
 def _apply_death(status: DeliveryStatus, dead_letter: DeadLetterInfo) -> DeliveryStatus:
-    return replace(
+    return structs.replace(
         status,
         state="dead",
         attempt=dead_letter.attempts,

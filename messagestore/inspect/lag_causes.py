@@ -6,7 +6,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import replace
+
+from msgspec import structs
 
 from messagestore.consume.group_lag import QueueLag
 from messagestore.heads import corruption
@@ -55,7 +56,7 @@ def explain_lag(
         if slowest is not None:
             # The report is some seconds old, and the handler has probably run on since.
             running_ms = slowest.running_ms + (member.process_age_ms or 0)
-            slowest = replace(slowest, running_ms=running_ms)
+            slowest = structs.replace(slowest, running_ms=running_ms)
         members.append(Reader(member.name, member.heartbeat_age_ms, member.active, slowest))
     facts = GroupFacts(
         trend=progress.trend.state,
@@ -100,5 +101,5 @@ def explain_lag(
                 limit=SAMPLED,
                 actor=actor,
             )
-            facts = replace(facts, keys=keys)
+            facts = structs.replace(facts, keys=keys)
     return find_causes(facts)

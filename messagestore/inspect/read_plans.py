@@ -10,8 +10,10 @@ crash removes nothing that a plan covers. A job may read for hours, so it checks
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from dataclasses import dataclass, field
+from collections.abc import Collection, Sequence
+from typing import Annotated
+
+from msgspec import Meta, Struct
 
 from messagestore import sweeping
 from messagestore.heads import durability
@@ -25,8 +27,8 @@ from metadata.nodes import node_rows
 from metadata.nodes.node_rows import ReaderAccount
 from metadata.rules.nodes import Engine
 from metadata.rules.rights import Right
-from metadata.rules.tls import TlsMode
 from metadata.rules.topics.states import STATES_WITHOUT_TABLE
+from metadata.rules.wire import Number
 from metadata.topics import topic_rows
 from metadata.topics.topic_rows import QueueView
 
@@ -34,46 +36,55 @@ _NO_ACCOUNT = ReaderAccount("", "")
 # queues in these states may have no table
 
 
-@dataclass(frozen=True, slots=True)
-class PlannedNode:
-    """A node, with the address and account that a job reads it with.
-
-    `username` is '' if the node has no reader account or the actor may not have it.
-    `identity` is also in the node's database: an archive records by it whose messages it
-    has. `min_release` is the oldest release whose jobs can read the tables, '' if all can.
+class PlannedNode(Struct, frozen=True):
+    """A node; user name and password are empty without a reader account, or without `admin`
+    on `*`.
     """
 
     name: str
     engine: str
     host: str
-    port: int
-    database: str
-    identity: str
-    min_release: str
+    port: Number
+    database: Annotated[
+        str, Meta(description="the schema on mysql, the file's path on sqlite")
+    ]
+    # It is also in the node's database: an archive records by it whose messages it has.
+    identity: Annotated[str, Meta(description="identity of the node's data")]
+    min_release: Annotated[
+        str,
+        Meta(
+            description="oldest release of CatMQ whose jobs can read its tables; empty: any"
+        ),
+    ]
     username: str
-    password: str = field(repr=False)
-    tls: str = TlsMode.OFF
-    tls_ca: str = ""
+    password: str
+    tls: str
+    tls_ca: str
+
+    def __repr__(self) -> str:
+        # Without the password: the text may get into a log.
+        return f"PlannedNode(name={self.name!r}, host={self.host!r})"
 
 
-@dataclass(frozen=True, slots=True)
-class PlannedQueue:
-    """A queue: its table and node, and the offsets `low` … `head` - 1 to read, without
-    `gaps`.
+class PlannedQueue(Struct, frozen=True):
+    """A queue. Readable are the offsets from `low` (log start) to `head` - 1 (log end),
+    without gaps.
     """
 
-    queue: int
-    number: int
+    queue: Annotated[Number, Meta(description="id of the queue")]
+    number: Annotated[Number, Meta(description="its number within the topic")]
     node: str
     table: str
-    low: int
-    head: int
-    gaps: tuple[tuple[int, int], ...]
+    low: Number
+    head: Annotated[Number, Meta(description="durable log end offset")]
+    gaps: Annotated[
+        tuple[Sequence[Number], ...],
+        Meta(description="lost offsets: from, to (excluded)"),
+    ]
 
 
-@dataclass(frozen=True, slots=True)
-class ReadPlan:
-    """A topic, its queues by number, and the nodes that have these queues."""
+class ReadPlan(Struct, frozen=True):
+    """Queues and nodes of a topic's messages."""
 
     topic: str
     queues: tuple[PlannedQueue, ...]

@@ -13,7 +13,8 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+
+from msgspec import Struct, structs
 
 from messagestore.engine.messages import (
     MessageSearch,
@@ -49,8 +50,7 @@ BUSY_MS = 1_000  # the client should wait this long before it tries again
 _slots = Places(most=PLACES, most_of_one=PLACES_PER_ACTOR)
 
 
-@dataclass(frozen=True, slots=True)
-class SearchResult:
+class SearchResult(Struct, frozen=True):
     """Messages in the order of their queues, the number of offsets read, and the id to
     continue from.
 
@@ -64,8 +64,7 @@ class SearchResult:
     masked: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class TimeRange:
+class TimeRange(Struct, frozen=True):
     """Stored at or after `from_ms` and before `to_ms`, ms since 1970 UTC. None: no bound."""
 
     from_ms: int | None = None
@@ -114,7 +113,9 @@ def search_messages(
     return (
         result
         if may_read
-        else replace(result, messages=tuple(map(masked, result.messages)), masked=True)
+        else structs.replace(
+            result, messages=tuple(map(masked, result.messages)), masked=True
+        )
     )
 
 

@@ -9,7 +9,9 @@ it does not wait until messages are durable, because it delivers none.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from typing import Annotated
+
+from msgspec import Meta, Struct
 
 from messagestore import sweeping
 from messagestore.engine.mysql_session import Session
@@ -20,19 +22,20 @@ from metadata.db import access
 from metadata.rules.groups.delivery import parse_tags
 from metadata.rules.groups.filters import MessageFilter, header_filter
 from metadata.rules.settings import SUBSCRIPTION, check_settings
+from metadata.rules.wire import Number
 
 MAX_SAMPLED = 1_000  # messages to look at, in all queues together
 
 
-@dataclass(frozen=True, slots=True)
-class TagMatches:
-    """Number of messages looked at, number of those that a filter takes, and nodes that did
-    not answer.
-    """
+class TagMatches(Struct, frozen=True):
+    """Result of a filter on the last messages of a topic."""
 
-    looked_at: int
-    matching: int
-    away: tuple[str, ...] = ()
+    looked_at: Annotated[
+        Number,
+        Meta(description="number of messages, the last ones of each queue in equal shares"),
+    ]
+    matching: Annotated[Number, Meta(description="number of matching messages")]
+    away: Annotated[tuple[str, ...], Meta(description="nodes that did not answer")] = ()
 
 
 def tag_matches(

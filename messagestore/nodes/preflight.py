@@ -15,6 +15,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
+from msgspec import Struct
+
 from messagestore.engine import db_errors, schema_steps
 from messagestore.engine.mysql_session import MySqlSession, Session, UnsupportedServer
 from messagestore.nodes import encryption, server_checks
@@ -129,8 +131,7 @@ class Finding:
         return TEXTS[self.text] % self.words
 
 
-@dataclass(frozen=True, slots=True)
-class Preflight:
+class Preflight(Struct, frozen=True):
     """All findings about a database. A bad finding prevents it from being a node."""
 
     findings: tuple[Finding, ...]

@@ -25,6 +25,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 
+from msgspec import Struct
+
 from messagestore.engine import db_errors
 from messagestore.engine.mysql_session import MySqlSession, Session
 from messagestore.nodes import encryption, promotion_rights
@@ -73,8 +75,7 @@ PATIENCE_S = 30.0
 _CHECK_EVERY_S = 0.2
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(Struct, frozen=True):
     """Result for a node.
 
     `gaps`: queues with a new declared gap. `messages`: how many were lost, at least.

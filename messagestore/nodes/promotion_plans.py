@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from messagestore.engine import db_errors
 from messagestore.engine.mysql_session import Session
@@ -22,8 +23,7 @@ from metadata.rules.audit_verbs import Verb
 from metadata.rules.nodes import Engine
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(Struct, frozen=True):
     """The effects of a promotion or adoption, if nothing more was sent or copied until
     then.
 

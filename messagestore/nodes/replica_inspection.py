@@ -4,31 +4,36 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Annotated
+
+from msgspec import Meta, Struct
 
 from messagestore.engine.mysql_session import Session
 from messagestore.tables import promotion_sql, queue_sql
 from metadata.nodes import failovers
 from metadata.nodes.failovers import NodeQueue, ReaderEpoch
 from metadata.rules.topics.states import QueueState
+from metadata.rules.wire import Number
 
 # Offsets skipped above the highest known head. A node stores fewer messages than this between
 # two records of its heads in metadata, so no lost message can have had a higher offset.
 JUMP = 10_000_000
 
 
-@dataclass(frozen=True, slots=True)
-class Lost:
-    """Lost messages at the end of a queue that a group had not read, as far as is known.
-
-    `as_of_ms`: when the group's position was last recorded, by the node's clock; commits
-    after that are unknown here. None: it never was.
-    """
+class Lost(Struct, frozen=True):
+    """Lost messages that a group had not read."""
 
     topic: str
-    queue: int
+    queue: Number
     group: str
-    messages: int
-    as_of_ms: int | None
+    messages: Number
+    # By the node's clock; None: the group's position was never recorded.
+    as_of_ms: Annotated[
+        Number | None,
+        Meta(
+            description="time of its last known offset; what it has read since then is not known"
+        ),
+    ]
 
 
 def delayed_loss(messages: int) -> str:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from messagestore.engine import db_errors
 from messagestore.nodes.backup_marks import Mark, MarkedNode, MarkedReader
@@ -35,8 +36,7 @@ STATES = (
 BAD = STATES.index("behind")
 
 
-@dataclass(frozen=True, slots=True)
-class QueueCheck:
+class QueueCheck(Struct, frozen=True):
     """A queue whose end differs from before.
 
     `known` is its highest end by mark and metadata, `found` its present end. `lost`
@@ -51,8 +51,7 @@ class QueueCheck:
     declared: int
 
 
-@dataclass(frozen=True, slots=True)
-class GroupCheck:
+class GroupCheck(Struct, frozen=True):
     """A group that gets `lost_tail` in a queue.
 
     `unread`: lost messages that it had not read, as far as is known. `again`: messages it
@@ -66,8 +65,7 @@ class GroupCheck:
     again: int
 
 
-@dataclass(frozen=True, slots=True)
-class NodeCheck:
+class NodeCheck(Struct, frozen=True):
     """A node with its state (see STATES) and a reason.
 
     `delayed`: delayed messages (also those for a retry) that are lost, at most.
@@ -107,8 +105,7 @@ _ADVICE = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class MetadataCheck:
+class MetadataCheck(Struct, frozen=True):
     """Metadata compared with the mark and with the nodes.
 
     `state`: equal, ahead, behind or other. `ids`: the ids up to which none may be assigned
@@ -121,8 +118,7 @@ class MetadataCheck:
     ids: Mapping[str, int]
 
 
-@dataclass(frozen=True, slots=True)
-class RestoreCheck:
+class RestoreCheck(Struct, frozen=True):
     metadata: MetadataCheck
     nodes: tuple[NodeCheck, ...]
 

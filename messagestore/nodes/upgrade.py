@@ -10,8 +10,9 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import partial
+
+from msgspec import Struct
 
 from messagestore.engine import db_errors, schema_steps
 from messagestore.engine.mysql_session import Session
@@ -36,8 +37,7 @@ log = logging.getLogger(__name__)
 PAUSE_MS = 100  # between two tables: each change delays sends
 
 
-@dataclass(frozen=True, slots=True)
-class NodeUpgrade:
+class NodeUpgrade(Struct, frozen=True):
     """A node, its schema version before and after, its changes, and why an upgrade failed.
 
     After a dry run, `after` and `changes` are the version and the changes that a run would

@@ -9,7 +9,8 @@ it is logged and not audited.
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from messagestore import sweeping
 from messagestore.engine import db_errors
@@ -36,16 +37,14 @@ MOST_COUNTED = 100_000
 _TRIES = 3
 
 
-@dataclass(frozen=True, slots=True)
-class WaitingMessage:
+class WaitingMessage(Struct, frozen=True):
     """A delayed message. Times are in ms since 1970 UTC by its node's clock."""
 
     message_id: str
     row: DelayedRow
 
 
-@dataclass(frozen=True, slots=True)
-class Waiting:
+class Waiting(Struct, frozen=True):
     """A page of the delayed messages of a topic, in the order of their ids.
 
     `next`: the `after` of the next page, None if this is the last. `count`: number of

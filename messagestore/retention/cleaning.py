@@ -6,8 +6,10 @@ import logging
 import random
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
+
+from msgspec import Struct, structs
 
 from messagestore.engine.mysql_session import READ_TIMEOUT_S
 from messagestore.heads import partitions
@@ -40,8 +42,7 @@ PASS_S = 300.0  # a scheduled pass begins no further queue after this
 Say = Callable[[Progress], None]
 
 
-@dataclass(frozen=True, slots=True)
-class Cleaned:
+class Cleaned(Struct, frozen=True):
     """A plan and its result, which is empty in a dry run.
 
     `raised`: this run raised `low`. `dropped`: partitions. `deleted`: rows. `problem`: why
@@ -169,7 +170,7 @@ class CleaningRun:
                     session, queue=plan.queue, low=plan.keep_from
                 )
         except CatmqError as error:
-            return replace(result, problem=error.detail)
+            return structs.replace(result, problem=error.detail)
         # Another process has raised it already, and has counted the losses.
         if not raised:
             _count_losses(plan, -1)
@@ -181,7 +182,7 @@ class CleaningRun:
             plan.keep_from,
             plan.why,
         )
-        return replace(result, raised=True)
+        return structs.replace(result, raised=True)
 
     def remove(self, result: Cleaned) -> Cleaned:
         """Remove partitions and rows below `low`, including those that an earlier run left."""
@@ -195,7 +196,7 @@ class CleaningRun:
             problem = None
         except CatmqError as error:
             problem = error.detail
-        return replace(result, dropped=dropped, deleted=deleted, problem=problem)
+        return structs.replace(result, dropped=dropped, deleted=deleted, problem=problem)
 
     def _drop(self, node: Node, plan: QueuePlan) -> int:
         """Drop the partitions below the log start offset, lowest first. Return their number."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+
+from msgspec import Struct, structs
 
 from messagestore import sweeping
 from messagestore.engine.mysql_session import Session
@@ -28,8 +30,7 @@ SAMPLE = 50  # rows
 ROW_BYTES = 60  # overhead of a row
 
 
-@dataclass(frozen=True, slots=True)
-class Loss:
+class Loss(Struct, frozen=True):
     """Number of unread messages that a group loses. For broadcasting: by its slowest
     instance.
     """
@@ -39,8 +40,7 @@ class Loss:
     active: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class QueuePlan:
+class QueuePlan(Struct, frozen=True):
     """A queue, and the offset `keep_from` below which its messages are removed.
 
     `why`: age, size, archive, or empty if nothing is removed. `partitions`: number of
@@ -72,8 +72,7 @@ class QueuePlan:
         return self.keep_from - self.low
 
 
-@dataclass(frozen=True, slots=True)
-class _Readers:
+class _Readers(Struct, frozen=True):
     """Groups of a topic, their rows by queue, and the active ones, whose unread messages
     stay.
     """
@@ -155,7 +154,9 @@ def _plan_queues(
         # Without the positions of its readers, unread messages could be removed: leave the
         # queue alone.
         if queue.node in skipped:
-            plans.append(replace(blank, blocked_by=None, problem=skipped[queue.node]))
+            plans.append(
+                structs.replace(blank, blocked_by=None, problem=skipped[queue.node])
+            )
             continue
         try:
             with node_pools.node(queue.node_id).reading() as session:
@@ -169,13 +170,13 @@ def _plan_queues(
                         "start_outside", start=str(head.low), end=str(head.head)
                     )
                 if head is None or problem is not None:
-                    plans.append(replace(blank, problem=problem))
+                    plans.append(structs.replace(blank, problem=problem))
                     continue
                 existing = partition_sql.list_partitions(session, queue=blank.queue)
                 planner = _Planner(session, topic, blank, readers, head, existing)
                 plans.append(make_plan(planner))
         except CatmqError as error:
-            plans.append(replace(blank, blocked_by=None, problem=error.detail))
+            plans.append(structs.replace(blank, blocked_by=None, problem=error.detail))
     return plans
 
 
@@ -276,7 +277,7 @@ class _Planner:
             )
             for span in spans
         )
-        return replace(
+        return structs.replace(
             self.blank,
             low=low,
             head=head,

@@ -8,10 +8,9 @@ A list leaves out a node that does not answer, and names it in `away`. A user wi
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
-import msgspec
+from msgspec import Meta, Struct, json, structs
 
 from messagestore import sweeping
 from messagestore.engine import db_errors
@@ -34,6 +33,7 @@ from metadata.grouping import grouped
 from metadata.rules.audit_verbs import Verb
 from metadata.rules.groups.delivery import Delivery
 from metadata.rules.rights import Right
+from metadata.rules.wire import Number
 
 T = TypeVar("T")
 MAX_LIMIT = 1_000  # in a page, and ids in a request
@@ -75,8 +75,7 @@ class DeadLetterWrite(Write[StoredCopy]):
         return (stored[self.batch_id], None) if stored else None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FailedMessage:
+class FailedMessage(Struct, frozen=True, kw_only=True):
     """A failed message in a list.
 
     `topic`, `queue` and `offset` name the message that was sent first. `error` is the error
@@ -84,31 +83,30 @@ class FailedMessage:
     """
 
     topic: str
-    queue: int
-    offset: int
+    queue: Number
+    offset: Number
     key: str | None
     tag: str | None
     error: str
-    first_failed_at_ms: int
-    size: int
+    first_failed_at_ms: Number
+    size: Number
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeadLetterInfo(FailedMessage):
-    """A dead letter in a list.
-
-    `error_class` is the class of the last error. `died_at_ms` is by the clock of its node.
-    """
+class DeadLetterInfo(FailedMessage, frozen=True, kw_only=True):
+    """A dead letter; `topic`, `queue` and `offset` are those of the original message."""
 
     id: str
     trace_id: str | None
-    attempts: int
-    error_class: str
-    died_at_ms: int
+    attempts: Annotated[Number, Meta(description="number of failures")]
+    error: Annotated[str, Meta(description="the last error")]
+    error_class: Annotated[
+        str,
+        Meta(description="kind of its last error, the text before the first colon"),
+    ]
+    died_at_ms: Number  # by the clock of its node
 
 
-@dataclass(frozen=True, slots=True)
-class DeadLetterDetail:
+class DeadLetterDetail(Struct, frozen=True):
     """A dead letter with its headers and body."""
 
     about: DeadLetterInfo
@@ -116,11 +114,8 @@ class DeadLetterDetail:
     body: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class DeadPage:
-    """A page of dead letters, the newest first.
-
-    `next`: the `after` of the next page, None if this is the last. `away`: nodes that did
+class DeadPage(Struct, frozen=True):
+    """Dead letters, newest first. `next`: `after` of the next page. `away`: nodes that did
     not answer.
     """
 
@@ -129,21 +124,20 @@ class DeadPage:
     away: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class DeadCount:
-    """Number of a topic's dead letters whose last error has the same class."""
+class DeadCount(Struct, frozen=True):
+    """Number of a topic's dead letters with one kind of error."""
 
     topic: str
     error_class: str
-    count: int
-    first_at_ms: int
-    last_at_ms: int
+    count: Number
+    first_at_ms: Number
+    last_at_ms: Number
 
 
-@dataclass(frozen=True, slots=True)
-class Summary:
-    """Counts of dead letters, the largest first. `away`: nodes that did not answer."""
+class Summary(Struct, frozen=True):
+    """Counts by topic and kind of error, the largest first."""
 
+    count: Number
     errors: tuple[DeadCount, ...]
     away: tuple[str, ...]
 
@@ -336,7 +330,7 @@ def summary(*, group: str, actor: Actor, topic: str | None = None) -> Summary:
             if key in counts:
                 # Another node has dead letters of this topic and class, too.
                 former = counts[key]
-                total = replace(
+                total = structs.replace(
                     total,
                     count=former.count + total.count,
                     first_at_ms=min(former.first_at_ms, total.first_at_ms),
@@ -345,9 +339,8 @@ def summary(*, group: str, actor: Actor, topic: str | None = None) -> Summary:
             counts[key] = total
 
     nodes_away = ask(sweeping.retry_nodes(), count)
-    return Summary(
-        tuple(sorted(counts.values(), key=lambda c: (-c.count, c.error_class))), nodes_away
-    )
+    errors = sorted(counts.values(), key=lambda c: (-c.count, c.error_class))
+    return Summary(sum(error.count for error in errors), tuple(errors), nodes_away)
 
 
 def show(*, group: str, message: str, actor: Actor) -> DeadLetterDetail:
@@ -522,5 +515,5 @@ def as_message(node_id: int, row: DeadRow) -> DeadLetterInfo:
 
 def of_failed(row: DeadRow | WaitingRow) -> dict[str, Any]:
     """Return the fields of a FailedMessage, from a row and the origin that is stored in it."""
-    origin = msgspec.structs.asdict(msgspec.json.decode(row.origin or "{}", type=Origin))
+    origin = structs.asdict(json.decode(row.origin or "{}", type=Origin))
     return {**origin, "key": row.key, "tag": row.tag, "size": row.size}

@@ -20,10 +20,10 @@ import itertools
 import logging
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import msgspec
+from msgspec import Struct
 
 from messagestore.engine.origins import Origin
 from messagestore.heads import durability
@@ -70,44 +70,39 @@ class Failure(NamedTuple):
     delay_ms: int | None = None
 
 
-class Retried(NamedTuple):
-    """A copy is stored for retry number `attempt`, due at `due_at_ms` by the retry node's
-    clock.
-    """
+class Retried(Struct, frozen=True):
+    """A message that will be retried (retry number `attempt`) at or soon after `due_at_ms`."""
 
     queue: int
     offset: int
     attempt: int
-    due_at_ms: int
+    due_at_ms: int  # by the clock of the retry node
 
 
-class Dead(NamedTuple):
-    """The message failed `attempt` times, and is stored as a dead letter."""
+class Dead(Struct, frozen=True):
+    """A message that failed `attempt` times and has no retry left."""
 
     queue: int
     offset: int
     attempt: int
 
 
-class Refused(NamedTuple):
-    """Nothing was stored for a message.
-
-    `state`: `fenced` (another owner or epoch), `missing` (there is no such message), or
-    `unavailable` (report it again).
-    """
+class Refused(Struct, frozen=True):
+    """A message of which nothing was stored: `state` is fenced, missing or unavailable."""
 
     queue: int
     offset: int
+    # fenced: it has another owner or epoch. missing: there is no such message. unavailable:
+    # its member reports it again.
     state: str
 
 
-@dataclass(slots=True)
-class Report:
-    """Outcome of each message, in three lists."""
+class Report(Struct):
+    """Each message is in one of the lists. Those in `retried` and `dead` may be committed."""
 
-    retried: list[Retried] = field(default_factory=list)
-    dead: list[Dead] = field(default_factory=list)
-    refused: list[Refused] = field(default_factory=list)
+    retried: list[Retried] = []
+    dead: list[Dead] = []
+    refused: list[Refused] = []
 
     def refuse(self, failures: Iterable[Failure], state: str) -> None:
         """Record messages as refused, with the state of `Refused`."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import Annotated
+
+from msgspec import Meta, Struct
 
 from messagestore import sweeping
 from messagestore.engine.mysql_session import Session
@@ -12,34 +14,31 @@ from messagestore.retries.dead_letters import FailedMessage
 from messagestore.tables import failure_sql, promotion_sql, reader_sql
 from metadata.actors import Actor
 from metadata.cache import snapshot
+from metadata.rules.wire import Number
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PendingRetry(FailedMessage):
-    """A failed message whose copy is not delivered yet."""
+class PendingRetry(FailedMessage, frozen=True, kw_only=True):
+    """A message that is waiting for a retry; `topic`, `queue` and `offset` are those of the
+    original.
+    """
 
-    attempt: int
-    due_at_ms: int
+    attempt: Annotated[Number, Meta(description="number of the retry")]
+    due_at_ms: Number
 
 
-@dataclass(frozen=True, slots=True)
-class RetryCount:
-    """Number of a topic's retries: `waiting` for their time, and `unread` in the retry
-    topic.
+class RetryCount(Struct, frozen=True):
+    """Number of a topic's retries that are not due yet, and of those that are due and
+    unread.
     """
 
     topic: str
     failure_topic: str
-    waiting: int
-    unread: int
+    waiting: Number
+    unread: Number
 
 
-@dataclass(frozen=True, slots=True)
-class PendingRetries:
-    """Counts by topic, and the messages in the order of their due times.
-
-    `away`: nodes that did not answer.
-    """
+class PendingRetries(Struct, frozen=True):
+    """Messages that are waiting for a retry."""
 
     topics: tuple[RetryCount, ...]
     messages: tuple[PendingRetry, ...]

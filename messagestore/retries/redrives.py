@@ -14,10 +14,10 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from uuid import UUID
 
-import msgspec
+from msgspec import structs
 
 from messagestore import sweeping
 from messagestore.engine.messages import NewMessage, parse_headers
@@ -204,7 +204,7 @@ class Redriver:
                 if self.clock() > end or not redrive_rows.is_running(redrive.id):
                     return count
                 places = {**redrive.places, node_id: step.position}
-                redrive = replace(
+                redrive = structs.replace(
                     redrive, places=places, deleting={**redrive.deleting, node_id: ()}
                 )
             else:
@@ -352,7 +352,7 @@ class _Step:
         queue = failure_rules.copy_queue(
             copy_id, _failure_queues(row.group_id, row.topic_id)
         )
-        due_at_once = msgspec.structs.replace(message, delay_ms=0)
+        due_at_once = structs.replace(message, delay_ms=0)
         copy = NewDelayed(due_at_once, attempt=1, origin=row.origin)
         try:
             delayed_store.store(

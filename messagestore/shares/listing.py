@@ -5,7 +5,8 @@ hand.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from messagestore import sweeping
 from messagestore.engine.mysql_session import Session
@@ -25,13 +26,11 @@ from metadata.rules.groups.states import GroupMode
 from metadata.rules.rights import Right
 
 
-@dataclass(frozen=True, slots=True)
-class LeasedRun:
-    """A run of a queue.
+class LeasedRun(Struct, frozen=True):
+    """A run: offsets `first` to `end` (not included), `messages` of which are not finished.
 
-    `owner` is the member's name, None if the run is free or its member left the group.
-    `messages` counts the unfinished messages, `finished` the others. `lease_left_ms` is
-    negative if the lease is over.
+    `owner` is the name of the member, null for nobody; `lease_left_ms` is negative when the
+    lease is over.
     """
 
     topic: str
@@ -51,8 +50,7 @@ class LeasedRun:
         return self.lease_left_ms > 0
 
 
-@dataclass(frozen=True, slots=True)
-class LeasedRuns:
+class LeasedRuns(Struct, frozen=True):
     """Runs by queue and offset. `away` has the nodes that did not answer, {name: reason}."""
 
     runs: tuple[LeasedRun, ...]

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import Annotated
+
+from msgspec import Meta, Struct
 
 from messagestore import sweeping
 from messagestore.engine.mysql_session import Session
@@ -25,6 +27,7 @@ from metadata.groups.subscribers import ActiveSubscription, TopicQueues
 from metadata.membership import broadcast_instances
 from metadata.rules.rights import Right
 from metadata.rules.topics.states import READABLE_STATES, QueueState
+from metadata.rules.wire import Number
 from metadata.topics import topic_rows
 from metadata.topics.topic_rows import DROP_AFTER_DAYS, QueueView, TopicView
 
@@ -39,19 +42,19 @@ Counts = dict[tuple[str, int], list[int | None]]
 Bounds = dict[int, tuple[int, int]]  # queue → (low, head)
 
 
-@dataclass(frozen=True, slots=True)
-class Unread:
-    """Number of messages that a group has not read; None if it is unknown.
-
-    For a broadcasting group it is that of its slowest instance.
-    """
+class Unread(Struct, frozen=True):
+    """Number of messages that a group has not read; null while a node does not answer."""
 
     group: str
-    messages: int | None
+    messages: Annotated[
+        Number | None,
+        Meta(
+            description="unread messages; of the slowest instance in a broadcasting group"
+        ),
+    ]
 
 
-@dataclass(frozen=True, slots=True)
-class QueueDrain:
+class QueueDrain(Struct, frozen=True):
     """A queue with its bounds, its number of slots, and the unread messages of each group.
 
     `low` and `head` are None while the node is unreachable. `draining`: the queue is

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
+
+from msgspec import structs
 
 from messagestore.consume import broadcast_positions
 from messagestore.topology import subscriptions
@@ -33,9 +34,8 @@ PATIENCE_S = 1.0
 AGAIN_S = 0.05
 
 
-@dataclass(frozen=True, slots=True)
-class Joined(consumers.Registered):
-    """A registered member; `created` names the group and subscriptions made for it."""
+class Joined(consumers.Registered, frozen=True):
+    """`created` names what was created: "group:billing", "subscription:orders"."""
 
     created: tuple[str, ...]
 
@@ -122,7 +122,7 @@ def join(
         consumer = consumer_ids.check(registered.consumer_id)
         if consumer.instance_id:
             broadcast_positions.place(consumer=consumer)
-        return Joined(**asdict(registered), created=tuple(created))
+        return Joined(**structs.asdict(registered), created=tuple(created))
 
 
 def _require_topics(group: str, topics: Collection[str], actor: Actor) -> None:

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+
+from msgspec import Struct, structs
 
 from messagestore import sweeping
 from messagestore.topology import drains, queue_states, reader_rows, topics
@@ -30,8 +31,7 @@ UNFINISHED_AFTER_S = 60.0
 TRIES = 10  # rounds of creating reader rows while groups keep subscribing
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
+class Change(Struct, frozen=True):
     """Result of an expansion or a shrink, or its preview with `dry_run`.
 
     `queues` are the new queues, or those that drain; ids of new queues are void with
@@ -89,7 +89,7 @@ def _preview(planned: LayoutChange, *, dry_run: bool) -> Change:
 
 
 def _complete(change: Change, layout_change: LayoutChange) -> Change:
-    return replace(
+    return structs.replace(
         change,
         layout_version=layout_change.topic.layout_version,
         queues=layout_change.queues,

@@ -7,8 +7,9 @@ a deleted topic after the days of grace.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Any
+
+from msgspec import Struct, structs
 
 from messagestore import sweeping
 from messagestore.engine.mysql_session import Session
@@ -23,8 +24,7 @@ from metadata.topics.topic_rows import QueueView, TopicView
 UNFINISHED_AFTER_S = 60.0
 
 
-@dataclass(frozen=True, slots=True)
-class QueueBounds:
+class QueueBounds(Struct, frozen=True):
     """A queue and its bounds; `low` and `head` are None while its node is unreachable."""
 
     queue: QueueView
@@ -32,8 +32,7 @@ class QueueBounds:
     head: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class TopicBounds:
+class TopicBounds(Struct, frozen=True):
     topic: TopicView
     queues: tuple[QueueBounds, ...]
 
@@ -124,7 +123,7 @@ def _read_state(topic: TopicView) -> TopicBounds:
         for queue_id, position in reader_sql.read_positions(
             session, group_id=0, queues=[queue.queue for queue in queues]
         ).items():
-            states[queue_id] = replace(
+            states[queue_id] = structs.replace(
                 states[queue_id], low=position.low, head=position.head
             )
 

@@ -11,6 +11,9 @@ from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from time import monotonic
+from typing import Annotated
+
+from msgspec import Meta, Struct
 
 from metadata.actors import Actor
 from metadata.db.clock import UtcNow, ms
@@ -21,20 +24,21 @@ from metadata.limits.bulkhead import bulkhead
 from metadata.models import Broker
 from metadata.rules.membership.brokers import ALIVE_S, counts_as_alive
 from metadata.rules.membership.liveness import MAX_BLIND_S
+from metadata.rules.wire import Number
 
 
-@dataclass(frozen=True, slots=True)
-class BrokerView:
-    """A broker. `alive` is decided by the database's clock."""
+class BrokerView(Struct, frozen=True):
+    """A broker. Clients use brokers with `alive` true and state `in`."""
 
     name: str
     url: str
-    state: str
-    alive: bool
+    state: Annotated[str, Meta(description="`in`, or `out` if it is drained")]
+    # By the clock of the database.
+    alive: Annotated[bool, Meta(description="it reported within 10 s, and is not stopping")]
     version: str
-    started_at_ms: int
-    last_seen_at_ms: int
-    stopped_at_ms: int | None
+    started_at_ms: Number
+    last_seen_at_ms: Number
+    stopped_at_ms: Annotated[Number | None, Meta(description="when it began to stop")]
 
 
 @dataclass(slots=True)

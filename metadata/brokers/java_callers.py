@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from dataclasses import dataclass
 from typing import Literal
 
 from django.db.models import F
+from msgspec import Struct
 
 from metadata.actors import Actor
 from metadata.db import access
@@ -36,8 +36,7 @@ OUTCOMES: tuple[Outcome, ...] = ("answered", "refused", "limited")
 Caller = tuple[str, str]  # address, client
 
 
-@dataclass(frozen=True, slots=True)
-class CallerView:
+class CallerView(Struct, frozen=True):
     """Requests of the last hour, estimated from the counts of two clock hours.
 
     `sdk` is empty where a request was refused before it was read.

@@ -12,8 +12,9 @@ brokers cannot share a row unnoticed.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from metadata.brokers import discovery, fingerprints
 from metadata.db.clock import UtcNow, database_now
@@ -31,8 +32,7 @@ from metadata.rules.membership.brokers import (
 FRESH_S = 0.7
 
 
-@dataclass(frozen=True, slots=True)
-class BrokerIdentity:
+class BrokerIdentity(Struct, frozen=True):
     """A life of a broker, from the start of its gunicorn master to the end."""
 
     name: str
@@ -41,8 +41,7 @@ class BrokerIdentity:
     incarnation: str
 
 
-@dataclass(frozen=True, slots=True)
-class Registration:
+class Registration(Struct, frozen=True):
     """State of a broker in the registry, in or out. `complaint` is the reason why it is not
     registered, '' if it is.
 

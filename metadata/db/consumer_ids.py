@@ -17,7 +17,8 @@ import hashlib
 import hmac
 import re
 import secrets
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from metadata.config import config
 from metadata.errors import Code, NotFound
@@ -30,8 +31,7 @@ SHAPE = re.compile(
 DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
 
 
-@dataclass(frozen=True, slots=True)
-class ConsumerId:
+class ConsumerId(Struct, frozen=True):
     """A verified consumer id. `text` is the id itself.
 
     `key_id` is 0 for a consumer without an API key. `instance_id` is a BroadcastInstance, 0

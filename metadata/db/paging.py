@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any, Generic, TypeVar
 
 from django.db.models import Model, QuerySet
+from msgspec import Struct
 
 from metadata.actors import Actor
 from metadata.db.access import may, may_see
@@ -29,8 +30,7 @@ class Page(Generic[V]):
     next: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class Window:
+class Window(Struct, frozen=True):
     """A requested page: at most `limit` names that contain `search`, beginning after the
     name `after`.
     """

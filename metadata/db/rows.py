@@ -49,13 +49,16 @@ def update(statement: str, parameters: Sequence[object] = ()) -> int:
 
 
 def make_view(view: type[V], row: Model, **values: Any) -> V:
-    """Return an instance of the dataclass `view`. Each field has the row's attribute of the
-    same name, unless it is among `values`.
+    """Return an instance of `view`, a struct or a dataclass. Each field has the row's
+    attribute of the same name, unless it is among `values`.
 
     A field `x_ms` gets the time `x` in ms since 1970. A foreign key becomes the name of its
     row.
     """
-    names = [field.name for field in fields(view)]  # type: ignore[arg-type]
+    names = getattr(view, "__struct_fields__", None) or [
+        field.name
+        for field in fields(view)  # type: ignore[arg-type]
+    ]
     return view(
         **values, **{name: _value(row, name) for name in names if name not in values}
     )

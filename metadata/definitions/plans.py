@@ -6,7 +6,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta, Struct
 
 from metadata.actors import Actor
 from metadata.config import config
@@ -38,17 +40,15 @@ UNFINISHED = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Difference:
-    """A field whose value `here` differs from the value `there`, in the document."""
+class Difference(Struct, frozen=True):
+    """A field that has another value in the document."""
 
     field: str
-    here: Any
-    there: Any
+    here: Annotated[Any, Meta(description="value in this installation")]
+    there: Annotated[Any, Meta(description="value in the document")]
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(Struct, frozen=True):
     """An entry and its outcome. `problem` is the reason of a conflict, else ''."""
 
     entry: Entry
@@ -63,8 +63,7 @@ class Step:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(Struct, frozen=True):
     """The steps of an import, in the order in which they can be executed."""
 
     steps: tuple[Step, ...]

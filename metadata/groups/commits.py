@@ -9,8 +9,9 @@ while the job runs, more if it did not.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
+
+from msgspec import Struct
 
 from metadata.actors import Actor
 from metadata.db import access
@@ -27,8 +28,7 @@ KEPT_DAYS = 7
 MAX_SAMPLES = 1_500  # per message: those of about a day
 
 
-@dataclass(frozen=True, slots=True)
-class GroupPositions:
+class GroupPositions(Struct, frozen=True):
     """Positions of a group in the queues of a topic. `at_rest`: all messages are
     committed.
     """

@@ -8,10 +8,10 @@ So the caller knows which was read first when it compares them with a node.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 
 from django.db import transaction
 from django.db.models import Exists, F, OuterRef
+from msgspec import Struct
 
 from metadata.actors import Actor
 from metadata.cache.snapshot import ALIAS
@@ -44,8 +44,7 @@ from metadata.rules.topics.states import READABLE_STATES, QueueState, TopicKind,
 SILENT_TIMEOUTS = 10  # session timeouts after which a member must have expired
 
 
-@dataclass(frozen=True, slots=True)
-class ExpectedReader:
+class ExpectedReader(Struct, frozen=True):
     """A reader of a queue in a ready subscription; `instance` is the key of its reader
     row.
 
@@ -65,8 +64,7 @@ class ExpectedReader:
     required: bool
 
 
-@dataclass(frozen=True, slots=True)
-class ExpectedQueue:
+class ExpectedQueue(Struct, frozen=True):
     """A queue that is not being created; `number` is its place in the topic.
 
     `head_seen` is the highest log end offset that a job saw on its node. `gone`: the
@@ -198,8 +196,7 @@ class _ReaderIndex:
         return readers
 
 
-@dataclass(frozen=True, slots=True)
-class ExpectedState:
+class ExpectedState(Struct, frozen=True):
     """Expected state of all nodes: queues by id, and the readers that may have positions.
 
     `creating` has the ids of queues that are being created.

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
+
+from msgspec import Meta, Struct
 
 from metadata.actors import Actor
 from metadata.db import access, audit, paging, rows
@@ -25,34 +27,36 @@ from metadata.models import (
 from metadata.monitoring.mail_domains import check_domains
 from metadata.rules.audit_verbs import Verb
 from metadata.rules.groups.states import GroupMode, SubscriptionState
-from metadata.rules.membership.process_report import ProcessReport, unpack
+from metadata.rules.membership.process_report import ProcessStatus, unpack
 from metadata.rules.rights import Right
 from metadata.rules.settings import GROUP, LIMITS, GroupSettings, check_settings
 from metadata.rules.topics.names import check_confirmed, check_name
+from metadata.rules.wire import Number
 
 
-@dataclass(frozen=True, slots=True)
-class MemberView:
-    """A member of a group; `queues` are the ids of the queues that it owns.
-
-    `heartbeat_age_ms` is by the clock of the database. `active`: it may own queues;
-    otherwise the limits of the group make it stand by. `consumer_id_prefix` has no
-    signature: it identifies the consumer in logs but grants nothing. `process` is the
-    last report of its process, `process_age_ms` old; None if there is none.
-    """
+class MemberView(Struct, frozen=True):
+    """A member of a group."""
 
     name: str
     instance_id: str | None
-    consumer_id_prefix: str
+    # Without the signature: it identifies the consumer in logs but grants nothing.
+    consumer_id_prefix: Annotated[
+        str,
+        Meta(description="beginning of the consumer id, as in logs; not valid as an id"),
+    ]
     address: str
     sdk: str
-    generation: int
-    joined_at_ms: int
-    heartbeat_age_ms: int | None
-    queues: tuple[int, ...]
-    active: bool
-    process: ProcessReport | None = None
-    process_age_ms: int | None = None
+    generation: Annotated[Number, Meta(description="generation that it has applied")]
+    joined_at_ms: Number
+    heartbeat_age_ms: Number | None  # by the clock of the database
+    queues: tuple[Number, ...]  # ids of the queues that it owns
+    active: Annotated[
+        bool, Meta(description="false: it stands by because of the group's limits")
+    ]
+    process: Annotated[
+        ProcessStatus | None, Meta(description="null: its client reports nothing")
+    ]
+    process_age_ms: Annotated[Number | None, Meta(description="time since that report")]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,9 +12,11 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import timedelta
 from time import monotonic
+from typing import Annotated
+
+from msgspec import Meta, Struct
 
 from metadata.actors import Actor
 from metadata.cache import snapshot
@@ -26,6 +28,7 @@ from metadata.db.transactions import reachable
 from metadata.errors import MetadataUnavailable
 from metadata.models import ConsumerGroupConsumer, HandlingTrace
 from metadata.rules.groups.sampling import is_traced
+from metadata.rules.wire import Number
 
 FLUSH_S = 5.0
 KEPT_DAYS = 3
@@ -36,8 +39,7 @@ MAX_AGO_MS = 7 * 86_400_000  # the longest age of an attempt; longer ones are cu
 MAX_CHARS = 200
 
 
-@dataclass(frozen=True, slots=True)
-class Attempt:
+class Attempt(Struct, frozen=True):
     """An attempt of a member to handle a message, as the member reports it.
 
     `attempt` is the number of failed attempts before this one. `ago_ms` is the time since the
@@ -53,18 +55,22 @@ class Attempt:
     took_ms: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class TraceView:
+class TraceView(Struct, frozen=True):
+    """An attempt at a message that was in the sample of a group."""
+
     group: str
-    member: str
-    attempt: int
-    outcome: str
-    at_ms: int
-    took_ms: int | None
+    member: Annotated[str, Meta(description="name of the member, or its instance")]
+    attempt: Annotated[Number, Meta(description="failed attempts before this one")]
+    outcome: Annotated[
+        str, Meta(description="handled, failed, or delivered if nothing else is known")
+    ]
+    at_ms: Annotated[Number, Meta(description="time when it began, ms since 1970 UTC")]
+    took_ms: Annotated[
+        Number | None, Meta(description="how long it took; null if that is not known")
+    ]
 
 
-@dataclass(frozen=True, slots=True)
-class _PendingTrace:
+class _PendingTrace(Struct, frozen=True):
     group_id: int
     member: str | int
     attempt: Attempt

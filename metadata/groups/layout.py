@@ -16,9 +16,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
 
 from django.db import transaction
+from msgspec import Struct
 
 from metadata.actors import Actor, job
 from metadata.config import config
@@ -41,8 +41,7 @@ from metadata.topics.placement import choose_nodes
 from metadata.topics.topic_rows import QueueView, TopicView, topic_view
 
 
-@dataclass(frozen=True, slots=True)
-class LayoutChange:
+class LayoutChange(Struct, frozen=True):
     """The effect of a change on a topic; `queues` are the queues that were changed."""
 
     topic: TopicView

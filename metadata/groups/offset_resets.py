@@ -8,10 +8,11 @@ that is not `done`, of a move that may not have happened.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import datetime
+from typing import Annotated
 
 from django.db.models import Q
+from msgspec import Meta, Struct
 
 from metadata.actors import Actor
 from metadata.db import access, audit
@@ -23,29 +24,26 @@ from metadata.db.transactions import reachable, transactional
 from metadata.errors import Code, NotFound
 from metadata.groups.ownership import QueueOwner
 from metadata.models import OffsetMove
+from metadata.rules.wire import Number
 
 KEPT_DAYS = 90
 MAX_KEPT = 10_000  # per group
 
 
-@dataclass(frozen=True, slots=True)
-class PastMove:
-    """A moved position. Moves that were requested together have the same `reset`.
+class PastMove(Struct, frozen=True, rename={"from_offset": "from", "to_offset": "to"}):
+    """A move of a past reset; moves with the same `reset` belong together."""
 
-    `undoes` names the reset that this move undid.
-    """
-
-    id: int
+    id: Number
     reset: str
     topic: str
-    queue: int
-    number: int
+    queue: Number
+    number: Number
     instance: str | None
-    from_offset: int
-    to_offset: int
-    done: bool
-    undoes: str | None
-    at_ms: int
+    from_offset: Number
+    to_offset: Number
+    done: Annotated[bool, Meta(description="false: begun, but possibly not completed")]
+    undoes: Annotated[str | None, Meta(description="the reset that this one undid")]
+    at_ms: Number
     actor: str
 
 

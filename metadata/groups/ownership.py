@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 
 from django.db.models import F
+from msgspec import Struct, structs
 
 from metadata.actors import Actor
 from metadata.db import access
@@ -35,8 +35,7 @@ from metadata.rules.rights import Right
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class QueueOwner:
+class QueueOwner(Struct, frozen=True):
     """A queue that a group reads; `owner` is the name of a member, None if the queue is
     free.
 
@@ -83,7 +82,7 @@ def list_queues(*, group: str, actor: Actor) -> list[QueueOwner]:
         instances = broadcast_instances.list_instances(group_row.pk)
         # The epoch of a queue for an instance is the sum of both epochs.
         return [
-            replace(
+            structs.replace(
                 queue_owner,
                 owner=holders.get(name),
                 epoch=queue_owner.epoch + epoch,

@@ -16,9 +16,8 @@ node.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from django.db.models import Exists, OuterRef
+from msgspec import Struct
 
 from metadata.actors import job
 from metadata.db import audit
@@ -48,8 +47,7 @@ from metadata.topics.topic_rows import TopicView
 QUEUES = 2  # retries are few; with two queues, two members can handle them
 
 
-@dataclass(frozen=True, slots=True)
-class FailureTopic:
+class FailureTopic(Struct, frozen=True):
     topic: TopicView
     subscription: SubscriptionView
 

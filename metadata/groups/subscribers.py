@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
 
 from django.db.models import F
+from msgspec import Struct
 
 from metadata.db.clock import before, database_now
 from metadata.db.transactions import reachable, read_in_pages
@@ -18,8 +18,7 @@ from metadata.rules.topics.states import QueueState, TopicState
 from metadata.topics.topic_rows import QueueView, TopicView, topic_view
 
 
-@dataclass(frozen=True, slots=True)
-class ActiveSubscription:
+class ActiveSubscription(Struct, frozen=True):
     """A subscription of a topic that is not being deleted; `id` is that of the
     subscription.
     """
@@ -31,8 +30,7 @@ class ActiveSubscription:
     base_epoch: int
 
 
-@dataclass(frozen=True, slots=True)
-class SubscriptionId:
+class SubscriptionId(Struct, frozen=True):
     """A ready subscription, for the job that records lag."""
 
     id: int
@@ -41,8 +39,7 @@ class SubscriptionId:
     topic: str
 
 
-@dataclass(frozen=True, slots=True)
-class TopicQueues:
+class TopicQueues(Struct, frozen=True):
     """A topic with those of its queues that a sweep must handle."""
 
     topic: TopicView

@@ -11,11 +11,11 @@ So a member that stays while its group unsubscribes and subscribes again never g
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 from django.db.models import QuerySet
+from msgspec import Struct
 
 from metadata.actors import Actor, job
 from metadata.db import access, audit
@@ -42,8 +42,7 @@ from metadata.topics import topic_rows
 EPOCHS_EACH = 1_000_000_000
 
 
-@dataclass(frozen=True, slots=True)
-class SubscriptionView:
+class SubscriptionView(Struct, frozen=True):
     """A subscription with names and ids; `queues` are the queue ids of the topic.
 
     `start_at_ms`: messages stored since then are read; None if `start` decides.

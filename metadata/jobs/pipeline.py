@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from django.db import transaction
+from msgspec import Struct
 
 from metadata.actors import Actor
 from metadata.db import access, audit, rows
@@ -31,8 +32,7 @@ WAITING = "waiting for a worker"
 Settings = Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(Struct, frozen=True):
     """Where jobs of this installation work: archive directory, Spark master and memory.
     `blocked_by` is the reason why Spark cannot run here, '' if it can.
     """
@@ -51,8 +51,7 @@ class _Runner:
     place: Callable[[], Place] = field(default=lambda: Place("", "", ""))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunView(RunFacts):
+class RunView(RunFacts, frozen=True, kw_only=True):
     """A run in full. Times are in ms since 1970.
 
     `waiting`: no process has claimed it. `report` is the id of the report that it made.

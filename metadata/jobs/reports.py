@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from metadata.actors import Actor
 from metadata.db import access, audit
@@ -21,8 +22,7 @@ BATCH = 1_000  # rows per statement
 Row = Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class ReportView:
+class ReportView(Struct, frozen=True):
     id: int
     name: str
     engine: str

@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from msgspec import Struct
+
 from metadata.actors import Actor
 from metadata.db import access, audit
 from metadata.db.clock import UtcNow, database_now, ms
@@ -65,8 +67,7 @@ class Run:
             return JobRun.objects.filter(pk=self.id, cancel_asked=True).exists()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunFacts:
+class RunFacts(Struct, frozen=True, kw_only=True):
     """A run of a job. `count` is the number of objects it handled. `cancelling`: a user has
     cancelled it and it has not ended yet.
 
@@ -88,16 +89,14 @@ class RunFacts:
     silent: bool
 
 
-@dataclass(frozen=True, slots=True)
-class ScheduledJob:
+class ScheduledJob(Struct, frozen=True):
     """A job of the schedule: its description, and its interval."""
 
     text: str
     every_minutes: int
 
 
-@dataclass(frozen=True, slots=True)
-class BrokerLoop:
+class BrokerLoop(Struct, frozen=True):
     """A loop of the broker processes as the composition root announces it.
 
     `every_s`: pause between two passes in seconds, 0 if a pass waits for an event. `lease`:

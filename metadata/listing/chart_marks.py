@@ -4,10 +4,10 @@ with a fixed number of queries.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import datetime
 
 from django.db.models import Count, Max, Min, Q, QuerySet
+from msgspec import Struct
 
 from metadata.actors import Actor
 from metadata.db.clock import before, database_now, ms
@@ -21,8 +21,7 @@ MAX_EVENTS = 40  # of each kind, the newest
 MAX_SEARCHED_MOVES = 5_000
 
 
-@dataclass(frozen=True, slots=True)
-class Mark:
+class Mark(Struct, frozen=True):
     """An event. `kind` is rebalance, reset, undo, alarm or resolved.
 
     `detail` is the cause of a rebalance, the kind of an alarm, or the actor of a reset.

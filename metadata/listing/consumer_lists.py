@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from django.db.models import Count, Max
+from msgspec import Struct
 
 from metadata.actors import Actor
 from metadata.db.clock import age_ms, database_now
@@ -33,8 +32,7 @@ REBALANCES = ListLayout(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class ConsumerRow:
+class ConsumerRow(Struct, frozen=True):
     """A member in a list. `silent_ms` is the time since its last heartbeat, by the
     database's clock.
     """
@@ -49,8 +47,7 @@ class ConsumerRow:
     timeout_ms: int
 
 
-@dataclass(frozen=True, slots=True)
-class RebalanceRow:
+class RebalanceRow(Struct, frozen=True):
     """A rebalance in a list. `moved` is the number of queues that changed hands, `pause_ms`
     the longest pause of a queue, None if no queue was acquired yet.
     """

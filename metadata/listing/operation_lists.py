@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from typing import Any
 
 from django.db.models import Max, Q
+from msgspec import Struct
 
 from metadata.actors import Actor
 from metadata.db import access
@@ -43,8 +43,7 @@ RUNS = ListLayout(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class AuditRow:
+class AuditRow(Struct, frozen=True):
     id: int
     at_ms: int
     actor_kind: str
@@ -57,8 +56,7 @@ class AuditRow:
     after: Mapping[str, Any] | None
 
 
-@dataclass(frozen=True, slots=True)
-class AlarmRow:
+class AlarmRow(Struct, frozen=True):
     """An alarm. `since_ms` and `ended_at_ms` are the begin and end of its last occurrence,
     the end None while it lasts.
 
@@ -78,15 +76,13 @@ class AlarmRow:
     acknowledged_by: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunRow(RunFacts):
+class RunRow(RunFacts, frozen=True, kw_only=True):
     """A run in a list. `took_ms` is None while it lasts."""
 
     took_ms: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class ReportItem:
+class ReportItem(Struct, frozen=True):
     """A report in a list. `settings` are those of the request, `engine` is spark or direct."""
 
     id: int

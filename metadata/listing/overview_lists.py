@@ -5,10 +5,10 @@ read with a fixed number of queries.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
 from itertools import islice
 
 from django.db.models import F, Q, QuerySet, Sum
+from msgspec import Struct
 
 from metadata.actors import Actor
 from metadata.config import config
@@ -43,8 +43,7 @@ LAG_ALARMS = (
 )  # kinds of alarms about the lag of a group
 
 
-@dataclass(frozen=True, slots=True)
-class Overview:
+class Overview(Struct, frozen=True):
     """Counts, and the first MOST groups and alarms that need attention.
 
     `behind` are the groups whose lag grows fastest, then those with the largest lag. The

@@ -5,10 +5,10 @@ the messages of the last minutes.
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass, replace
 from typing import Any
 
 from django.db.models import Count, Max, Q, QuerySet, Sum
+from msgspec import Struct, structs
 
 from metadata.actors import Actor
 from metadata.db.access import may
@@ -62,8 +62,7 @@ SUBSCRIPTIONS = ListLayout(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class TopicRow:
+class TopicRow(Struct, frozen=True):
     """A topic in a list. `lag` is that of its slowest group, `lag_ms` the age of the oldest
     unread message, `bytes` the size of its queues. These are None until a job has recorded
     them. `minutes` are the messages sent in each of the last minutes.
@@ -84,8 +83,7 @@ class TopicRow:
     minutes: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class GroupRow:
+class GroupRow(Struct, frozen=True):
     """A group in a list. `lag` is the sum of its subscriptions, `lag_ms` the age of the
     oldest unread message. `minutes` are the messages handled in each of the last minutes.
     `progress` is the trend of its lag, None if unknown.
@@ -105,8 +103,7 @@ class GroupRow:
     progress: GroupProgress | None
 
 
-@dataclass(frozen=True, slots=True)
-class SubscriptionRow:
+class SubscriptionRow(Struct, frozen=True):
     """A subscription in a list. `minutes` are the messages of the topic that the group
     handled in each of the last minutes, `members` the number of members of the group.
     """
@@ -275,7 +272,9 @@ def groups(
 def with_minutes(rows: Collection[GroupRow]) -> tuple[GroupRow, ...]:
     """Return the groups with their `minutes`, for rows that were read without them."""
     handled = minutes.handled_by_group(group_ids=[row.pk for row in rows])
-    return tuple(replace(row, minutes=tuple(handled.get(row.pk, ()))) for row in rows)
+    return tuple(
+        structs.replace(row, minutes=tuple(handled.get(row.pk, ()))) for row in rows
+    )
 
 
 def subscriptions(

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from metadata.models import ConsumerGroupTopic, QueueOffset
 
@@ -35,8 +36,7 @@ _COLUMNS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class OwnedQueue:
+class OwnedQueue(Struct, frozen=True):
     """A queue that a member owns.
 
     `leaving`: the queue was revoked at `target_generation`, and the member must release
@@ -53,8 +53,7 @@ class OwnedQueue:
     target_generation: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class PausedQueues:
+class PausedQueues(Struct, frozen=True):
     """Topics and queues that operators paused, as (group id, topic id) and (group id,
     queue id).
     """
@@ -66,8 +65,7 @@ class PausedQueues:
         return (group_id, topic_id) in self.topics or (group_id, queue) in self.queues
 
 
-@dataclass(frozen=True, slots=True)
-class Owner:
+class Owner(Struct, frozen=True):
     """A member's row, read together with the generation of its group."""
 
     member_id: int
@@ -76,8 +74,7 @@ class Owner:
     generation: int
 
 
-@dataclass(frozen=True, slots=True)
-class _Entry:
+class _Entry(Struct, frozen=True):
     generation: int
     read_at: float  # time.monotonic()
     queues: tuple[OwnedQueue, ...]

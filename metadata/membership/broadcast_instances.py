@@ -19,10 +19,10 @@ positions.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from datetime import datetime
 
 from django.db.models import Exists, F, OuterRef, Q, QuerySet
+from msgspec import Struct
 
 from metadata.db.clock import before, database_now
 from metadata.db.consumer_ids import reader_instance
@@ -45,8 +45,7 @@ MAX_DELETED = 200  # instances in a pass
 RELEASED_MARK = "~"
 
 
-@dataclass(frozen=True, slots=True)
-class BroadcastQueue:
+class BroadcastQueue(Struct, frozen=True):
     """A queue that a group reads; `base_epoch` is the first epoch of its subscription."""
 
     group_id: int
@@ -57,8 +56,7 @@ class BroadcastQueue:
     group_stopped: bool
 
 
-@dataclass(frozen=True, slots=True)
-class ReleasedInstance:
+class ReleasedInstance(Struct, frozen=True):
     """An instance that lost its name; `reader` is the key of its reader rows."""
 
     id: int

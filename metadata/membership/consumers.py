@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import datetime
 from secrets import token_hex
 from typing import Any
@@ -23,6 +22,7 @@ from uuid import UUID
 
 from django.db.models import F, Value
 from django.db.models.functions import Coalesce, Least
+from msgspec import Struct
 
 from metadata.actors import Actor
 from metadata.db import access, consumer_ids
@@ -75,8 +75,7 @@ MAX_HEARTBEAT_INTERVAL_MS = 3_000
 MAX_REPLACED = 16
 
 
-@dataclass(frozen=True, slots=True)
-class Registered:
+class Registered(Struct, frozen=True):
     """Result of a registration. The member must send a heartbeat every
     `heartbeat_interval_ms`.
     """
@@ -86,8 +85,7 @@ class Registered:
     heartbeat_interval_ms: int
 
 
-@dataclass(frozen=True, slots=True)
-class _Applicant:
+class _Applicant(Struct, frozen=True):
     name: str
     incarnation: str
     instance_id: str

@@ -24,11 +24,11 @@ all brokers, the refusal comes with a promise that the member may continue
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Any
 
 from django.db import transaction
 from django.db.models import Case, F, Value, When
+from msgspec import Struct, structs
 
 from metadata.config import config
 from metadata.db.changes import record_change
@@ -51,7 +51,7 @@ from metadata.membership.assignment_cache import (
 )
 from metadata.models import ConsumerGroupConsumer, Heartbeat, QueueOffset
 from metadata.rules.groups.states import GroupMode
-from metadata.rules.membership.process_report import ProcessReport, pack
+from metadata.rules.membership.process_report import ProcessStatus, pack
 
 # At most five UPDATEs a second in each process; a lone heartbeat is not delayed. The wait
 # costs a member at most a tenth of the shortest session timeout (2 s).
@@ -63,8 +63,7 @@ SERVE_S = 0.25  # longest pass of the loop that records them
 _ReadQueues = Callable[[Sequence[Owner]], dict[str, tuple[OwnedQueue, ...]]]
 
 
-@dataclass(frozen=True, slots=True)
-class HeartbeatAnswer:
+class HeartbeatAnswer(Struct, frozen=True):
     """The generation of the group, the queues to own, and the queues to give up.
 
     The member acquires each `assigned` queue on its node under the given epoch. It
@@ -77,8 +76,7 @@ class HeartbeatAnswer:
     revoked: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class _Beat:
+class _Beat(Struct, frozen=True):
     """A heartbeat that waits to be recorded.
 
     `generation` is the generation that the member has applied, `report` its packed process
@@ -90,8 +88,7 @@ class _Beat:
     report: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class _MemberState:
+class _MemberState(Struct, frozen=True):
     """State of the member of a recorded heartbeat.
 
     `generation` is that of its group, and `held` are the queues that it owns, including queues
@@ -113,7 +110,7 @@ def heartbeat(
     consumer: ConsumerId,
     generation: int,
     owned: Sequence[tuple[int, int]],
-    report: ProcessReport | None = None,
+    report: ProcessStatus | None = None,
 ) -> HeartbeatAnswer:
     """Record that the member is alive, and return the queues it shall own and give up.
 
@@ -400,7 +397,7 @@ def _state_of_beat(
         return _MemberState(gone=expired_error())
     if member.consumer_id != beat.consumer.text:
         return _MemberState(gone=replaced_error())
-    return replace(
+    return structs.replace(
         states.get(beat.consumer.text, _MemberState()), generation=member.group.generation
     )
 

@@ -12,9 +12,11 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Collection, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
+
+from msgspec import Struct, structs
 
 from metadata.db.clock import UtcNow, before, database_now, ms
 from metadata.db.consumer_ids import ConsumerId, check
@@ -35,8 +37,7 @@ CACHE_S = 15.0  # how long cached memberships are valid
 MAX_CLIENTS = 20_000  # more than one process can serve
 
 
-@dataclass(frozen=True, slots=True)
-class LastAnswer:
+class LastAnswer(Struct, frozen=True):
     """The last answer that contained news for a client. Stored as JSON in the membership.
 
     `generation` is that of the group. `queues` is a digest of the owned queues,
@@ -71,8 +72,7 @@ class JavaMember:
         return self.version > self.java_id >> RANDOM_BITS
 
 
-@dataclass(frozen=True, slots=True)
-class _CachedMembers:
+class _CachedMembers(Struct, frozen=True):
     at: float  # time.monotonic()
     members: tuple[JavaMember, ...]
 
@@ -120,7 +120,7 @@ def link_client(*, consumer: ConsumerId, java_id: int) -> None:
     """
     forget_client(java_id)
     base = java_id >> RANDOM_BITS
-    answer = asdict(LastAnswer(rb_version=base, meta_version=base))
+    answer = structs.asdict(LastAnswer(rb_version=base, meta_version=base))
     with reachable():
         rows = _rows().filter(pk=consumer.member_id, consumer_id=consumer.text)
         rows.exclude(java_id=java_id).update(
@@ -259,7 +259,7 @@ def record_answer(*, member: JavaMember, answer: LastAnswer) -> bool:
             java_version=member.version,
         )
         updated_count: int = unchanged_row.update(
-            java_version=member.version + 1, java_told=asdict(answer)
+            java_version=member.version + 1, java_told=structs.asdict(answer)
         )
         return updated_count > 0
 

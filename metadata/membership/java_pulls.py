@@ -14,9 +14,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 
 from django.db.models import BigIntegerField, Case, F, Value, When
+from msgspec import Struct
 
 from metadata.db.clock import UtcNow, before, database_now
 from metadata.db.consumer_ids import ConsumerId, check
@@ -34,8 +34,7 @@ MAX_ROWS = 500  # per statement
 MAX_SILENT = 1_000
 
 
-@dataclass(frozen=True, slots=True)
-class SilentQueue:
+class SilentQueue(Struct, frozen=True):
     """A queue that its owner stopped pulling, although it still polls for its assignment.
 
     All messages below `delivered_end` were delivered to it.

@@ -40,12 +40,13 @@ from __future__ import annotations
 import logging
 import random
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from datetime import datetime
+from typing import Annotated
 
 from django.db import transaction
 from django.db.models import F, Value
 from django.db.models.functions import Coalesce
+from msgspec import Meta, Struct
 
 from metadata.actors import Actor
 from metadata.db import access, audit
@@ -62,6 +63,7 @@ from metadata.rules.membership.assignment import assign
 from metadata.rules.membership.eligibility import Candidate, eligible_members
 from metadata.rules.rights import Right
 from metadata.rules.topics.states import READABLE_STATES
+from metadata.rules.wire import Number
 
 log = logging.getLogger(__name__)
 Background = Callable[[int], object]  # group id
@@ -74,22 +76,18 @@ MAX_CAUSE = 300
 _background: Background | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Move:
-    """New destination of a queue. `source` and `target` are names of members; None: no member.
+class Move(Struct, frozen=True, rename={"source": "from", "target": "to"}):
+    """A queue that moves from one member to another (null: none)."""
 
-    `at_once`: the target owns the queue now; otherwise the source was ordered to release it.
-    """
-
-    queue: int
+    queue: Number
     topic: str
     source: str | None
     target: str | None
-    at_once: bool
+    # False: the source was ordered to give the queue up.
+    at_once: Annotated[bool, Meta(description="no member must release it first")]
 
 
-@dataclass(frozen=True, slots=True)
-class RebalanceResult:
+class RebalanceResult(Struct, frozen=True):
     """The generation after a rebalance, and the queues that it moved."""
 
     group_id: int

@@ -8,8 +8,10 @@ import logging
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
+from typing import Annotated
+
+from msgspec import Meta, Struct
 
 from metadata.actors import Actor
 from metadata.db import access
@@ -22,6 +24,7 @@ from metadata.db.transactions import reachable
 from metadata.errors import Invalid, MetadataUnavailable
 from metadata.limits.bulkhead import bulkhead
 from metadata.models import QueueOffset, Rebalance, RebalanceMove
+from metadata.rules.wire import Number
 
 log = logging.getLogger(__name__)
 KEPT_DAYS = 30
@@ -29,36 +32,34 @@ KEPT_PER_GROUP = 1_000
 MAX_LATE_ACQUISITIONS = 1_000  # acquisitions that wait for the database
 
 
-@dataclass(frozen=True, slots=True)
-class MoveView:
-    """A queue that moved from one member to another (None: no member).
+class MoveView(Struct, frozen=True, rename={"from_member": "from", "to_member": "to"}):
+    """A queue that moved from one member to another (null: none), and its pause."""
 
-    `pause_ms` is the time without an owner that reads. It is None until the new owner
-    has acquired the queue, and stays None if a later rebalance moved the queue before
-    that.
-    """
-
-    queue: int
+    queue: Number
     topic: str
     from_member: str | None
     to_member: str | None
-    pause_ms: int | None
+    # The time without an owner that reads.
+    pause_ms: Annotated[
+        Number | None,
+        Meta(
+            description="null while the pause lasts, or if the queue moved again before it ended"
+        ),
+    ]
 
 
-@dataclass(frozen=True, slots=True)
-class RebalanceView:
-    """A rebalance; `assignment` maps each member to the ids of the queues meant for it."""
+class RebalanceView(Struct, frozen=True):
+    """A rebalance of the past; `assignment` maps members to the queues meant for them."""
 
-    id: int
-    generation: int
+    id: Number
+    generation: Number
     cause: str
-    at_ms: int
-    assignment: Mapping[str, Sequence[int]]
+    at_ms: Number
+    assignment: Mapping[str, Sequence[Number]]
     moves: tuple[MoveView, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class _Acquisition:
+class _Acquisition(Struct, frozen=True):
     """Queues that a consumer acquired: queue id → epoch, and time.monotonic() of the call."""
 
     consumer: ConsumerId

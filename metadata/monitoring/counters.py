@@ -9,16 +9,16 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass
 from time import monotonic
+
+from msgspec import Struct
 
 SLOT_S = 10
 # (slot since 1970, None for the slot of the write; topic id; group id)
 Key = tuple[int | None, int, int]
 
 
-@dataclass(frozen=True, slots=True)
-class Count:
+class Count(Struct, frozen=True):
     """Messages sent or pulled, bytes of their bodies, send errors, and messages handled."""
 
     messages: int = 0

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from django.db.models import F, Q, Sum
+from msgspec import Struct
 
 from metadata.actors import Actor
 from metadata.db import access, audit
@@ -22,8 +22,7 @@ MAX_NAMED = 8  # groups in a summary
 _HAS_UNSEEN = Q(seen_at__isnull=True) | Q(seen_at__lt=F("newest_at"))
 
 
-@dataclass(frozen=True, slots=True)
-class Count:
+class Count(Struct, frozen=True):
     """Dead letters of a group: all, those of the last hour, and when the newest died, by
     its node's clock.
     """
@@ -39,8 +38,7 @@ class Count:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class GroupDeadLetters:
+class GroupDeadLetters(Struct, frozen=True):
     """Dead letters of a group, for lists.
 
     `unseen`: some died after a user last marked them as seen.
@@ -54,8 +52,7 @@ class GroupDeadLetters:
     seen_by: str
 
 
-@dataclass(frozen=True, slots=True)
-class DeadLetters:
+class DeadLetters(Struct, frozen=True):
     """Dead letters of all groups: sums, and the groups with the newest or unseen letters."""
 
     messages: int

@@ -18,6 +18,7 @@ from datetime import datetime, timedelta
 from typing import NamedTuple
 
 from django.db.models import Count, F, Max
+from msgspec import Struct
 
 from metadata.db.clock import before, database_now
 from metadata.db.transactions import reachable
@@ -47,8 +48,7 @@ class Lag(NamedTuple):
     oldest_ms: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class GroupProgress:
+class GroupProgress(Struct, frozen=True):
     """Trend of a group with its figures.
 
     `lag_before` is the lag `between_s` seconds ago. `pace` covers the last one to two

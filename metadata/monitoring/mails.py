@@ -10,10 +10,10 @@ again: a repeated mail is better than a lost mail.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from django.db.models import F, Max, Q
+from msgspec import Struct
 
 from metadata.config import config
 from metadata.db.clock import before, database_now, ms
@@ -30,8 +30,7 @@ KEPT_DAYS = 30
 MAX_ROWS = 5_000  # alarms or notifications in a pass
 
 
-@dataclass(frozen=True, slots=True)
-class AlarmNotice:
+class AlarmNotice(Struct, frozen=True):
     """A notification of an alarm; `id` is that of its row.
 
     `ended_at_ms` is None if the notification says that the alarm began.
@@ -188,8 +187,7 @@ def mark_failed(ids: Iterable[int], *, why: str) -> None:
         rows.update(tries=F("tries") + 1, error=why[:500])
 
 
-@dataclass(frozen=True, slots=True)
-class MailState:
+class MailState(Struct, frozen=True):
     """State of the notifications: how many wait, the last error ("" if none), and when one
     was last sent.
     """

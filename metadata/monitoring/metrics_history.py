@@ -16,12 +16,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
 from django.db.models import F, Max, Min, Q, QuerySet, Sum
 from django.db.models.functions import Coalesce
+from msgspec import Struct, structs
 
 from metadata.db.clock import before, database_now, ms
 from metadata.db.transactions import reachable, transactional
@@ -42,8 +42,7 @@ _NONE_HANDLED = dict.fromkeys(("handled", *HANDLED_COLUMNS), 0)
 KEY_COLUMNS = ("at", "topic_ref", "group_ref")
 
 
-@dataclass(frozen=True, slots=True)
-class Point:
+class Point(Struct, frozen=True):
     """A step of a series, which begins at `at_ms`.
 
     `seconds` is its length; the last step may not be over yet. `lag` is None if not
@@ -72,8 +71,7 @@ class Pace(NamedTuple):
     handled: float | None
 
 
-@dataclass(frozen=True, slots=True)
-class Backlog:
+class Backlog(Struct, frozen=True):
     """Lag of a subscription: messages, and ms since the oldest unread one was stored."""
 
     subscription_id: int
@@ -292,10 +290,12 @@ def read_points(
         )
         if at + 1000 * step <= created_at_ms:
             point = Point(at, is_known=False)
-        series.append(replace(point, seconds=float(step)))
+        series.append(structs.replace(point, seconds=float(step)))
     # With longer steps the last is not over yet, so its rates need its true length.
     if step != SLOT_S:
-        series[-1] = replace(series[-1], seconds=max(1.0, (now - last).total_seconds()))
+        series[-1] = structs.replace(
+            series[-1], seconds=max(1.0, (now - last).total_seconds())
+        )
     return series
 
 
@@ -405,7 +405,7 @@ def _points_by_minute(rows: QuerySet[Sample]) -> dict[int, Point]:
         points[at] = Point(at, sent=messages, sent_bytes=size, errors=row["sum_errors"])
     for row in _sum_by_time(rows.exclude(group_ref=0), "messages", "bytes", "handled"):
         at = ms(row["at"])
-        points[at] = replace(
+        points[at] = structs.replace(
             points.get(at, Point(at)), pulled=row["sum_messages"], pulled_bytes=row["sum_bytes"],
             handled=row["sum_handled"], lag=row["lags"], lag_ms=row["oldest"],
         )  # fmt: skip
@@ -420,7 +420,7 @@ def _points_by_slot(rows: QuerySet[Sample]) -> dict[int, Point]:
             points[at] = Point(at, sent=row[f"sum_{column}"])
     for row in _sum_by_time(rows.exclude(group_ref=0), *SENT_COLUMNS, *HANDLED_COLUMNS):
         for at, column, handled_column in _slots_of_minute(row["at"]):
-            points[at] = replace(
+            points[at] = structs.replace(
                 points.get(at, Point(at)), pulled=row[f"sum_{column}"],
                 handled=row[f"sum_{handled_column}"],
                 lag=row["lags"], lag_ms=row["oldest"],

@@ -12,7 +12,8 @@ and commits that metadata has recorded.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+
+from msgspec import Struct, structs
 
 from metadata.actors import Actor
 from metadata.db import access, audit
@@ -33,8 +34,7 @@ from metadata.rules.topics.states import QueueState, TopicState
 _BATCH = 500  # rows in a transaction
 
 
-@dataclass(frozen=True, slots=True)
-class OfflineNode:
+class OfflineNode(Struct, frozen=True):
     """A node that begin() took offline. Once all brokers have followed metadata to `change`,
     none writes to its old address any more.
     """
@@ -45,8 +45,7 @@ class OfflineNode:
     state_before: str
 
 
-@dataclass(frozen=True, slots=True)
-class NodeQueue:
+class NodeQueue(Struct, frozen=True):
     """A queue of a node. `highest` is the highest recorded log end offset."""
 
     queue: int
@@ -56,8 +55,7 @@ class NodeQueue:
     highest: int
 
 
-@dataclass(frozen=True, slots=True)
-class DelayedCounts:
+class DelayedCounts(Struct, frozen=True):
     """Counts of a node's delayed messages under an epoch: `given` ids were assigned so far,
     `waiting` messages were not due.
     """
@@ -79,8 +77,7 @@ class DelayedCounts:
         return max(0, min(self.waiting, self.given - given))
 
 
-@dataclass(frozen=True, slots=True)
-class ReaderEpoch:
+class ReaderEpoch(Struct, frozen=True):
     """The minimum epoch of a reader of a queue. `reader` is the name of the instance in the
     node's reader rows.
 
@@ -107,7 +104,7 @@ def begin(*, name: str, verb: str, actor: Actor) -> OfflineNode:
     # The number of the change is assigned at the commit. A later number serves as well.
     with reachable():
         last = ChangeCounter.objects.values_list("n", flat=True).get()
-    return replace(begun, change=int(last))
+    return structs.replace(begun, change=int(last))
 
 
 @transactional

@@ -6,9 +6,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from django.db import models, transaction
+from msgspec import Struct
 
 from metadata.actors import Actor
 from metadata.db import access, audit
@@ -26,8 +26,7 @@ ID_TABLES: Mapping[str, type[models.Model]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Counters:
+class Counters(Struct, frozen=True):
     """Counters of metadata: its incarnation, the number of its last change, and the highest
     assigned ids by kind (of ID_TABLES).
     """

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from django.db.models import Count
+from msgspec import Struct
 
 from metadata import certificates
 from metadata.actors import Actor
@@ -55,8 +56,7 @@ CREATE: Fields = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class NodeView:
+class NodeView(Struct, frozen=True):
     """A node without passwords. `queues` includes queues of deleted topics.
 
     `replica_*` is the address to which pulls go while the node is away. `quarantined` is

@@ -5,8 +5,9 @@ them.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import timedelta
+
+from msgspec import Struct
 
 from metadata.actors import Actor
 from metadata.db import access
@@ -23,8 +24,7 @@ CHART_POINTS = 200
 GROWTH_DAYS = 7  # period over which growth is computed
 
 
-@dataclass(frozen=True, slots=True)
-class Growth:
+class Growth(Struct, frozen=True):
     """The last size of a node in bytes and tables, and its growth in bytes a day. `per_day`
     is None while the sizes cover less than a day.
     """

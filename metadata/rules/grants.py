@@ -7,13 +7,13 @@ statements, and docs/reference/grants.md is generated from them.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from metadata.grouping import grouped
 
 
-@dataclass(frozen=True, slots=True)
-class Grant:
+class Grant(Struct, frozen=True):
     """A right that an account needs.
 
     `right` is its name in MariaDB, "" if it is not needed there. `mysql` is its name in MySQL,

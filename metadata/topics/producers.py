@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from heapq import nlargest
+from typing import Annotated
 
 from django.db.models import Case, Count, F, Value, When
+from msgspec import Meta, Struct
 
 from metadata.actors import Actor
 from metadata.db import access
@@ -23,6 +24,7 @@ from metadata.db.prune import PruneRule
 from metadata.db.transactions import reachable, transactional
 from metadata.grouping import chunks, grouped
 from metadata.models import TopicProducer
+from metadata.rules.wire import Number
 from metadata.topics import topic_rows
 
 FLUSH_S = 20.0
@@ -37,18 +39,34 @@ HOUR_S = 3600
 Key = tuple[int, str, str, str]  # topic, name, address, client
 
 
-@dataclass(frozen=True, slots=True)
-class ProducerView:
-    """A producer of a topic. `messages_last_hour` is an estimate from the counts of two
-    clock hours.
-    """
+class ProducerView(Struct, frozen=True):
+    """A producer of a topic: an API key at an address, with a client."""
 
-    name: str
-    address: str
-    sdk: str
-    first_seen_at_ms: int
-    last_seen_at_ms: int
-    messages_last_hour: int
+    name: Annotated[
+        str,
+        Meta(description="name of the API key; java for Java clients without one"),
+    ]
+    address: Annotated[
+        str,
+        Meta(
+            description="address it sent from; of a Java client, the one that it gives itself"
+        ),
+    ]
+    sdk: Annotated[
+        str, Meta(description="name and version of the client, by its User-Agent")
+    ]
+    first_seen_at_ms: Annotated[
+        Number, Meta(description="time of its first message, ms since 1970 UTC")
+    ]
+    last_seen_at_ms: Annotated[
+        Number,
+        Meta(description="time of its last message, to about 20 s, ms since 1970 UTC"),
+    ]
+    # From the counts of two clock hours.
+    messages_last_hour: Annotated[
+        Number,
+        Meta(description="estimated number of messages that it sent in the last hour"),
+    ]
 
 
 class _Counts:

@@ -8,10 +8,10 @@ topic may have two tokens, so that clients can change to the new token in turn.
 from __future__ import annotations
 
 import secrets
-from dataclasses import dataclass
 from typing import Any
 
 from django.db import transaction
+from msgspec import Struct
 
 from metadata.actors import Actor
 from metadata.db import access, audit, rows
@@ -24,6 +24,7 @@ from metadata.models import Topic
 from metadata.rules.audit_verbs import Verb
 from metadata.rules.rights import Right
 from metadata.rules.topics.states import TopicState
+from metadata.rules.wire import Number
 from metadata.users.api_keys import digest
 
 PREFIX = "send_"
@@ -32,12 +33,13 @@ ID_CHARS = 8  # of the digest
 MAX_CHARS = 200
 
 
-@dataclass(frozen=True, slots=True)
-class SendTokenView:
-    """A send token without its text. `id` is the beginning of its digest."""
+class SendTokenView(Struct, frozen=True):
+    """A send token of a topic, which Java clients must name; the token itself is not
+    stored.
+    """
 
-    id: str
-    created_at_ms: int
+    id: str  # the beginning of its digest
+    created_at_ms: Number
 
 
 def list_tokens(*, topic: str, actor: Actor) -> list[SendTokenView]:

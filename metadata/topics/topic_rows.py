@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from django.db.models import QuerySet
+from msgspec import Struct
 
 from metadata.actors import Actor, job
 from metadata.config import config
@@ -41,8 +42,7 @@ from metadata.topics.placement import choose_nodes
 DROP_AFTER_DAYS = 3
 
 
-@dataclass(frozen=True, slots=True)
-class QueueView:
+class QueueView(Struct, frozen=True):
     """A queue. `queue` is its id, `number` its place in the topic. `bytes` is its size when
     it was last measured.
     """

@@ -14,13 +14,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from django.contrib.auth import get_user_model, password_validation
 from django.contrib.auth.hashers import make_password
 from django.core.exceptions import ValidationError
 from django.db import IntegrityError, transaction
+from msgspec import Struct
 
 from metadata.actors import Actor
 from metadata.db import access, audit
@@ -37,8 +37,7 @@ EVERYTHING: Mapping[str, tuple[str, ...]] = {Right.ADMIN: ("*",)}
 LOOK: Mapping[str, tuple[str, ...]] = {Right.LOOK: ("*",)}
 
 
-@dataclass(frozen=True, slots=True)
-class UserView:
+class UserView(Struct, frozen=True):
     """An account. Administrators have no `rights`, because they may do everything."""
 
     name: str

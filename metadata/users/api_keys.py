@@ -5,10 +5,10 @@ from __future__ import annotations
 import hashlib
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from django.db import transaction
+from msgspec import Struct
 
 from metadata.actors import Actor
 from metadata.db import access, audit, paging, rows
@@ -26,8 +26,7 @@ from metadata.rules.topics.names import check_confirmed, check_name
 PREFIX = "catmq_"
 
 
-@dataclass(frozen=True, slots=True)
-class KeyView:
+class KeyView(Struct, frozen=True):
     """An API key without its text."""
 
     id: int

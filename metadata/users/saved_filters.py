@@ -4,7 +4,7 @@ only their own filters.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from metadata.actors import Actor
 from metadata.db import audit
@@ -19,8 +19,7 @@ MAX_NAME_CHARS = 60
 MAX_QUERY_CHARS = 2_000
 
 
-@dataclass(frozen=True, slots=True)
-class FilterView:
+class FilterView(Struct, frozen=True):
     """A saved filter. `query` is the query string of its URL."""
 
     name: str

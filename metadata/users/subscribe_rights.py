@@ -4,7 +4,7 @@ group subscribe to them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from metadata.actors import Actor
 from metadata.db import access
@@ -15,8 +15,7 @@ from metadata.rules.topics.states import TopicKind, TopicState
 from metadata.users import accounts
 
 
-@dataclass(frozen=True, slots=True)
-class ManagesOnly:
+class ManagesOnly(Struct, frozen=True):
     """A key or user with `manage` and without `consume` on some topics.
 
     `patterns` are its patterns of `manage` that no pattern of `consume` matches, `topics`

@@ -14,7 +14,7 @@ from django.test.utils import CaptureQueriesContext
 from metadata.membership import consumers
 from metadata.models import Heartbeat
 from metadata.rules.membership import process_report
-from metadata.rules.membership.process_report import ProcessReport, SlowHandler
+from metadata.rules.membership.process_report import ProcessStatus, SlowHandler
 from tests.support import rows
 from tests.support.broker import Broker, problem
 from tests.support.members import Member, reader
@@ -91,7 +91,7 @@ def test_a_wrong_report_is_refused_by_its_field(
 
 def test_the_longest_report_fits_its_column() -> None:
     most = 2**63 - 1
-    longest = ProcessReport(
+    longest = ProcessStatus(
         most, most, most, most, most, most, SlowHandler(most, most, most)
     )
 
@@ -115,7 +115,7 @@ def test_a_report_costs_no_statement_of_its_own() -> None:
 
     with CaptureQueriesContext(connection) as without:
         consumers.heartbeat(**told)
-    report = ProcessReport(1, 0, 5, 50, 9, 0)
+    report = ProcessStatus(1, 0, 5, 50, 9, 0)
     with CaptureQueriesContext(connection) as with_report:
         consumers.heartbeat(**told, report=report)
 

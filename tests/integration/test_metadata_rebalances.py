@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from catmq_site.background import sweeps
 from catmq_site.jobs import tasks
@@ -478,7 +479,7 @@ def test_an_outage_in_the_middle_of_a_pass_ends_it(monkeypatch: pytest.MonkeyPat
     rows.world(session_timeout_ms=2_000)
     rows.silence(Member("a").register(), seconds=30)
     guard = rows.steady_guard()
-    looks = iter([guard.look(), replace(guard.look(), steady_since_s=5.0)])
+    looks = iter([guard.look(), structs.replace(guard.look(), steady_since_s=5.0)])
     monkeypatch.setattr(guard, "look", lambda: next(looks))
     assert expiry.expire_silent_members(guard=guard) == 0
     assert ConsumerGroup.objects.get().members.count() == 1

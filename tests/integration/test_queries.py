@@ -9,8 +9,8 @@ from typing import cast
 
 import pytest
 from django.db import connection
+from msgspec import to_builtins
 
-from brokerapi.shapes.topic_shapes import ReadPlanAnswer
 from catmq_client.admin.shapes import ReadPlan
 from catmq_client.cli.manage import topic_sql
 from catmq_client.errors import OptionError
@@ -45,7 +45,7 @@ def queues(node: str) -> list[int]:
 
 def plan() -> ReadPlan:
     found = read_plans.read_plan(topic="orders", actor=ACTOR)
-    return cast(ReadPlan, ReadPlanAnswer.from_view(found))
+    return cast(ReadPlan, to_builtins(found))
 
 
 def test_the_newest_messages_of_a_topic_are_selected_from_all_its_queues(

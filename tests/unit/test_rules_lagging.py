@@ -4,9 +4,8 @@ none.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec import structs
 
 from metadata.rules.groups.lag_causes import GroupFacts, Reader, ReadQueue, find_causes
 from metadata.rules.groups.lag_trend import TrendState
@@ -31,39 +30,43 @@ SLOW = GroupFacts(
     sent_per_s=45.0,
     threads=4,
 )
-STALLED = replace(SLOW, trend="stalled", handled_per_s=0.0)
-HOT = replace(SLOW, queues=queues(3, 900, 5))
+STALLED = structs.replace(SLOW, trend="stalled", handled_per_s=0.0)
+HOT = structs.replace(SLOW, queues=queues(3, 900, 5))
 PLANTED: dict[str, GroupFacts] = {
-    "away": replace(SLOW, trend="unknown", queues=queues(None, 0)),
-    "corrupt": replace(SLOW, queues=[replace(queues(900)[0], corrupt=True), *queues(0, 3)]),
-    "paused": replace(SLOW, trend="paused", stopped=True),
-    "topics_paused": replace(SLOW, trend="keeps_up", paused=["orders"]),
-    "queues_paused": replace(
-        SLOW, trend="keeps_up", queues=[replace(queues(900)[0], stopped=True)]
+    "away": structs.replace(SLOW, trend="unknown", queues=queues(None, 0)),
+    "corrupt": structs.replace(
+        SLOW, queues=[structs.replace(queues(900)[0], corrupt=True), *queues(0, 3)]
     ),
-    "no_members": replace(SLOW, trend="no_members", members=()),
-    "standing_by": replace(SLOW, members=[Reader("m1", active=False)]),
-    "no_owner": replace(SLOW, queues=[ReadQueue("orders", 1, 40), *queues(0, 2)]),
-    "silent_member": replace(SLOW, members=[Reader("m1"), Reader("m2", silent_ms=9_000)]),
-    "unfinished_leases": replace(
+    "paused": structs.replace(SLOW, trend="paused", stopped=True),
+    "topics_paused": structs.replace(SLOW, trend="keeps_up", paused=["orders"]),
+    "queues_paused": structs.replace(
+        SLOW, trend="keeps_up", queues=[structs.replace(queues(900)[0], stopped=True)]
+    ),
+    "no_members": structs.replace(SLOW, trend="no_members", members=()),
+    "standing_by": structs.replace(SLOW, members=[Reader("m1", active=False)]),
+    "no_owner": structs.replace(SLOW, queues=[ReadQueue("orders", 1, 40), *queues(0, 2)]),
+    "silent_member": structs.replace(
+        SLOW, members=[Reader("m1"), Reader("m2", silent_ms=9_000)]
+    ),
+    "unfinished_leases": structs.replace(
         SLOW,
         mode="share",
         queues=[ReadQueue("orders", 1, 4_000, is_full=True)],
         trend="stalled",
     ),
-    "no_pulls": replace(STALLED, pulled_per_s=0.0),
-    "blocked_in_order": replace(STALLED, ordered=True),
+    "no_pulls": structs.replace(STALLED, pulled_per_s=0.0),
+    "blocked_in_order": structs.replace(STALLED, ordered=True),
     "nothing_finished": STALLED,
-    "long_handler": replace(
-        STALLED, members=[*TWO, replace(TWO[0], slowest=SlowHandler(1, 7, 90_000))]
+    "long_handler": structs.replace(
+        STALLED, members=[*TWO, structs.replace(TWO[0], slowest=SlowHandler(1, 7, 90_000))]
     ),
-    "hot_key": replace(HOT, keys=["acme"] * 45 + ["other", None]),
-    "hot_queue": replace(HOT, keys=[f"key-{n}" for n in range(50)]),
-    "failing": replace(SLOW, dead_last_hour=10_000),
-    "rebalancing": replace(SLOW, rebalances=5),
-    "reset": replace(SLOW, trend="too_little_data", reset_by="ada"),
+    "hot_key": structs.replace(HOT, keys=["acme"] * 45 + ["other", None]),
+    "hot_queue": structs.replace(HOT, keys=[f"key-{n}" for n in range(50)]),
+    "failing": structs.replace(SLOW, dead_last_hour=10_000),
+    "rebalancing": structs.replace(SLOW, rebalances=5),
+    "reset": structs.replace(SLOW, trend="too_little_data", reset_by="ada"),
     "slow_handler": SLOW,
-    "more_was_sent": replace(SLOW, trend="catches_up", sent_per_s=5.0),
+    "more_was_sent": structs.replace(SLOW, trend="catches_up", sent_per_s=5.0),
 }
 
 
@@ -83,7 +86,7 @@ def test_a_planted_cause_is_the_only_one_that_is_named(
         {"rebalances": 20},
         {"reset_by": "ada"},
         {"members": (Reader("m1"), Reader("m2"), Reader("m3", active=False))},
-        {"queues": [*queues(30, 0, 1), replace(queues(0)[0], stopped=True)]},
+        {"queues": [*queues(30, 0, 1), structs.replace(queues(0)[0], stopped=True)]},
         {"queues": [], "members": ()},
         {"queues": [ReadQueue("orders", 1, 3), *queues(0, 2)]},  # handed over just now
         {"members": [Reader("m1", silent_ms=8_000), Reader("m2", silent_ms=8_000)]},
@@ -95,39 +98,39 @@ def test_nothing_is_wrong_with_a_healthy_group(
     healthy = GroupFacts(
         trend, queues(3, 0, 2), TWO, handled_per_s=40.0, pulled_per_s=41.0, sent_per_s=40.0
     )
-    assert find_causes(replace(healthy, **odd)) == []  # type: ignore[arg-type]
+    assert find_causes(structs.replace(healthy, **odd)) == []  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("pace", [0.0, None])
 def test_some_dead_letters_of_the_hour_say_nothing_of_a_group_that_handles_none_now(
     pace: float | None,
 ) -> None:
-    quiet = replace(SLOW, trend="steady", handled_per_s=pace, dead_last_hour=20)
+    quiet = structs.replace(SLOW, trend="steady", handled_per_s=pace, dead_last_hour=20)
     assert find_causes(quiet) == []
 
 
 def test_one_dead_letter_says_nothing_of_a_group_that_handles_little() -> None:
-    facts = replace(SLOW, trend="too_little_data", handled_per_s=0.002)
-    assert find_causes(replace(facts, dead_last_hour=1)) == []
-    assert [one.kind for one in find_causes(replace(facts, dead_last_hour=3))] == [
+    facts = structs.replace(SLOW, trend="too_little_data", handled_per_s=0.002)
+    assert find_causes(structs.replace(facts, dead_last_hour=1)) == []
+    assert [one.kind for one in find_causes(structs.replace(facts, dead_last_hour=3))] == [
         "failing"
     ]
 
 
 def test_few_messages_of_a_group_that_is_hardly_known_make_no_queue_hot() -> None:
-    facts = replace(SLOW, trend="too_little_data", queues=queues(25, 0, 0))
+    facts = structs.replace(SLOW, trend="too_little_data", queues=queues(25, 0, 0))
     assert find_causes(facts) == []
-    assert [one.kind for one in find_causes(replace(facts, trend="falls_behind"))] == [
-        "hot_queue"
-    ]
+    assert [
+        one.kind for one in find_causes(structs.replace(facts, trend="falls_behind"))
+    ] == ["hot_queue"]
 
 
 def test_several_causes_are_named_together_the_surest_first() -> None:
-    broken = replace(
+    broken = structs.replace(
         PLANTED["silent_member"], queues=[*SLOW.queues, ReadQueue("orders", 9, None)]
     )
     assert [one.kind for one in find_causes(broken)] == ["away", "silent_member"]
-    shaky = replace(PLANTED["hot_queue"], rebalances=7, dead_last_hour=10_000)
+    shaky = structs.replace(PLANTED["hot_queue"], rebalances=7, dead_last_hour=10_000)
     assert [one.kind for one in find_causes(shaky)] == [
         "hot_queue",
         "failing",
@@ -138,36 +141,38 @@ def test_several_causes_are_named_together_the_surest_first() -> None:
 def test_a_slow_handler_is_told_how_long_a_message_takes_and_if_members_help() -> None:
     (few,) = find_causes(SLOW)
     assert few.figures["message_ms"] == 400.0 and few.figures["has_room"] == "yes"
-    (full,) = find_causes(replace(SLOW, queues=queues(500, 480), threads=None))
+    (full,) = find_causes(structs.replace(SLOW, queues=queues(500, 480), threads=None))
     assert full.figures["message_ms"] is None and full.figures["has_room"] == ""
 
 
 def test_retries_are_not_taken_for_a_hot_queue() -> None:
     retry = ReadQueue("orders", 7, 900, "m1", is_retry=True)
-    (one,) = find_causes(replace(SLOW, queues=[*queues(3, 4), retry]))
+    (one,) = find_causes(structs.replace(SLOW, queues=[*queues(3, 4), retry]))
     assert one.kind == "failing" and one.figures["retries"] == 900
 
 
 def test_who_is_silent_but_holds_nothing_unread_is_no_cause() -> None:
-    facts = replace(SLOW, queues=[replace(one, owner="m1") for one in SLOW.queues])
+    facts = structs.replace(
+        SLOW, queues=[structs.replace(one, owner="m1") for one in SLOW.queues]
+    )
     found = find_causes(
-        replace(facts, members=[Reader("m1"), Reader("m2", silent_ms=14_000)])
+        structs.replace(facts, members=[Reader("m1"), Reader("m2", silent_ms=14_000)])
     )
     assert [one.kind for one in found] == ["slow_handler"]
 
 
 def test_a_long_handler_is_named_beside_what_slows_all_members() -> None:
-    members = [replace(TWO[0], slowest=SlowHandler(1, 7, 90_000)), TWO[1]]
+    members = [structs.replace(TWO[0], slowest=SlowHandler(1, 7, 90_000)), TWO[1]]
 
-    assert [one.kind for one in find_causes(replace(SLOW, members=members))] == [
+    assert [one.kind for one in find_causes(structs.replace(SLOW, members=members))] == [
         "long_handler",
         "slow_handler",
     ]
 
 
 def test_a_handler_that_runs_for_a_few_seconds_is_no_cause() -> None:
-    members = [replace(TWO[0], slowest=SlowHandler(1, 7, 5_000)), TWO[1]]
+    members = [structs.replace(TWO[0], slowest=SlowHandler(1, 7, 5_000)), TWO[1]]
 
-    assert [one.kind for one in find_causes(replace(STALLED, members=members))] == [
+    assert [one.kind for one in find_causes(structs.replace(STALLED, members=members))] == [
         "nothing_finished"
     ]

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from metadata.rules.groups.lag_trend import (
     MIN_SPAN_S,
@@ -30,24 +29,24 @@ BEHIND = LagFigures(
 @pytest.mark.parametrize(
     ("seen", "state"),
     [
-        (replace(BEHIND, lag=None), "unknown"),
-        (replace(BEHIND, paused=True), "paused"),
-        (replace(BEHIND, paused=True, members=0, lag=None), "paused"),
-        (replace(BEHIND, members=0), "no_members"),
-        (replace(BEHIND, members=0, lag=0), "no_members"),
-        (replace(BEHIND, lag=0), "keeps_up"),
-        (replace(BEHIND, lag=0, sent=0, handled=0), "nothing_sent"),
-        (replace(BEHIND, lag=0, lag_before=None, between_s=0), "keeps_up"),
-        (replace(BEHIND, oldest_ms=900), "keeps_up"),
-        (replace(BEHIND, lag_before=None), "too_little_data"),
-        (replace(BEHIND, between_s=MIN_SPAN_S - 1), "too_little_data"),
-        (replace(BEHIND, handled=0), "stalled"),
-        (replace(BEHIND, handled=0, lag=3_000), "stalled"),
-        (replace(BEHIND, handled=None), "falls_behind"),
-        (replace(BEHIND, lag_before=9_980), "steady"),
-        (replace(BEHIND, lag=1, lag_before=1, sent=0, handled=None), "steady"),
+        (structs.replace(BEHIND, lag=None), "unknown"),
+        (structs.replace(BEHIND, paused=True), "paused"),
+        (structs.replace(BEHIND, paused=True, members=0, lag=None), "paused"),
+        (structs.replace(BEHIND, members=0), "no_members"),
+        (structs.replace(BEHIND, members=0, lag=0), "no_members"),
+        (structs.replace(BEHIND, lag=0), "keeps_up"),
+        (structs.replace(BEHIND, lag=0, sent=0, handled=0), "nothing_sent"),
+        (structs.replace(BEHIND, lag=0, lag_before=None, between_s=0), "keeps_up"),
+        (structs.replace(BEHIND, oldest_ms=900), "keeps_up"),
+        (structs.replace(BEHIND, lag_before=None), "too_little_data"),
+        (structs.replace(BEHIND, between_s=MIN_SPAN_S - 1), "too_little_data"),
+        (structs.replace(BEHIND, handled=0), "stalled"),
+        (structs.replace(BEHIND, handled=0, lag=3_000), "stalled"),
+        (structs.replace(BEHIND, handled=None), "falls_behind"),
+        (structs.replace(BEHIND, lag_before=9_980), "steady"),
+        (structs.replace(BEHIND, lag=1, lag_before=1, sent=0, handled=None), "steady"),
         (BEHIND, "falls_behind"),
-        (replace(BEHIND, lag_before=16_000, handled=9_000), "catches_up"),
+        (structs.replace(BEHIND, lag_before=16_000, handled=9_000), "catches_up"),
     ],
 )
 def test_each_case_has_its_state(seen: LagFigures, state: TrendState) -> None:
@@ -59,12 +58,12 @@ def test_a_group_that_falls_behind_says_by_how_much() -> None:
 
 
 def test_a_group_that_catches_up_says_when() -> None:
-    seen = replace(BEHIND, lag=6_000, lag_before=12_000, sent=0, handled=6_000)
+    seen = structs.replace(BEHIND, lag=6_000, lag_before=12_000, sent=0, handled=6_000)
     assert find_trend(seen) == LagTrend("catches_up", 10.0, 600.0)
 
 
 def test_what_retention_took_from_the_lag_is_no_progress() -> None:
-    seen = replace(BEHIND, lag=6_000, lag_before=120_000, sent=0, handled=600)
+    seen = structs.replace(BEHIND, lag=6_000, lag_before=120_000, sent=0, handled=600)
     assert find_trend(seen) == LagTrend("catches_up", 1.0, 6_000.0)
 
 

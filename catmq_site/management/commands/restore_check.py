@@ -6,11 +6,11 @@ from __future__ import annotations
 
 import json
 from argparse import ArgumentParser
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from django.core.management.base import CommandError
+from msgspec import to_builtins
 
 from catmq_site.management.base import REFUSED, RETRY_LATER, CatmqCommand, align_columns
 from messagestore.nodes import backup_marks, restore_checks
@@ -118,9 +118,9 @@ def check_as_json(result: RestoreCheck) -> dict[str, Any]:
     return {
         "passed": result.passed,
         "complete": result.complete,
-        "metadata": asdict(result.metadata),
+        "metadata": to_builtins(result.metadata),
         "nodes": [
-            asdict(node) | {"lost": node.lost, "advice": node.advice}
+            to_builtins(node) | {"lost": node.lost, "advice": node.advice}
             for node in result.nodes
         ],
     }

@@ -5,14 +5,14 @@ headers.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 # name of a header → allowed values, as pairs
 Headers = tuple[tuple[str, tuple[str, ...]], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class MessageFilter:
+class MessageFilter(Struct, frozen=True):
     """A tag filter and a header filter, which a message must both match; an empty filter
     matches all.
 

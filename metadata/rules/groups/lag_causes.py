@@ -7,6 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+from msgspec import Struct
+
 from metadata.rules.groups.lag_trend import TrendState
 from metadata.rules.groups.states import GroupMode
 from metadata.rules.membership.process_report import SlowHandler
@@ -56,8 +58,7 @@ LAGGING_STATES: tuple[TrendState, ...] = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class ReadQueue:
+class ReadQueue(Struct, frozen=True):
     """A queue that the group reads; `lag` is None if its node is unavailable.
 
     `is_retry`: it holds the retries of `topic`.
@@ -73,8 +74,7 @@ class ReadQueue:
     is_retry: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Reader:
+class Reader(Struct, frozen=True):
     """A member; `active`: it may own queues. `slowest`: its handler call that takes the
     longest.
     """
@@ -85,8 +85,7 @@ class Reader:
     slowest: SlowHandler | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class GroupFacts:
+class GroupFacts(Struct, frozen=True):
     """Facts on a group: its trend, its queues and members, and rates per second of the
     last minutes.
 

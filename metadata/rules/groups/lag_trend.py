@@ -4,8 +4,9 @@ known.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
+
+from msgspec import Struct
 
 TrendState = Literal[
     "unknown",
@@ -27,8 +28,7 @@ FRESH_MS = 10_000  # younger unread messages wait only for the next commit
 NOISE_S = 2.0
 
 
-@dataclass(frozen=True, slots=True)
-class LagFigures:
+class LagFigures(Struct, frozen=True):
     """Figures of a group in its topics that are not paused; None: not known.
 
     `lag` messages are unread now, the oldest for `oldest_ms`; `lag_before` were unread
@@ -46,8 +46,7 @@ class LagFigures:
     handled: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class LagTrend:
+class LagTrend(Struct, frozen=True):
     """Trend of a group.
 
     unknown          its lag is not known: a node is unavailable, or the job did not run

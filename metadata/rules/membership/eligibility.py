@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 from ipaddress import ip_network
+
+from msgspec import Struct
 
 from metadata.rules.membership.addresses import Network, is_within
 
 
-@dataclass(frozen=True, slots=True)
-class Candidate:
+class Candidate(Struct, frozen=True):
     """A member: its id (ids rise as members join), its address, and the number of queues
     that it holds.
     """

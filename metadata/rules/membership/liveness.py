@@ -21,16 +21,16 @@ member to continue.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from datetime import datetime
+
+from msgspec import Struct
 
 GRACE_S = 1.0  # between the time when a member stops by itself and its expiry
 MAX_CLOCK_STEP_S = 2.0
 MAX_BLIND_S = 5.0
 
 
-@dataclass(frozen=True, slots=True)
-class ClockReading:
+class ClockReading(Struct, frozen=True):
     """A reading of the database: its server, its clock, and the version of the metadata.
 
     `monotonic_s` is the monotonic clock of this process at that time.
@@ -42,8 +42,7 @@ class ClockReading:
     version: tuple[str, int] = ("", 0)
 
 
-@dataclass(frozen=True, slots=True)
-class Watch:
+class Watch(Struct, frozen=True):
     """The last reading, and the monotonic time since which there was no outage or promise."""
 
     look: ClockReading

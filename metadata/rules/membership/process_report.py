@@ -2,66 +2,66 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict, dataclass
+from typing import Annotated
+
+from msgspec import DecodeError, Meta, Struct, json
+
+from metadata.rules.wire import Number
 
 EVERY_S = 10  # how often brokers request it from a member
 MAX_CHARS = 500  # of the text: ten numbers of nineteen digits and their names
 
 
-@dataclass(frozen=True, slots=True)
-class SlowHandler:
-    """The handler call that has run for the longest time, with its first message."""
-
-    queue: int
-    offset: int
-    running_ms: int
-
-
-@dataclass(frozen=True, slots=True)
-class ProcessReport:
-    """Handler threads, and how many are busy; messages in memory; counts since the start.
-
-    `failed` counts failed attempts. `slowest` is None while no handler runs.
+class SlowHandler(Struct, frozen=True):
+    """The handler call of a process that runs for the longest time, and the first message
+    of it.
     """
 
-    threads: int
-    busy: int
-    buffered: int
-    buffered_bytes: int
-    handled: int
-    failed: int
-    slowest: SlowHandler | None = None
+    queue: Number
+    offset: Number
+    running_ms: Annotated[
+        Number, Meta(description="for how long it ran when the process reported it")
+    ]
 
 
-def pack(report: ProcessReport) -> str:
+class ProcessStatus(Struct, frozen=True):
+    """Report of a member's process about itself."""
+
+    threads: Annotated[Number, Meta(description="threads for handlers")]
+    busy: Annotated[Number, Meta(description="threads in which a handler is at work")]
+    buffered: Annotated[
+        Number, Meta(description="messages in memory that no handler has begun")
+    ]
+    buffered_bytes: Annotated[Number, Meta(description="bytes of their bodies")]
+    handled: Annotated[
+        Number, Meta(description="messages handled since the process started")
+    ]
+    failed: Annotated[Number, Meta(description="attempts that failed since then")]
+    slowest: Annotated[
+        SlowHandler | None, Meta(description="null while no handler is at work")
+    ] = None
+
+
+def pack(report: ProcessStatus) -> str:
     """Return a report as text.
 
-    >>> pack(ProcessReport(8, 0, 5, 900, 40, 1))[:40]
+    >>> pack(ProcessStatus(8, 0, 5, 900, 40, 1))[:40]
     '{"threads":8,"busy":0,"buffered":5,"buff'
     """
-    return json.dumps(asdict(report), separators=(",", ":"))
+    return json.encode(report).decode()
 
 
-def unpack(text: str) -> ProcessReport | None:
+def unpack(text: str) -> ProcessStatus | None:
     """Return the report of a text, None for '' and for a text of another release that
     lacks fields.
 
-    >>> unpack(pack(ProcessReport(8, 1, 5, 900, 40, 1, SlowHandler(7, 12, 3000)))).slowest
+    >>> unpack(pack(ProcessStatus(8, 1, 5, 900, 40, 1, SlowHandler(7, 12, 3000)))).slowest
     SlowHandler(queue=7, offset=12, running_ms=3000)
     >>> unpack('{"threads": 8}') is unpack("") is None
     True
     """
-    if not text:
-        return None
     # Fields that this release does not know are ignored, so a member may be newer.
-    values = json.loads(text)
     try:
-        slowest = values["slowest"]
-        return ProcessReport(
-            **{name: values[name] for name in ProcessReport.__slots__ if name != "slowest"},
-            slowest=slowest
-            and SlowHandler(**{name: slowest[name] for name in SlowHandler.__slots__}),
-        )
-    except KeyError:
+        return json.decode(text, type=ProcessStatus)
+    except DecodeError:
         return None

@@ -61,6 +61,7 @@ const drawCharts = (() => {
     ctx.save();
     ctx.lineWidth = devicePixelRatio;
     ctx.font = `${12 * devicePixelRatio}px ${getComputedStyle(document.body).fontFamily}`;
+    ctx.textAlign = "left";
     ctx.textBaseline = "bottom";
     // The last label of each row. Events for which no row has room are counted in the label that is in the way.
     const rows = Array(LABEL_ROWS).fill(null);
@@ -75,19 +76,19 @@ const drawCharts = (() => {
       ctx.moveTo(x, bbox.top - 4 * devicePixelRatio);
       ctx.lineTo(x, bbox.top + bbox.height);
       ctx.stroke();
-      const row = rows.findIndex((label) => !label || x >= label.end);
-      const label = row < 0 ? rows[0] : { x, row, events: [] };
+      // A label stands to the right of its line, or to the left if it would leave the chart.
+      const width = ctx.measureText(kindLabels[kind] ?? kind).width + LABEL_GAP * devicePixelRatio;
+      const start = x + width > right ? x - width : x;
+      const row = rows.findIndex((label) => !label || start >= label.end);
+      const label = row < 0 ? rows[0] : { row, start, events: [] };
       if (row >= 0) labels.push(rows[row] = label);
       label.events.push(element);
-      label.text = labelText(label.events, kindLabels);
-      label.end = label.x + ctx.measureText(label.text).width + LABEL_GAP * devicePixelRatio;
+      label.end = label.start + ctx.measureText(labelText(label.events, kindLabels)).width + LABEL_GAP * devicePixelRatio;
     }
     ctx.globalAlpha = 1;
-    for (const { x, row, text, end, events: labelled } of labels) {
+    for (const { row, start, events: labelled } of labels) {
       ctx.fillStyle = colour(worstOf(labelled).className || "soft");
-      // At the right edge a label ends at its line.
-      ctx.textAlign = end > right ? "right" : "left";
-      ctx.fillText(text, x, bbox.top - (4 + row * LABEL_ROW) * devicePixelRatio);
+      ctx.fillText(labelText(labelled, kindLabels), start, bbox.top - (4 + row * LABEL_ROW) * devicePixelRatio);
     }
     ctx.restore();
   }

@@ -25,7 +25,7 @@ from metadata.monitoring.lag_trends import GroupProgress
 from metadata.monitoring.metrics_history import Pace, Point
 from metadata.rules.groups.lag_causes import LONG_MS
 from metadata.rules.groups.states import GroupMode
-from metadata.rules.membership.process_report import ProcessReport
+from metadata.rules.membership.process_report import ProcessStatus
 from metadata.rules.rights import Right
 from metadata.rules.settings import GROUP, LIMITS, SHARE
 from metadata.rules.topics.names import failure_name
@@ -400,7 +400,7 @@ def _processes_table(request: HttpRequest, view: GroupView) -> Table | None:
     reporting = [
         (member, member.process) for member in view.members if member.process is not None
     ]
-    columns: Columns[tuple[MemberView, ProcessReport]] = [
+    columns: Columns[tuple[MemberView, ProcessStatus]] = [
         Column(_("Member"), lambda row: text(row[0].name)),
         Column(
             _("Threads at work"),

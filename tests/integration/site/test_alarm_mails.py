@@ -19,6 +19,7 @@ import pytest
 from aiosmtpd.controller import Controller
 from django.core.management import CommandError, call_command
 from django.test import override_settings
+from msgspec import structs
 
 from catmq_site.background import alarm_mails, table
 from catmq_site.management.commands import send_test_mail
@@ -328,7 +329,9 @@ def test_a_mail_of_a_command_links_to_a_broker_that_lives(
         "b1", "http://mq.example:8100", "in", True, "0.1.0", 0, 0, None
     )
     monkeypatch.setattr(
-        discovery._memory, "views", (replace(lives, alive=False, url="http://gone"), lives)
+        discovery._memory,
+        "views",
+        (structs.replace(lives, alive=False, url="http://gone"), lives),
     )
     assert alarm_mails._footer().endswith("http://mq.example:8100/alarms")
     monkeypatch.setattr(discovery._memory, "views", ())

@@ -344,7 +344,7 @@ def test_the_problems_of_a_group_stand_together_and_all_alarms_are_acknowledged_
         outages, "silent_nodes", lambda: [node_pools.node_of(queue).info.name]
     )
     page = text(ada.get("/"))
-    verdict = page.partition('role="status"')[2].partition('class="tiles"')[0]
+    verdict = page.partition('role="status"')[2].partition('class="tiles main-figures"')[0]
     assert "does not answer" in verdict and "billing" not in verdict
     preview = ada.get("/acknowledge/alarms")
     assert (

@@ -31,7 +31,7 @@ from metadata.models import (
 )
 from metadata.monitoring import counters, metrics_history
 from metadata.rules.groups import lag_trend
-from metadata.rules.membership.process_report import ProcessReport, SlowHandler, pack
+from metadata.rules.membership.process_report import ProcessStatus, SlowHandler, pack
 from tests.support import rows
 from tests.support.forms import browser as browser_of
 from tests.support.rows import ME
@@ -143,7 +143,7 @@ def hanging_handler(world: World) -> None:
 
 def long_handler(world: World) -> None:
     hanging_handler(world)
-    report = ProcessReport(4, 1, 12, 3_000, 70, 2, SlowHandler(world.queues[0], 7, 90_000))
+    report = ProcessStatus(4, 1, 12, 3_000, 70, 2, SlowHandler(world.queues[0], 7, 90_000))
     Heartbeat.objects.update(report=pack(report), reported_at=database_now())
 
 

@@ -233,15 +233,15 @@ Broker = TypedDict(
         "name": str,
         # address of the broker
         "url": str,
+        # `in`, or `out` if it is drained
+        "state": str,
+        # it reported within 10 s, and is not stopping
+        "alive": bool,
         "version": str,
         # time of its start, ms since 1970 UTC
         "started_at_ms": int,
         # time of its last sign of life, ms since 1970 UTC
         "last_seen_at_ms": int,
-        # `in`, or `out` if it is drained
-        "state": str,
-        # it reported within 10 s, and is not stopping
-        "alive": bool,
         # when it began to stop
         "stopped_at_ms": int | None,
     },
@@ -471,18 +471,18 @@ Member = TypedDict(
         "name": str,
         # name under which a member keeps its queues over a quick restart
         "instance_id": str | None,
+        # beginning of the consumer id, as in logs; not valid as an id
+        "consumer_id_prefix": str,
         # address that the member registered from
         "address": str,
         # name and version of the client
         "sdk": str,
+        # generation that it has applied
+        "generation": int,
         # time of the registration, ms since 1970 UTC
         "joined_at_ms": int,
         # time since the last heartbeat
         "heartbeat_age_ms": int | None,
-        # beginning of the consumer id, as in logs; not valid as an id
-        "consumer_id_prefix": str,
-        # generation that it has applied
-        "generation": int,
         "queues": list[int],
         # false: it stands by because of the group's limits
         "active": bool,
@@ -725,12 +725,12 @@ PlannedMove = TypedDict(
         "queue": int,
         # name of the topic
         "topic": str,
-        # no member must release it first
-        "at_once": bool,
         # offset or queue before
         "from": str | None,
         # offset, queue or position after
         "to": str | None,
+        # no member must release it first
+        "at_once": bool,
     },
 )
 
@@ -742,12 +742,12 @@ PastMove = TypedDict(
         "queue": int,
         # name of the topic
         "topic": str,
-        # null while the pause lasts, or if the queue moved again before it ended
-        "pause_ms": int | None,
         # offset or queue before
         "from": str | None,
         # offset, queue or position after
         "to": str | None,
+        # null while the pause lasts, or if the queue moved again before it ended
+        "pause_ms": int | None,
     },
 )
 
@@ -786,16 +786,16 @@ Rebalance = TypedDict(
 PlannedQueue = TypedDict(
     "PlannedQueue",
     {
+        # id of the queue
+        "queue": int,
+        # its number within the topic
+        "number": int,
         # name of the node
         "node": str,
         # table of the queue's messages
         "table": str,
         # log start offset: earlier messages are past retention
         "low": int,
-        # id of the queue
-        "queue": int,
-        # its number within the topic
-        "number": int,
         # durable log end offset
         "head": int,
         # lost offsets: from, to (excluded)
@@ -815,6 +815,12 @@ PlannedNode = TypedDict(
         "host": str,
         # port of the database server
         "port": int,
+        # the schema on mysql, the file's path on sqlite
+        "database": str,
+        # identity of the node's data
+        "identity": str,
+        # oldest release of CatMQ whose jobs can read its tables; empty: any
+        "min_release": str,
         # name of the account
         "username": str,
         # password of the account
@@ -824,12 +830,6 @@ PlannedNode = TypedDict(
         "tls": str,
         # Certificates that verify accepts, in PEM, at the same path on all brokers.
         "tls_ca": str,
-        # the schema on mysql, the file's path on sqlite
-        "database": str,
-        # identity of the node's data
-        "identity": str,
-        # oldest release of CatMQ whose jobs can read its tables; empty: any
-        "min_release": str,
     },
 )
 
@@ -942,7 +942,6 @@ Imported = TypedDict(
 DeadLetter = TypedDict(
     "DeadLetter",
     {
-        "id": str,
         # name of the topic
         "topic": str,
         # id of the queue
@@ -953,20 +952,21 @@ DeadLetter = TypedDict(
         "key": str | None,
         # tag, by which subscriptions filter
         "tag": str | None,
-        # id that finds the message again in the traces of applications
-        "trace_id": str | None,
+        # the last error
+        "error": str,
         # time of the first failure, ms since 1970 UTC
         "first_failed_at_ms": int,
-        # time when it became a dead letter, ms since 1970 UTC
-        "died_at_ms": int,
+        # size of the body in bytes
+        "size": int,
+        "id": str,
+        # id that finds the message again in the traces of applications
+        "trace_id": str | None,
         # number of failures
         "attempts": int,
         # kind of its last error, the text before the first colon
         "error_class": str,
-        # the last error
-        "error": str,
-        # size of the body, bytes
-        "size": int,
+        # time when it became a dead letter, ms since 1970 UTC
+        "died_at_ms": int,
     },
 )
 
@@ -1053,12 +1053,12 @@ RetryMessage = TypedDict(
         "error": str,
         # time of the first failure, ms since 1970 UTC
         "first_failed_at_ms": int,
-        # time when it is delivered, ms since 1970 UTC
-        "due_at_ms": int,
         # size of the body in bytes
         "size": int,
         # number of the retry
         "attempt": int,
+        # time when it is delivered, ms since 1970 UTC
+        "due_at_ms": int,
     },
 )
 
