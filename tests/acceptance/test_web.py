@@ -1,4 +1,5 @@
-"""Web applications on asyncio, killed and restarted: short forms of `script/chaos web`."""
+"""Web applications on asyncio, killed and restarted: short forms of
+`script/chaos web-fastapi` and `web-django`."""
 
 from __future__ import annotations
 

@@ -6,7 +6,8 @@ are ended by SIGTERM and by kill -9 meanwhile, and started again.
 
 What must hold, by the topic's messages and the journals of the handlers: each try is stored at
 most once, and an answered try exactly once, where its answer said. Each stored message is
-handled, and a second time only if a process that had it was killed. None counts as failed.
+handled. It is handled a second time only if a process that had it was killed, or if a handler
+before it in its queue was cancelled. None counts as failed.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from typing import Any
 from tests.acceptance.scenarios.stage import Stage
 from tests.support import journal, venvs
 from tests.support.environment import ROOT, free_port
+from tests.support.logs import Place
 from tests.support.terminal import Process
 from tests.support.waiting import until
 
@@ -291,9 +293,9 @@ class Play:
             query = "SELECT COUNT(*) FROM catmq_outbox_outboxmessage"
             return int(connection.execute(query).fetchone()[0])
 
-    def _stored(self) -> dict[str, list[tuple[int, int]]]:
+    def _stored(self) -> dict[str, list[Place]]:
         """Return the places of each try in the topic."""
-        places: dict[str, list[tuple[int, int]]] = defaultdict(list)
+        places: dict[str, list[Place]] = defaultdict(list)
         for queue in self.stage.terminal.admin.topic(self.topic)["queues"]:
             offset, head = 0, queue["head"] or 0
             while offset < head:
@@ -303,7 +305,7 @@ class Play:
                 offset += len(page)
                 for message in page:
                     name = message["body_bytes"].decode()
-                    places[name].append((queue["queue"], message["offset"]))
+                    places[name].append(Place(queue["queue"], message["offset"]))
         return places
 
     def _judge(self, clients: Clients) -> str:
@@ -321,58 +323,64 @@ class Play:
             if receipt and (receipt["queue"], receipt["offset"]) != places[name][0]
         ]
         assert not elsewhere, f"stored elsewhere than answered: {elsewhere[:5]}"
-        repeated, broken = self._judge_handlers({place[0] for place in places.values()})
+        handling = self._judge_handlers({where[0] for where in places.values()})
         if self.kind == "django":
             self._judge_rows(places.keys(), clients)
         return (
             f"OK: {self.kind}, {self.count} orders in {len(clients.tries)} tries "
             f"({', '.join(f'{n} {what}' for what, n in sorted(clients.outcomes.items()))}); "
-            f"{len(places)} messages stored, none twice; {dict(self.ended)}; each handled, "
-            f"{repeated} again after their process was killed, {broken} handlers interrupted"
+            f"{len(places)} messages stored, none twice; {dict(self.ended)}; {handling}"
         )
 
-    def _judge_handlers(self, places: set[tuple[int, int]]) -> tuple[int, int]:
-        """Compare the journals with the messages' places. Return the number of messages that
-        began again after a kill, and of handlers that were cancelled.
-        """
-        # Per place, each call: its end or None, and whether its process was killed.
-        calls: dict[tuple[int, int], list[tuple[bool, bool]]] = defaultdict(list)
-        broken: list[dict[str, Any]] = []
+    def _judge_handlers(self, places: set[Place]) -> str:
+        """Compare the journals with the messages' places. Return counts for the verdict."""
+        begun: dict[Path, set[Place]] = defaultdict(set)
+        ended: dict[Path, set[Place]] = defaultdict(set)
+        begun_by: dict[Place, list[Path]] = defaultdict(list)
+        killed = set[Path]().union(*(part.killed for part in self.parts))
+        broken = 0
         lines = sorted(
-            (line | {"path": path, "was_killed": path in part.killed}
+            (line | {"path": path}
             for part in self.parts if part.has_journal
             for path in part.journals
             for line in self._lines_of(part, path)),
             key=lambda line: line["at"],
         )  # fmt: skip
-        ends = {
-            (line["path"], line["queue"], line["offset"])
-            for line in lines
-            if line["what"] == "end"
-        }
         for line in lines:
-            if line["what"] == "broken":
-                broken.append(line)
+            if line["what"] not in ("begin", "end", "broken"):
+                continue
+            place, path = Place(line["queue"], line["offset"]), line["path"]
+            assert line["attempt"] == 0, f"{place} has counted as failed"
             if line["what"] == "begin":
-                place = (line["queue"], line["offset"])
-                assert line["attempt"] == 0, f"{place} has counted as failed"
-                has_ended = (line["path"], *place) in ends
-                calls[place].append((has_ended, line["was_killed"]))
-        wrong_errors = [line for line in broken if "CancelledError" not in line["error"]]
-        assert not wrong_errors, wrong_errors[:3]
-        unhandled = [
-            place for place in places if not any(ended for ended, _ in calls[place])
-        ]
-        # Of a message that the inbox knows, the handler is not called again.
-        assert not unhandled, f"{len(unhandled)} are not handled: {unhandled[:5]}"
-        unexplained = {
-            place: tries
-            for place, tries in calls.items()
-            if any(ended and not was_killed for ended, was_killed in tries[:-1])
-        }
-        assert not unexplained, f"handled again: {dict([*unexplained.items()][:5])}"
-        repeated = sum(any(killed for _, killed in tries[:-1]) for tries in calls.values())
-        return repeated, len(broken)
+                begun[path].add(place)
+                begun_by[place].append(path)
+            elif line["what"] == "end":
+                ended[path].add(place)
+            else:
+                assert "CancelledError" in line["error"], line
+                broken += 1
+        # If a handler is cancelled, the queue's committed offset stays at its message, and
+        # finished messages after that are delivered again.
+        behind_broken = 0
+        for place, paths in begun_by.items():
+            for path in paths[:-1]:
+                if path in killed or place not in ended[path]:
+                    continue
+                first = min(p.offset for p in begun[path] if p.queue == place.queue)
+                behind_broken += 1
+                assert any(
+                    Place(place.queue, offset) not in ended[path]
+                    for offset in range(first, place.offset)
+                ), f"{place} was finished by {path.stem}, and handled again"
+        unhandled = places - set().union(*ended.values())
+        assert not unhandled, f"{len(unhandled)} not handled: {sorted(unhandled)[:5]}"
+        after_kill = sum(
+            any(path in killed for path in paths[:-1]) for paths in begun_by.values()
+        )
+        return (
+            f"each handled; {after_kill} began again after a kill, {broken} handlers were "
+            f"cancelled, and {behind_broken} finished messages behind them came again"
+        )
 
     def _lines_of(self, part: Part, path: Path) -> list[dict[str, Any]]:
         if not path.exists():
