@@ -59,6 +59,16 @@ def check_coroutine_function(name: str, function: Any) -> None:
     """Raise OptionError unless `function` is a coroutine function."""
     if is_coroutine_function(function):
         return
+    inner = _unwrap(function)
+    is_generator = inspect.isgeneratorfunction(inner) or inspect.isasyncgenfunction(inner)
+    if is_generator:
+        raise OptionError(
+            f"{name}={function!r}: generators are not iterated: write `async def` without yield"
+        )
+    if not callable(inner):
+        raise OptionError(
+            f"{name}={function!r}: give a coroutine function, not the result of a call"
+        )
     remedy = _find_remedy(function) or (
         "a plain function would block the event loop: write `async def`, with await "
         "asyncio.to_thread(…) around what blocks, or give it to run() of a Consumer or "
