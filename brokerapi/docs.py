@@ -80,8 +80,8 @@ CODE_ROW = '<tr id="{}"><td><code>{}</code></td><td>{}</td></tr>'
 ERRORS = Path(settings.BASE_DIR) / "docs" / "reference" / "errors.md"
 MEANING = re.compile(r"^\| `(\w+)` \| (.+) \|$", re.MULTILINE)
 
-# Building the schema takes a third of a second: not in many threads at once.
-_making = threading.Lock()
+# Building the schema takes a third of a second: a single thread does it, the others wait.
+_build_lock = threading.Lock()
 
 
 @cache
@@ -91,7 +91,8 @@ def _schema() -> dict[str, Any]:
 
 
 @cache
-def _written(kind: str) -> tuple[bytes, bytes]:
+def _render_schema(kind: str) -> tuple[bytes, bytes]:
+    """Return the schema as text, and the same text gzipped."""
     renderer = OpenApiJsonRenderer() if kind == "json" else OpenApiYamlRenderer()
     text: bytes = renderer.render(_schema(), renderer_context={})
     return text, gzip.compress(text)
@@ -99,20 +100,21 @@ def _written(kind: str) -> tuple[bytes, bytes]:
 
 def schema(kind: str, *, packed: bool) -> bytes:
     """Return the OpenAPI schema as `json` or `yaml`, gzipped if wanted."""
-    with _making:
-        return _written(kind)[packed]
+    with _build_lock:
+        return _render_schema(kind)[packed]
 
 
 def page() -> SafeString:
     # The page cannot change while the process runs, so it is built once.
-    with _making:
+    with _build_lock:
         return _page()
 
 
 @cache
 def _page() -> SafeString:
     operations = Operations(_schema())
-    # Without the documentation's files, as in an installed package, the code itself explains.
+    # An installed package lacks the files of the documentation. Then only the title of each code
+    # is shown.
     remedies = dict(MEANING.findall(ERRORS.read_text())) if ERRORS.exists() else {}
     rows = [
         (code.value, code.value, prose(remedies.get(code.value) or errors.code_title(code)))
@@ -121,7 +123,7 @@ def _page() -> SafeString:
     return format_html(
         PAGE,
         SafeString(STYLE),
-        SafeString(KEY),
+        SafeString(KEY),  # the form in which a reader enters an API key
         operations.contents(),
         operations.sections(),
         format_html("<table>{}</table>", format_html_join("", CODE_ROW, rows)),

@@ -12,7 +12,7 @@ import threading
 import time
 
 AGAIN_S = 60.0  # pause between two lines about the same outage
-# An outage that begins so soon after another line is logged only if it lasts as long.
+# An outage that begins within this time after another line is logged only when that time is over.
 QUIET_S = 5.0
 
 

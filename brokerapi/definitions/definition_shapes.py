@@ -9,8 +9,8 @@ from rest_framework import serializers
 
 from brokerapi.shapes import base
 from brokerapi.shapes.fields import Answer, Flag, Number, Request, Text, choice_of, views
-from metadata.definitions.plans import EXISTING, Difference
-from metadata.rules.definitions import PARTS
+from metadata.definitions.plans import Difference
+from metadata.rules.definitions import PARTS, ExistingRule
 from metadata.rules.groups.states import GroupMode, Start
 
 MOST_BYTES = 8 << 20  # of an import
@@ -71,9 +71,9 @@ class ImportRequest(Request):
 
     most_parts = MOST_PARTS
     document = Document(help_text="the answer of an export, or one written like it")
-    existing = serializers.ChoiceField(
-        choices=list(EXISTING),
-        default="refuse",
+    existing = choice_of(
+        ExistingRule,
+        default=ExistingRule.REFUSE,
         help_text="what exists with other settings: refuse the import, keep them, or change them",
     )
     dry_run = Flag(default=False)

@@ -7,11 +7,14 @@ queues with news and those that no message wakes (`_LongPoll.queues_to_read`), a
 reads more often only if it advances past messages that a filter leaves out; so no other
 wake-up can make it spin.
 
-Waiting threads are limited (`max_waiters`) below the number of threads of the worker. Above
-the limit a pull is answered at once, empty, so that sends and commits always find a thread;
-`retry_after_ms` is the pause of the client. The same happens if a consumer waits in too
-many pulls at once, or if the pulls of a single API key or address have three quarters of
-the places.
+A thread may wait only while it holds a *place*. There are `max_waiters` places, fewer than
+the worker has threads, so that sends and commits always find a thread. A pull that finds no
+free place is answered at once, empty, and `retry_after_ms` is the pause of the client. The
+same happens if a consumer waits in too many pulls at once, or if the pulls of a single API
+key or address have three quarters of the places.
+
+The `board` has the durable log end offsets that this broker knows, and wakes threads that
+watch them.
 """
 
 from __future__ import annotations
@@ -48,40 +51,45 @@ SLOW_RETRY_S = 0.25
 # A pull that skipped messages which a filter leaves out returns within this time: until the
 # client commits past them, they count as unread.
 SKIPPED_WAIT_S = 2.0
-# Pause of a client that found no place to wait. Random, so that such clients spread out.
+# Shortest and longest pause of a client that found no free place. Random within these bounds,
+# so that such clients spread out.
 TURNED_AWAY_MS = (1_000, 2_000)
 
-# A reader without a group waits for no change of a group.
+# The group id that a reader without a group watches. No group has it.
 NO_GROUP = 0
 # Most places of a consumer. It needs one place, or two while it changes brokers. The others are
 # slack; the limit stops a consumer that pulls in parallel from taking all places.
-PLACES_OF_ONE = 8
+PLACES_PER_CONSUMER = 8
 
-# A quarter of the places stays free for others, however many a key or an address takes.
+# Places of all waiting threads. The pulls of a single API key or address have at most three
+# quarters of them (`most_shared`), the rest stays free for others.
 _places = Places(
     most=config.max_waiters,
-    most_of_one=PLACES_OF_ONE,
+    most_per_caller=PLACES_PER_CONSUMER,
     most_shared=max(1, config.max_waiters * 3 // 4),
 )
 # Readers without a group (browsers) may have a quarter of the places, those of a key an
 # eighth, so that groups always find places.
 _browsers = Places(
-    most=max(1, config.max_waiters // 4), most_of_one=max(1, config.max_waiters // 8)
+    most=max(1, config.max_waiters // 4), most_per_caller=max(1, config.max_waiters // 8)
 )
 
 
 class PlaceOwner(NamedTuple):
-    """The owner of a place to wait.
+    """The arguments with which a place is taken (Places.take).
 
-    The place also counts for each of the `shared` owners, its API key and its address.
+    `caller` is the consumer or request that waits. The place also counts for each of the
+    `shared` identities, its API key and its address.
     """
 
-    who: Hashable
+    caller: Hashable
     shared: tuple[Hashable, ...]
 
 
 def place_owner(key: Hashable, *, key_id: int | None, address: str) -> PlaceOwner:
-    """Return the owner for a wait. Requests without a key share a single owner."""
+    """Return the owner of a place. `key` identifies the caller. All requests without an API
+    key count as the same key.
+    """
     return PlaceOwner(key, (("key", key_id or 0), ("address", address)))
 
 
@@ -133,7 +141,7 @@ def pull_or_wait(
                     # Only a failed read of all queues is an error.
                     if len(queues) == len(parameters.queues):
                         raise
-            answer = poll.take(new_results)
+            answer = poll.merge(new_results)
             if poll.is_over(answer):
                 return answer
             if not poll.find_place():
@@ -163,6 +171,8 @@ def browse_or_wait(
     """
     queue, offset = position
     until, has_place = time.monotonic() + wait_ms / 1000, False
+    # A new object() equals nothing else: the number of places per caller does not apply, but
+    # the limits of `_browsers` do.
     owner = place_owner(object(), key_id=actor.key_id, address=actor.address)
     with ExitStack() as places:
         while True:
@@ -177,8 +187,8 @@ def browse_or_wait(
             at_end = not page.scanned and page.next is None
             if not at_end or draining.must_not_wait() or time.monotonic() >= until:
                 return page
-            # Both limits count: that of readers without a group, and that of all waiting
-            # threads. A place is kept until the end.
+            # The reader needs a place of both kinds: of readers without a group, and of all
+            # waiting threads. It keeps them until it is answered.
             has_place = has_place or (
                 places.enter_context(_browsers.place(actor.key_id or actor.name))
                 and places.enter_context(waiting_place(owner))
@@ -187,17 +197,21 @@ def browse_or_wait(
                 return page
             close_old_connections()
             with board.watch(NO_GROUP, {queue: offset}) as waiter:
+                # Checked after the watch began: earlier news does not wake it.
                 if board.durable_head(queue) <= offset and not draining.must_not_wait():
+                    # A thread that only waits does not count against the limit of requests
+                    # that run at the same time.
                     with limiter.aside():
                         waiter.wait(until - time.monotonic())
 
 
 def _current_generation(group_id: int, otherwise: int) -> int:
-    """Return the group's generation as this broker knows it; `otherwise` if the group is
-    unknown here.
+    """Return the group's generation in the snapshot, or `otherwise` if that is newer or the
+    snapshot lacks the group.
     """
     group = snapshot.current().groups.get(group_id)
-    # A snapshot may be older than the heartbeat that gave the member its generation.
+    # The member may have its generation from a heartbeat to another broker, before this
+    # broker's snapshot has it.
     return otherwise if group is None else max(group.generation, otherwise)
 
 
@@ -213,7 +227,7 @@ class _LongPoll(ExitStack):
     def __init__(
         self, consumer: ConsumerId, parameters: PullParameters, address: str
     ) -> None:
-        super().__init__()  # holds the place to wait, and gives it back at the end
+        super().__init__()  # the ExitStack gives the place back at the end
         self._consumer, self._parameters = consumer, parameters
         self._owner = place_owner(consumer.text, key_id=consumer.key_id, address=address)
         self._queues = list(parameters.queues)  # with the offset to read each from next
@@ -245,7 +259,7 @@ class _LongPoll(ExitStack):
             if not self._results or position.queue in queues_to_read
         ]
 
-    def take(self, new_results: Sequence[PulledQueue]) -> PullResult:
+    def merge(self, new_results: Sequence[PulledQueue]) -> PullResult:
         """Merge new results into those of earlier reads. Return the answer with all queues."""
         self._results |= {result.queue: result for result in new_results}
         results = [self._results[position.queue] for position in self._parameters.queues]
@@ -279,7 +293,8 @@ class _LongPoll(ExitStack):
             return True
         if any(queue.rows or queue.state not in WAITING_STATES for queue in answer.queues):
             return True
-        # Without a place this was the first read, and the pull may wait once it has a place.
+        # A pull takes its place after the first read. So this was the first read, it had no
+        # news, and the pull may wait.
         if not self._has_place:
             return False
         # After a wait, a single read ends the pull, except if that read only skipped messages: then
@@ -292,8 +307,8 @@ class _LongPoll(ExitStack):
         return limit_reached or not only_skipped
 
     def find_place(self) -> bool:
-        """Take a place to wait, unless the pull has a place. Return False if none is free. The
-        time to wait begins with the place.
+        """Take a place to wait, unless the pull has a place. Return False if none is free.
+        The time to wait begins when the place is taken.
         """
         if not self._has_place:
             self._has_place = self.enter_context(waiting_place(self._owner))

@@ -1,9 +1,12 @@
 """The base of the calls of Java clients: admission, requests, answers.
 
-Such a client takes any status but 2xx, and an empty answer, for an unreachable broker: it
-pauses for half a second and calls the next broker, a few times. `suc: false` is final. So
-errors that may pass are answered with 503, and wrong requests with 200, `suc: false` and a
-message.
+A Java client treats an empty answer, and any status but 2xx, as an unreachable broker: it
+pauses for half a second and calls the next broker, a few times. An answer with `suc: false`
+is final for it. So a temporary error is answered with 429 or 503, which the client tries
+again, and a wrong request with 200, `suc: false` and a message.
+
+A client that waits for news sends the same request again and again. Its repeats can be held
+by the server without a thread; see Unchanged.
 """
 
 from __future__ import annotations
@@ -39,7 +42,6 @@ from metadata.errors import (
     Malformed,
     NotFound,
     RateLimited,
-    Unavailable,
 )
 from metadata.rules import rates
 from metadata.rules.membership import addresses
@@ -49,11 +51,11 @@ from metadata.users import api_keys
 
 # A Java long.
 Long = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
-# Of a request without messages.
+# Largest body of a request without messages.
 MOST_BYTES = 1 << 20
-# Of a request with messages: the clients have no limit of their own.
+# Largest body of a request with messages. The clients themselves have no limit.
 MOST_BYTES_OF_MESSAGES = 16 << 20
-# Groups, and topics, that a request may name.
+# Limits on the groups, and on the names of topics, in a request.
 MOST_GROUPS = 200
 MOST_NAMES = 1_000
 # Rights of Java clients without a configured key.
@@ -63,16 +65,17 @@ SENDS_AND_READS: Mapping[str, tuple[str, ...]] = {
 }
 SLASHES = re.compile(r"/{2,}")
 
-# Addresses whose rate is remembered.
+# Addresses with a bucket of their rate limit.
 MOST_KNOWN = 10_000
-# A client without news is answered in full, and looked up, once in this time.
+# For this long, the repeats of a client without news are answered from memory. Then one
+# repeat is handled in full: the client is looked up and its answer built again.
 SETTLED_S = 120.0
 # CatMQ's Java build does not fill in its version.
 CATMQ_VERSION = "${project.version}"
 
 _networks = addresses.parse_networks(config.java_networks)
 _guard = threading.Lock()
-# Requests that an address may still make, in this process.
+# By client address: the token bucket of its request rate in this process.
 _buckets: dict[str, Bucket] = {}
 
 
@@ -133,9 +136,10 @@ def check_right(call: Call, group_id: int) -> None:
     group.
 
     A membership outlives the right that created it, and so does a waiting call. So the key
-    is looked up again. A group that this process does not know was deleted, or created a
-    moment ago.
+    is looked up again.
     """
+    # A group that is not in the snapshot was deleted, or created a moment ago: there is no
+    # name to check yet.
     group = snapshot.current().groups.get(group_id)
     if group is not None:
         actor = java_actor(call.request.META.get("REMOTE_ADDR", ""))
@@ -151,7 +155,8 @@ def check_rate(address: str) -> None:
         return
     now = time.monotonic()
     with _guard:
-        # Emptied, not trimmed: an address regains at most a second of its rate.
+        # All buckets are dropped, which is simpler than finding old ones. An address gains at
+        # most the requests of one second by it.
         if len(_buckets) >= MOST_KNOWN:
             _buckets.clear()
         bucket = _buckets.setdefault(address, Bucket(level=rate, at=now))
@@ -167,7 +172,10 @@ def check_rate(address: str) -> None:
 
 
 def client_name(name: str, version: str) -> str:
-    """Return the name and version of a client. The names of CatMQ's clients end in a blank.
+    """Return the kind and version of a client as the portal shows them.
+
+    CatMQ's own clients are recognized by a blank at the end of `name`, or by the version
+    that their build does not fill in.
 
     >>> client_name("10.0.0.5|1|2|80", "5.5.1-SNAPSHOT")
     'pmq-java/5.5.1-SNAPSHOT'
@@ -180,23 +188,31 @@ def client_name(name: str, version: str) -> str:
 
 
 def actor_with_token(actor: Actor, token: str | None) -> Actor:
-    """Return the actor of the API key that a request has as its token; `actor` for any
-    other token.
-    """
+    """Return the actor of the API key that `token` is. Return `actor` for any other token."""
     key = snapshot.find_key(api_keys.digest(token)) if token else None
     return auth.actor_of_key(key, actor.address) if key is not None else actor
 
 
 class Unchanged:
-    """The repeated call of a Java client for which neither its groups nor its queues have
-    news.
+    """The condition under which the repeats of a request get the same answer: neither the
+    client's groups nor its queues have news. It implements brokerapi.http.repeats.Repeat.
 
-    `generations` are those of the groups that the client has, `offsets` the log ends that
-    it waits at.
+    A view attaches it to an answer without news (`call.repeat`). When the client sends the
+    same bytes again, no view runs. The server's event loop uses this object instead:
+
+    1. begins(): may this repeat be held? If not, a view handles it as usual.
+    2. watch() for up to `wait_s`. When the flag is raised, is_still_valid() tells whether the
+       hold goes on; if not, a view handles the repeat.
+    3. answered(), after the hold has ended without news and the same answer was sent.
+
+    `generations` are the generations of the client's groups when the answer was built, by
+    group id. `offsets` are the log end offsets at which the client waits, by queue id.
     """
 
-    address = sdk = route = ""  # of the request
-    lasts_s = SETTLED_S  # then a full answer is due
+    # Of the request; set by JavaEndpoint.post().
+    address = sdk = route = ""
+    # Seconds after the full answer until a repeat is handled in full again.
+    lasts_s = SETTLED_S
 
     def __init__(
         self,
@@ -209,7 +225,7 @@ class Unchanged:
         self._until = time.monotonic() + self.lasts_s
 
     def begins(self) -> bool:
-        """Note that the request was repeated. Return False if it needs a full answer."""
+        """Record that the request was repeated. Return False if it must be handled in full."""
         if time.monotonic() >= self._until or snapshot.current().version != self._metadata:
             return False
         if not self.is_still_valid():
@@ -221,8 +237,8 @@ class Unchanged:
         return self.note()
 
     def note(self) -> bool:
-        """Record the same facts as a full answer would. Return False if a full answer might
-        be different.
+        """Record what a view would record for this request, such as a heartbeat. Return False
+        if the answer of a view might be different.
         """
         raise NotImplementedError
 
@@ -242,6 +258,7 @@ class Unchanged:
         return leave
 
     def is_still_valid(self) -> bool:
+        """Return True if no group has another generation and no queue a new message."""
         if draining.must_not_wait() or holds.has_changed(self._generations):
             return False
         return not any(
@@ -249,17 +266,15 @@ class Unchanged:
         )
 
     def answered(self) -> None:
+        """Count the repeat, after the same answer was sent again."""
         java_callers.count_request(address=self.address, sdk=self.sdk, outcome="answered")
         metrics.count_again("POST", self.route)
 
 
 class JavaEndpoint(PublicEndpoint):
-    """Base of all calls. Their clients are admitted by network, not by API key.
+    """Base of all calls. Their clients are admitted by network, not by API key."""
 
-    `answer_to` takes (call, request) and returns the fields of the answer.
-    """
-
-    # False: never refused for its rate, because the client would not repeat the call.
+    # False for a call that the client would not repeat: it is never refused for its rate.
     limited = True
     body: Body
 
@@ -274,7 +289,8 @@ class JavaEndpoint(PublicEndpoint):
             request = self.body.read(call.request)
             sdk = client_name("", request.sdkVersion) if request.sdkVersion else ""
             answer = java_answer(call, self.answer_to(call, request))
-            # The server reads REPEAT from the environ after the answer is written.
+            # META is the WSGI environ, where the server finds the condition for repeats after
+            # it has sent the answer.
             if isinstance(call.repeat, Unchanged):
                 match = call.request.resolver_match
                 call.repeat.address, call.repeat.sdk = address, sdk
@@ -288,6 +304,7 @@ class JavaEndpoint(PublicEndpoint):
             java_callers.count_request(address=address, sdk=sdk, outcome=outcome)
 
     def answer_to(self, call: Call, request: Any) -> dict[str, Any]:
+        """Handle the decoded request. Return the fields of the answer."""
         raise NotImplementedError
 
     def refused(self, call: Call, error: Exception) -> HttpResponse:
@@ -302,13 +319,13 @@ def java_answer(
 
 
 def refusal(call: Call, error: Exception, **fields: Any) -> HttpResponse:
-    """Return the answer to a failed call: 503 if the call may be tried again, 200 if the
-    call itself is wrong.
+    """Return the answer to a failed call: 200 if the request itself is wrong, else the status
+    of the error, at which the client tries another broker. `fields` are added to the body.
     """
     problem = errors.respond(error)  # logs bugs
     catmq_error = errors.to_catmq_error(error)
-    is_wrong = isinstance(catmq_error, Invalid) and not isinstance(catmq_error, Unavailable)
-    status = HTTPStatus.OK if is_wrong else problem.status_code
+    # Invalid is the base of all errors that a repeat of the request would meet again.
+    status = HTTPStatus.OK if isinstance(catmq_error, Invalid) else problem.status_code
     answer = java_answer(
         call, {"suc": False, "code": "0", "msg": catmq_error.detail, **fields}, status
     )
@@ -317,11 +334,11 @@ def refusal(call: Call, error: Exception, **fields: Any) -> HttpResponse:
 
 
 class Elsewhere(PublicEndpoint):
-    """Any other URL of these clients: a variant of a known URL, or an unknown call."""
+    """Any other URL of Java clients: a known URL with extra slashes, or an unknown call."""
 
     @extend_schema(exclude=True)
     def dispatch(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
-        """Answer as the call whose URL is meant: doubled and trailing slashes are ignored."""
+        """Call the view of the URL without doubled and trailing slashes, if there is one."""
         path = SLASHES.sub("/", request.path_info).rstrip("/")
         try:
             match = resolve(path)

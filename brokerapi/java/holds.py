@@ -30,10 +30,12 @@ EMPTY: Mapping[int, int] = {}
 # When the places of waiting pulls are taken, a quarter of the remaining threads may wait for
 # up to SHORT_S, and half of this quarter for an address.
 SHORT_PLACES = max(2, (config.threads - config.max_waiters) // 4)
-_short_places = Places(most=SHORT_PLACES, most_of_one=2, most_shared=SHORT_PLACES // 2)
+_short_places = Places(most=SHORT_PLACES, most_per_caller=2, most_shared=SHORT_PLACES // 2)
 # Strangers, which are clients at addresses that are not admitted, have a few places of their
 # own, two per address, so that they take none from admitted clients.
-_strangers = Places(most=max(1, (config.threads - config.max_waiters) // 8), most_of_one=2)
+_strangers = Places(
+    most=max(1, (config.threads - config.max_waiters) // 8), most_per_caller=2
+)
 
 
 @contextmanager

@@ -76,7 +76,7 @@ MIN_QUIET_SESSION_MS = 6_000
 # A refusal is held back this long: a client that is refused at once calls again at once.
 ERROR_HOLD_S = 1.5
 MOST_STARTING = 10_000
-# Groups of a client that are looked up among the deleted groups.
+# Of a client's groups without a membership, how many are looked up among the deleted groups.
 MOST_DELETED = 100
 
 # After a poll, heartbeat calls need not be recorded for this time; see has_just_polled().
@@ -136,8 +136,8 @@ class Poll(JavaEndpoint):
         for member in members:
             # At every poll: a right may have been revoked since the client joined.
             check_right(call, member.consumer.group_id)
-        # A client gets the news of a deleted group once: then it has the time of the deletion
-        # as its version of the group.
+        # A client gets the news of a deleted group once. After that, its version of the group is
+        # the time of the deletion.
         deleted_news = {
             name: assignment.deleted_group(name, at_ms)
             for name, at_ms in deleted.items()
@@ -165,8 +165,8 @@ class Poll(JavaEndpoint):
     def refused(self, call: Call, error: Exception) -> HttpResponse:
         """Hold the refusal back, because the client calls again at once. Return the refusal.
 
-        A Forbidden client, whose address is not admitted or whose right was revoked, waits in
-        a place for strangers (holds.py), of which there are fewer.
+        A Forbidden client, whose address is not admitted or whose right was revoked, is held
+        among the strangers (holds.py), of whom only a few are held at the same time.
         """
         answer = refusal(call, error)
         if isinstance(error, Forbidden):
@@ -291,13 +291,15 @@ def _wait_for_news(
     java_id = members[0].java_id
     for member in members:
         handles.remember(member.consumer)
-    # A client that has started and has the newest versions most likely gets no news.
+    # A client that has started and has the newest versions most likely gets no news. Its
+    # heartbeat may wait for the end of the tick, and after the heartbeat it can become quiet.
     seems_quiet = not deleted_news and all(
         versions[member.group] == member.version
         and (java_id, member.group) not in _answers_until_start
         for member in members
     )
-    # The server held this poll, as a repeat, until something changed: answer it at once.
+    # The server has held this poll already, as a repeat, until something changed. So it is
+    # answered at once.
     was_held = call.was_held()
     until = time.monotonic() + (
         0 if was_held else _count_down_and_choose_hold_s(java_id, members)
@@ -355,9 +357,10 @@ def _record_heartbeats(
         generations[member.consumer.group_id] = member_news.generation
         if member_news.group is not None:
             news[member.group] = member_news.group
-            # A higher `rbVersion` makes the client stop and start its queues. A client with
-            # another version missed the last answer, which may have had a higher `rbVersion`:
-            # that answer was lost, or was the answer to a full refresh.
+            # The client starts its queues again after an answer with a higher `rbVersion`, and
+            # then needs START_ANSWERS more answers. It may also have missed such an answer, if
+            # its version is not that of the last answer: the answer was lost, or it went to a
+            # full refresh.
             if (
                 member_news.member.last_answer.rb_version > member.last_answer.rb_version
                 or versions[member.group] != member.version

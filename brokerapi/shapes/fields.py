@@ -170,8 +170,8 @@ def _typed_field(hint: Any) -> Any:
 
 
 class Shape(serializers.Serializer[Any]):
-    """Base of requests and answers. The fields are the declared fields, and a field for each of
-    the `settings`.
+    """Base of requests and answers. It has the fields that the class declares, and a field for
+    each entry of `settings`.
     """
 
     settings: ClassVar[Mapping[str, Setting]] = {}
@@ -187,8 +187,8 @@ class Shape(serializers.Serializer[Any]):
         return {**setting_fields, **super().get_fields()}
 
     def source_options(self, setting: str) -> dict[str, str]:
-        """Return the field options for the place where the view has a setting: `source`, or
-        none if the attribute has the setting's name.
+        """Return {"source": …} if the view's attribute for a setting does not have the setting's
+        name, else no options.
         """
         return {}
 

@@ -4,11 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, get_args
+from typing import Any
 
 from rest_framework import serializers
 
-from brokerapi.shapes.fields import Answer, Flag, Number, Request, Text, numbers, views
+from brokerapi.shapes.fields import (
+    Answer,
+    Flag,
+    Number,
+    Request,
+    Text,
+    choice_of,
+    numbers,
+    views,
+)
 from messagestore.consume.group_lag import QueueLag
 from messagestore.consume.offset_reset import Move
 from metadata.membership import rebalance
@@ -109,9 +118,7 @@ class ProgressAnswer(Answer):
     instance, past it.
     """
 
-    state = serializers.ChoiceField(
-        choices=list(get_args(TrendState)), source="trend.state"
-    )
+    state = choice_of(TrendState, source="trend.state")
     per_s = Rate(
         source="trend.per_s",
         help_text="messages per second by which the lag grows or shrinks; null: neither",

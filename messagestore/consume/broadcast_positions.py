@@ -21,6 +21,7 @@ from metadata.errors import CatmqError, NodeUnavailable
 from metadata.groups import subscription_rows
 from metadata.groups.subscription_rows import EPOCHS_EACH, SubscriptionView
 from metadata.membership import broadcast_instances
+from metadata.rules.groups.states import SubscriptionState
 
 log = logging.getLogger(__name__)
 
@@ -66,7 +67,7 @@ def place(*, consumer: ConsumerId, queues: Collection[int] | None = None) -> Non
 def _ready(group_id: int) -> dict[int, SubscriptionView]:
     """Return the ready subscriptions of a group, by subscription id."""
     views = subscription_rows.views_of([group_id]).get(group_id, ())
-    return {view.id: view for view in views if view.state == "ready"}
+    return {view.id: view for view in views if view.state == SubscriptionState.READY}
 
 
 def _delete_readers(consumer: ConsumerId, subscription: SubscriptionView) -> None:

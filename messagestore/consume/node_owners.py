@@ -27,8 +27,7 @@ log = logging.getLogger(__name__)
 
 WITHIN_S = 0.5  # longest time that a node may take to answer
 SERVE_S = 0.25  # longest wait for grants in a pass of the loop
-# Lifetime of the remembered rows of a group. When metadata fails, all members of a group
-# ask at once.
+# Lifetime of the cached rows of a group. When metadata fails, all its members ask at once.
 BELIEVED_S = 0.5
 MOST_GROUPS = 1_000  # groups that are remembered before all are forgotten
 
@@ -38,7 +37,8 @@ _remembered: dict[int, tuple[float, _Owned]] = {}
 
 
 def claim_granted() -> None:
-    """Write the reader rows of owners that were just granted a queue: a pass of a loop.
+    """Write the owners of queues that were just granted into their reader rows. Called again
+    and again by a loop; waits up to SERVE_S for grants.
 
     A node that fails is logged only: the owner's own acquire writes the row, too.
     """
@@ -54,9 +54,9 @@ def claim_granted() -> None:
         try:
             with node_pools.node(node_id).reading(within_s=WITHIN_S) as session:
                 for grant in node_grants:
-                    # A member that keeps the queue under a new epoch still commits under
-                    # the earlier epoch, and raising it here would fence the member. Its
-                    # acquire raises it.
+                    # A member that keeps the queue under a new epoch still commits under its
+                    # earlier epoch. Raising the epoch here would fence it, so this is left to
+                    # its own acquire.
                     positions = reader_sql.read_positions(
                         session, group_id=grant.group_id, queues=[grant.queue], instance=""
                     )
@@ -77,27 +77,27 @@ def claim_granted() -> None:
 
 
 def positions(*, consumer: ConsumerId, claims: Iterable[tuple[int, int]]) -> dict[int, int]:
-    """Return the committed offset of each claimed queue that the consumer owns on the
-    nodes.
+    """Return the committed offset of each claimed queue, by queue id, if its reader row
+    confirms the claim.
 
-    The reader row must have the epoch of the claim. Queues of unavailable nodes are left
-    out.
+    `claims` are (queue, epoch). The row must name the consumer and this epoch. Queues of
+    unavailable nodes are left out.
     """
     claimed_epochs = dict(claims)
     offsets: dict[int, int] = {}
     for node_id, queues in _by_node(claimed_epochs).items():
-        for row in _rows(node_id, consumer.group_id, queues, consumer.instance):
-            if (row.epoch, row.owner) == (
-                claimed_epochs[row.queue],
-                consumer.text,
-            ) and row.committed is not None:
+        for row in _rows_or_none(node_id, consumer.group_id, queues, consumer.instance):
+            is_confirmed = (
+                row.owner == consumer.text and row.epoch == claimed_epochs[row.queue]
+            )
+            if is_confirmed and row.committed is not None:
                 offsets[row.queue] = row.committed
     return offsets
 
 
 def held(*, consumer: ConsumerId, queues: Iterable[int]) -> dict[int, tuple[int, int]]:
-    """Return (epoch, committed offset) of queues that the consumer owns on the nodes, by
-    queue id.
+    """Return (epoch, committed offset) of those of the queues whose reader row names the
+    consumer, by queue id. Unlike positions(), it accepts any epoch and needs every node.
 
     Raises NodeUnavailable if any node does not answer: a missing answer does not prove
     another owner.
@@ -113,7 +113,8 @@ def held(*, consumer: ConsumerId, queues: Iterable[int]) -> dict[int, tuple[int,
 
 
 def owned(consumer: ConsumerId) -> list[OwnedQueue]:
-    """Return the queues that the consumer owns on the nodes.
+    """Return all queues of the consumer's group whose reader row names the consumer, as a
+    heartbeat would list them. The rows may be BELIEVED_S old.
 
     Queues of unavailable nodes are left out. Empty for a broadcasting group, where queues
     never move between members.
@@ -155,7 +156,8 @@ def _read_owners(group_id: int) -> _Owned:
     owners = grouped(
         (row.owner, (row.queue, row.epoch))
         for node_id, node_queues in _by_node(queues).items()
-        for row in _rows(node_id, group_id, node_queues, "")
+        # Instance "": the reader rows that all members of a group share.
+        for row in _rows_or_none(node_id, group_id, node_queues, "")
         if row.owner and row.epoch is not None
     )
     _remembered[group_id] = (now, owners)
@@ -170,10 +172,10 @@ def _by_node(queues: Iterable[int]) -> dict[int, list[int]]:
     )
 
 
-def _rows(
+def _rows_or_none(
     node_id: int, group_id: int, queues: Sequence[int], instance: str
 ) -> Iterable[shapes.Position]:
-    """Read positions from a node. Empty if the node is unavailable."""
+    """Return what _read_rows() returns, or nothing if the node is unavailable."""
     try:
         return _read_rows(node_id, group_id, queues, instance)
     except NodeUnavailable as error:
@@ -184,6 +186,7 @@ def _rows(
 def _read_rows(
     node_id: int, group_id: int, queues: Sequence[int], instance: str
 ) -> Iterable[shapes.Position]:
+    """Return the reader rows of queues on a node. Raises NodeUnavailable."""
     with node_pools.node(node_id).reading(within_s=WITHIN_S) as session:
         positions = reader_sql.read_positions(
             session, group_id=group_id, queues=queues, instance=instance

@@ -47,11 +47,11 @@ class Acquired(Struct, frozen=True):
 
 
 class Committed(NamedTuple):
-    """Result of commit() for a queue: `ok`, `fenced`, `out_of_range` or `unavailable`.
+    """Result of commit() for a queue: `ok`, `fenced`, `out_of_range` (the offset is above the
+    head) or `unavailable`.
 
-    `out_of_range` means above the head. `handled` is the number of messages that the
-    position moved past. Offsets of a declared gap, and messages that retention deleted
-    unread, do not count.
+    `handled` is the number of messages that the committed offset moved past. Offsets of a
+    declared gap, and messages that retention deleted unread, do not count.
     """
 
     queue: int
@@ -74,8 +74,8 @@ class CommitOffset(NamedTuple):
     offset: int
 
 
-# Longest time that a node may take if the call needs other nodes, too. A commit waits for
-# the node's disk.
+# Longest time that a node may take to answer if the call needs other nodes, too. Longer than
+# that of a pull, because a commit waits for the node's disk.
 SLOW_S = 0.5
 
 Row = TypeVar("Row", Claim, CommitOffset)
@@ -91,9 +91,8 @@ def generation(*, consumer: ConsumerId) -> int:
 
 
 def check_owns(consumer: ConsumerId) -> None:
-    """Check that members of the consumer's group own queues.
-
-    Raises Conflict (group_settings_differ) if it is a share group.
+    """Raise Conflict (group_settings_differ) for a member of a share group, which owns no
+    queues.
     """
     group = snapshot.current().groups.get(consumer.group_id)
     if group is not None and group.is_share:
@@ -146,8 +145,8 @@ def acquire(*, consumer: ConsumerId, queues: Sequence[Claim]) -> list[Acquired]:
 
 
 class _NodeCall(NamedTuple):
-    """A node to call, and how long it may take to answer in seconds (None: the usual
-    limit).
+    """A node to call, and the longest time in seconds until it begins to answer, None for the
+    usual limit.
     """
 
     node_id: int
@@ -155,8 +154,8 @@ class _NodeCall(NamedTuple):
 
     def session(self) -> AbstractContextManager[Session]:
         """Borrow a session for statements that may be repeated."""
-        # reading(), because acquire and commit may be repeated: a lost answer needs no
-        # unknown outcome.
+        # writing() would report a lost answer as an unknown outcome. Repeating an acquire or a
+        # commit is harmless, so reading() is enough for both.
         return node_pools.node(self.node_id).reading(within_s=self.within_s)
 
 
@@ -172,9 +171,9 @@ def _acquire_on_node(
     """
     missing, outdated = _claim_on_node(node, consumer, claims, results)
     if missing and consumer.instance_id:
-        # A broadcasting instance without a reader row joined while the subscription was
-        # created, or while the node was unavailable. Its row is inserted now, and the claim
-        # is repeated.
+        # A broadcasting instance has reader rows of its own. It lacks a row if it joined while
+        # the subscription was created, or while the node was unavailable. The row is inserted
+        # now, and the claim is repeated.
         broadcast_positions.place(
             consumer=consumer, queues=[claim.queue for claim in missing]
         )
@@ -187,19 +186,23 @@ def _acquire_on_node(
             claim.queue,
         )
     for claim, epoch in outdated:
-        # If the subscription ended meanwhile, the claim stays fenced. Other queues are
-        # acquired.
+        # NotFound: the subscription ended meanwhile. The claim stays fenced.
         with suppress(NotFound):
-            # If metadata still confirms a refused claim, its epoch is raised above the
-            # node's. Both can only be true if a reset ended between node and metadata, or
-            # metadata lost its latest changes. Read again, because a claim may also be
-            # refused to an owner that has just lost the queue.
+            # Usually the row has another owner because this member has just lost the queue:
+            # then metadata no longer confirms the claim either.
             granted = ownership.check_owned(consumer=consumer, queues=[claim.queue])
             if granted.get(claim.queue) != claim.epoch:
                 continue
+            # Metadata confirms the claim and the node refuses it: a reset failed after it had
+            # changed the node and before it changed metadata, or metadata lost its latest
+            # changes. The epoch in metadata is raised above that of the node, so that the
+            # member can acquire the queue under it.
             log.warning(
                 "group %d queue %d: the node has epoch %d, metadata had %d",
-                *(consumer.group_id, claim.queue, epoch, claim.epoch),
+                consumer.group_id,
+                claim.queue,
+                epoch,
+                claim.epoch,
             )
             ownership.adopt_node_epoch(
                 group_id=consumer.group_id,
@@ -215,10 +218,9 @@ def _claim_on_node(
     claims: Sequence[Claim],
     results: dict[int, Acquired],
 ) -> tuple[list[Claim], list[tuple[Claim, int]]]:
-    """Claim queues on their node, and put the outcomes into `results`.
+    """Write the claims into the reader rows of a node, and put the outcomes into `results`.
 
-    Return the claims without a reader row, and the refused claims with the epoch of the
-    row.
+    Return the claims without a reader row, and the refused claims with the epoch of their row.
     """
     missing, outdated = [], []
     with node.session() as session:
@@ -230,8 +232,8 @@ def _claim_on_node(
             if row is None:
                 missing.append(claim)
                 continue
-            # The row as read after the UPDATE decides. Owner and epoch must both be those
-            # of the claim: the row may name another owner under the same epoch.
+            # The row as read after the guarded UPDATE decides. Owner and epoch must both be those
+            # of the claim, because the row may name another owner under the same epoch.
             epoch, owner, committed = row
             if epoch == claim.epoch and owner == consumer.text:
                 results[claim.queue] = Acquired(claim.queue, "ok", committed)
@@ -279,12 +281,13 @@ def _by_node(rows: Iterable[Row]) -> dict[int, list[Row]]:
 def _commit_on_node(
     node: _NodeCall, consumer: ConsumerId, offsets: list[CommitOffset]
 ) -> dict[int, Committed]:
-    """Commit offsets on a node in a single transaction, and find why some were refused.
+    """Commit offsets on a node in a single transaction. Return the results by queue id.
 
     `offsets` must rise by queue. Raises NodeUnavailable.
     """
     group_id, instance = consumer.group_id, consumer.instance
     with node.session() as session:
+        # The number of offsets that each position moved, None if the commit was refused.
         distances = reader_sql.update_committed(
             session,
             group_id=group_id,
@@ -299,8 +302,8 @@ def _commit_on_node(
                 refused.append(offset)
                 continue
             handled = distance
-            # Only a distance of a jump or more can contain a declared gap, so only then gaps
-            # are read.
+            # A declared gap has at least JUMP offsets, so the gaps are read only for a commit
+            # over as many.
             if distance >= JUMP:
                 before = offset.offset - distance
                 gaps = queue_sql.read_gaps(session, queue=offset.queue, position=before)
@@ -314,6 +317,7 @@ def _commit_on_node(
                 instance=instance,
                 queues=[offset.queue for offset in refused],
             )
+    # The guarded UPDATE does not say which of its conditions failed. The rows do.
     for offset in refused:
         position = positions.get(offset.queue)
         is_owner = position is not None and (

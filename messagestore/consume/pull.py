@@ -63,7 +63,7 @@ _turn = itertools.count()
 def pull(
     *, consumer: ConsumerId, queues: Sequence[PullQueue], max_messages: int, max_bytes: int
 ) -> list[PulledQueue]:
-    """Return an answer for each named queue, in the order of `queues`.
+    """Return an answer for each queue, in the order of `queues`.
 
     The answers have at most `max_messages` and about `max_bytes` together; a larger message
     comes alone. Raises NodeUnavailable if no node answers, MetadataUnavailable if no queue
@@ -88,27 +88,33 @@ def pull(
             ):
                 pulled[answer.queue] = answer
         except (db_errors.Final, NodeUnavailable) as error:
-            unanswered = [ask for ask in node_queues if ask.queue not in pulled]
+            unanswered = [
+                pull_queue for pull_queue in node_queues if pull_queue.queue not in pulled
+            ]
             state = "ok" if isinstance(error, db_errors.SlowNode) else "unavailable"
             # Final: a table of the node is missing or was altered. Other nodes are still read.
             if isinstance(error, db_errors.Final):
                 state = "corrupt"
-                for ask in unanswered:
-                    corruption.report(ask.queue, offset=ask.offset, why=error.detail)
-            for ask in unanswered:
-                pulled[ask.queue] = PulledQueue(ask.queue, state, [], ask.offset)
-            # A slow node is read again by the next pull. Only a failed node is replaced by
-            # its replica.
+                for pull_queue in unanswered:
+                    corruption.report(
+                        pull_queue.queue, offset=pull_queue.offset, why=error.detail
+                    )
+            for pull_queue in unanswered:
+                pulled[pull_queue.queue] = PulledQueue(
+                    pull_queue.queue, state, [], pull_queue.offset
+                )
+            # A slow node is read again by the next pull. Only for a failed node its replica is
+            # read instead.
             if isinstance(error, NodeUnavailable) and not isinstance(
                 error, db_errors.SlowNode
             ):
                 failure = error
                 pulled |= replicas.pull(
-                    node_id=node_id, asked=unanswered, consumer=consumer, budget=budget
+                    node_id=node_id, queues=unanswered, consumer=consumer, budget=budget
                 )
     if pulled and all(answer.state == "unavailable" for answer in pulled.values()):
         raise failure
-    return [pulled[ask.queue] for ask in queues]
+    return [pulled[pull_queue.queue] for pull_queue in queues]
 
 
 def _group_by_node(
@@ -118,28 +124,35 @@ def _group_by_node(
 
     No node is needed for queues that are unknown or stopped.
     """
-    known_queues, certain = snapshot.find_queues([ask.queue for ask in queues])
+    known_queues, certain = snapshot.find_queues(
+        [pull_queue.queue for pull_queue in queues]
+    )
     current = snapshot.current()
     unknown_state = "fenced" if certain else "unavailable"
-    # Each pull starts at another queue. Else the first queues would use up the budget of
+    # Each pull starts at another queue. Otherwise the first queues could use up the budget of
     # every pull, and the last queues would never be read.
     start = next(_turn) % len(queues) if queues else 0
     nodes: dict[int, list[PullQueue]] = {}
     answers: dict[int, PulledQueue] = {}
-    for ask in (*queues[start:], *queues[:start]):
-        info = known_queues.get(ask.queue)
+    for pull_queue in (*queues[start:], *queues[:start]):
+        info = known_queues.get(pull_queue.queue)
         if info is None:
-            answers[ask.queue] = PulledQueue(ask.queue, unknown_state, [], ask.offset)
+            answers[pull_queue.queue] = PulledQueue(
+                pull_queue.queue, unknown_state, [], pull_queue.offset
+            )
         elif current.is_stopped(consumer.group_id, info):
-            answers[ask.queue] = PulledQueue(ask.queue, "stopped", [], ask.offset)
+            answers[pull_queue.queue] = PulledQueue(
+                pull_queue.queue, "stopped", [], pull_queue.offset
+            )
         else:
-            nodes.setdefault(info.node_id, []).append(ask)
+            nodes.setdefault(info.node_id, []).append(pull_queue)
     return nodes, answers
 
 
 class _NodePull:
     """Pull from a node in three steps: read_first(), answer_empty() and read_rest(). Each step
-    answers some of the remaining queues.
+    answers some of the queues that remain in `_left`, and the last step answers all of them.
+    For a group without a filter, one round trip is enough if only the first queue has messages.
 
     `within_s` is the longest time in seconds until the node begins to answer, None for the
     usual limit.
@@ -165,15 +178,20 @@ class _NodePull:
         For a group without a filter, the same round trip reads the positions of all other
         queues of the node.
         """
-        ask = self._left[0]
-        if board.durable_head(ask.queue) > ask.offset and not self._budget.spent():
+        pull_queue = self._left[0]
+        if (
+            board.durable_head(pull_queue.queue) > pull_queue.offset
+            and not self._budget.spent()
+        ):
             del self._left[0]
             with self._session() as session:
-                if only := self._message_filter(ask.queue):
-                    answer = self._read_filtered(session, ask, only)
+                if only := self._message_filter(pull_queue.queue):
+                    answer = self._read_filtered(session, pull_queue, only)
                 else:
                     answer, self._positions = self._read(
-                        session, ask, other_queues=[other.queue for other in self._left]
+                        session,
+                        pull_queue,
+                        other_queues=[other.queue for other in self._left],
                     )
             yield answer
 
@@ -183,7 +201,7 @@ class _NodePull:
         """
         candidates, self._left = self._left, []
         if candidates and not self._positions:
-            queues = [ask.queue for ask in candidates]
+            queues = [pull_queue.queue for pull_queue in candidates]
             with self._session() as session:
                 self._positions = reader_sql.read_positions(
                     session,
@@ -191,10 +209,12 @@ class _NodePull:
                     queues=queues,
                     instance=self._consumer.instance,
                 )
-        for ask in candidates:
-            answer = _without_rows(ask, self._positions.get(ask.queue), self._consumer)
+        for pull_queue in candidates:
+            answer = _without_rows(
+                pull_queue, self._positions.get(pull_queue.queue), self._consumer
+            )
             if answer is None:
-                self._left.append(ask)
+                self._left.append(pull_queue)
             else:
                 yield answer
 
@@ -206,7 +226,9 @@ class _NodePull:
         # confirms their heads. The other queues have durable messages to read, and their newer
         # messages come with the next pull, so they need no barrier.
         unconfirmed = [
-            ask.queue for ask in self._left if board.durable_head(ask.queue) <= ask.offset
+            pull_queue.queue
+            for pull_queue in self._left
+            if board.durable_head(pull_queue.queue) <= pull_queue.offset
         ]
         durability.confirm(
             node_id=self._node_id,
@@ -215,14 +237,16 @@ class _NodePull:
         if self._left and not self._budget.spent():
             with self._session() as session:
                 while self._left and not self._budget.spent():
-                    ask = self._left.pop(0)
-                    if only := self._message_filter(ask.queue):
-                        yield self._read_filtered(session, ask, only)
+                    pull_queue = self._left.pop(0)
+                    if only := self._message_filter(pull_queue.queue):
+                        yield self._read_filtered(session, pull_queue, only)
                     else:
-                        yield self._read(session, ask)[0]
-        for ask in self._left:
-            head = min(self._positions[ask.queue].head, board.durable_head(ask.queue))
-            yield PulledQueue(ask.queue, "ok", [], ask.offset, head)
+                        yield self._read(session, pull_queue)[0]
+        for pull_queue in self._left:
+            head = min(
+                self._positions[pull_queue.queue].head, board.durable_head(pull_queue.queue)
+            )
+            yield PulledQueue(pull_queue.queue, "ok", [], pull_queue.offset, head)
 
     def _session(self) -> AbstractContextManager[Session]:
         return node_pools.node(self._node_id).reading(within_s=self._within_s)
@@ -231,19 +255,20 @@ class _NodePull:
         return snapshot.current().message_filter(self._consumer.group_id, queue)
 
     def _read(
-        self, session: Session, ask: PullQueue, *, other_queues: Sequence[int] = ()
+        self, session: Session, pull_queue: PullQueue, *, other_queues: Sequence[int] = ()
     ) -> tuple[PulledQueue, dict[int, Position]]:
         """Read a queue that has durable messages, for a group without a filter.
 
         Return its answer and the positions of `other_queues`.
         """
-        end = board.durable_head(ask.queue)
+        end = board.durable_head(pull_queue.queue)
+        # With a delivery delay, messages that were stored after this time are not due yet.
         youngest_ms = delivery_delay.youngest_ms(
-            session, group_id=self._consumer.group_id, queue=ask.queue
+            session, group_id=self._consumer.group_id, queue=pull_queue.queue
         )
         answer, other_positions = self._read_range(
             session,
-            ask,
+            pull_queue,
             end,
             only=EVERYTHING,
             other_queues=other_queues,
@@ -252,44 +277,51 @@ class _NodePull:
         # Retention may have raised `low` between the reads of position and rows. So `low` is
         # read again before a hole is called corrupt.
         if answer.state == _HOLE:
-            answer = _explain_hole(session, ask, answer.head)
+            answer = _explain_hole(session, pull_queue, answer.head)
         return answer, other_positions
 
     def _read_filtered(
-        self, session: Session, ask: PullQueue, only: MessageFilter
+        self, session: Session, pull_queue: PullQueue, only: MessageFilter
     ) -> PulledQueue:
         """Read a queue that has durable messages, for a group with a filter.
 
         Range after range is read, until the answer is full or `scan_limit` offsets were
         scanned.
         """
-        end = min(board.durable_head(ask.queue), ask.offset + config.scan_limit)
+        end = min(
+            board.durable_head(pull_queue.queue), pull_queue.offset + config.scan_limit
+        )
         youngest_ms = delivery_delay.youngest_ms(
-            session, group_id=self._consumer.group_id, queue=ask.queue
+            session, group_id=self._consumer.group_id, queue=pull_queue.queue
         )
         rows: list[StoredRow] = []
         while True:
             answer, _ = self._read_range(
-                session, ask, end, only=only, other_queues=(), youngest_ms=youngest_ms
+                session,
+                pull_queue,
+                end,
+                only=only,
+                other_queues=(),
+                youngest_ms=youngest_ms,
             )
             # As in _read: `low` is read again before a hole is called corrupt.
             if answer.state == _HOLE:
-                answer = _explain_hole(session, ask, answer.head)
+                answer = _explain_hole(session, pull_queue, answer.head)
             rows += answer.rows
-            has_advanced = answer.state == "ok" and answer.next_offset > ask.offset
+            has_advanced = answer.state == "ok" and answer.next_offset > pull_queue.offset
             if not has_advanced or answer.next_offset >= end or self._budget.spent():
                 break
-            ask = ask._replace(offset=answer.next_offset)
+            pull_queue = pull_queue._replace(offset=answer.next_offset)
         # A state that ended the loop early (fenced, cleaned, corrupt) is not returned
         # together with rows. The next pull begins at that offset and returns the state.
         if answer.state == "ok" or not rows:
             return answer._replace(rows=rows)
-        return PulledQueue(ask.queue, "ok", rows, ask.offset, answer.head)
+        return PulledQueue(pull_queue.queue, "ok", rows, pull_queue.offset, answer.head)
 
     def _read_range(
         self,
         session: Session,
-        ask: PullQueue,
+        pull_queue: PullQueue,
         end: int,
         *,
         only: MessageFilter,
@@ -301,95 +333,122 @@ class _NodePull:
         Return the answer, whose state is _HOLE if the first message is missing, and the
         positions of `other_queues`.
         """
-        consumer, budget, durable = (
-            self._consumer,
-            self._budget,
-            board.durable_head(ask.queue),
-        )
-        available = end - ask.offset
-        scanned = (
-            min(available, _FILTERED_AT_ONCE) if only else budget.rows(ask.queue, available)
-        )
+        consumer, budget = self._consumer, self._budget
+        # Before the rows are read: what is durable now is visible to the statement.
+        durable_head = board.durable_head(pull_queue.queue)
+        available = end - pull_queue.offset
+        # How many rows fit is estimated. A filter leaves out most rows, so it scans more offsets
+        # than that.
+        most_rows = budget.rows(pull_queue.queue, available)
+        scan_length = min(available, _FILTERED_AT_ONCE) if only else most_rows
         try:
             positions, rows, origins = message_sql.read_positions_and_rows(
                 session,
-                reader=ReaderKey(consumer.group_id, ask.queue, consumer.instance),
-                first=ask.offset,
-                end=ask.offset + scanned,
+                reader=ReaderKey(consumer.group_id, pull_queue.queue, consumer.instance),
+                first=pull_queue.offset,
+                end=pull_queue.offset + scan_length,
                 most_bytes=OVERSHOOT * budget.size,
                 only=only,
-                most=budget.rows(ask.queue, available),
+                most=most_rows,
                 other_queues=other_queues,
-                with_origins=snapshot.current().holds_failures(ask.queue),
+                # The messages of a retry topic are copies. Their origins go to the client.
+                with_origins=snapshot.current().holds_failures(pull_queue.queue),
             )
         except db_errors.Final as fault:
             # The table of this queue is missing or was altered. Other queues of the node
             # are still read.
-            corruption.report(ask.queue, offset=ask.offset, why=fault.detail)
-            return PulledQueue(ask.queue, "corrupt", [], ask.offset), {}
-        position = positions.pop(ask.queue, None)
-        answer = _without_rows(ask, position, consumer)
-        if answer is not None or position is None:
-            return answer or PulledQueue(ask.queue, "fenced", [], ask.offset), positions
+            corruption.report(pull_queue.queue, offset=pull_queue.offset, why=fault.detail)
+            return PulledQueue(pull_queue.queue, "corrupt", [], pull_queue.offset), {}
+        position = positions.pop(pull_queue.queue, None)
+        if position is None:
+            return PulledQueue(pull_queue.queue, "fenced", [], pull_queue.offset), positions
+        # Rows of a fenced consumer, or of a position outside of the log, are dropped.
+        answer = _without_rows(pull_queue, position, consumer)
+        if answer is not None:
+            return answer, positions
         # Rows past a hole are dropped. The next pull begins at the hole and must explain
         # it.
-        rows = rows[: dense_length(ask.offset, [row[ROW_OFFSET] for row in rows])]
+        rows = rows[: dense_length(pull_queue.offset, [row[ROW_OFFSET] for row in rows])]
         if not rows:
-            return PulledQueue(ask.queue, _HOLE, [], ask.offset, position.head), positions
+            return PulledQueue(
+                pull_queue.queue, _HOLE, [], pull_queue.offset, position.head
+            ), positions
         # Rows that are not due yet are held back by the subscription's delay.
         count, due_in_ms = delivery_delay.due(rows, youngest_ms=youngest_ms)
         fitting_rows, passed_offsets = budget.choose(
-            ask.queue, rows[:count], filtered=bool(only)
+            pull_queue.queue, rows[:count], filtered=bool(only)
         )
-        next_offset = ask.offset + passed_offsets
-        corruption.delivered(ask.queue, next_offset=next_offset)
+        next_offset = pull_queue.offset + passed_offsets
+        corruption.delivered(pull_queue.queue, next_offset=next_offset)
         return PulledQueue(
-            ask.queue,
+            pull_queue.queue,
             "ok",
             fitting_rows,
             next_offset,
-            min(position.head, durable),
+            min(position.head, durable_head),
             origins=origins[: len(fitting_rows)],
             due_in_ms=None if fitting_rows else due_in_ms,
         ), positions
 
 
 def _without_rows(
-    ask: PullQueue, position: Position | None, consumer: ConsumerId
+    pull_queue: PullQueue, position: Position | None, consumer: ConsumerId
 ) -> PulledQueue | None:
-    """Return the answer that the position alone gives, None if there are messages to read."""
+    """Return the answer if the position alone decides it, None if there are messages to read.
+
+    `position` is None if the group has no reader row for the queue.
+    """
     # The fence: a former owner, or an owner of an earlier epoch, gets nothing, however old
     # its broker's snapshot is.
-    if position is None or position.epoch != ask.epoch or position.owner != consumer.text:
-        return PulledQueue(ask.queue, "fenced", [], ask.offset)
-    if ask.offset < position.low:
-        head = min(position.head, max(position.low, board.durable_head(ask.queue)))
-        return PulledQueue(ask.queue, "cleaned", [], ask.offset, head, low=position.low)
-    if ask.offset > position.head:
+    if (
+        position is None
+        or position.epoch != pull_queue.epoch
+        or position.owner != consumer.text
+    ):
+        return PulledQueue(pull_queue.queue, "fenced", [], pull_queue.offset)
+    if pull_queue.offset < position.low:
+        head = min(position.head, max(position.low, board.durable_head(pull_queue.queue)))
         return PulledQueue(
-            ask.queue, "out_of_range", [], ask.offset, position.head, low=position.low
+            pull_queue.queue, "cleaned", [], pull_queue.offset, head, low=position.low
         )
-    if ask.offset == position.head:
-        return PulledQueue(ask.queue, "ok", [], ask.offset, position.head)
+    if pull_queue.offset > position.head:
+        return PulledQueue(
+            pull_queue.queue,
+            "out_of_range",
+            [],
+            pull_queue.offset,
+            position.head,
+            low=position.low,
+        )
+    if pull_queue.offset == position.head:
+        return PulledQueue(pull_queue.queue, "ok", [], pull_queue.offset, position.head)
     return None
 
 
-def _explain_hole(session: Session, ask: PullQueue, head: int | None) -> PulledQueue:
+def _explain_hole(session: Session, pull_queue: PullQueue, head: int | None) -> PulledQueue:
     """Return the answer for an offset that is missing although the head is above it.
 
     It is `cleaned`, `lost_tail`, or `corrupt` if neither `low` nor a declared gap explains
     it.
     """
-    # Both must be read after the rows: only then they can explain each row that was
-    # missing.
-    fresh_head = queue_sql.read_head(session, queue=ask.queue)
-    gaps = queue_sql.read_gaps(session, queue=ask.queue, position=ask.offset)
+    # Both are read after the rows. Read before them, they could lack a cleaning or a gap that
+    # removed a row in between.
+    fresh_head = queue_sql.read_head(session, queue=pull_queue.queue)
+    gaps = queue_sql.read_gaps(session, queue=pull_queue.queue, position=pull_queue.offset)
     low = fresh_head.low if fresh_head else None
-    verdict = explain_missing(ask.offset, low=low or 0, gaps=gaps)
+    verdict = explain_missing(pull_queue.offset, low=low or 0, gaps=gaps)
     if verdict.state == "corrupt":
         corruption.report(
-            ask.queue, offset=ask.offset, why=alarm_text("missing", end=str(head))
+            pull_queue.queue,
+            offset=pull_queue.offset,
+            why=alarm_text("missing", end=str(head)),
         )
     return PulledQueue(
-        ask.queue, verdict.state, [], verdict.next_offset, head, low=low, gap=verdict.gap
+        pull_queue.queue,
+        verdict.state,
+        [],
+        verdict.next_offset,
+        head,
+        low=low,
+        gap=verdict.gap,
     )

@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 
 
 def pull(
-    *, node_id: int, asked: Sequence[PullQueue], consumer: ConsumerId, budget: Budget
+    *, node_id: int, queues: Sequence[PullQueue], consumer: ConsumerId, budget: Budget
 ) -> dict[int, PulledQueue]:
     """Return the answers of the node's replica by queue id. Queues it cannot serve are left
     out.
@@ -45,73 +45,80 @@ def pull(
     # Only while the circuit is open: a single failed call does not make a node unavailable.
     if node.replica is None or not node.circuit.is_open:
         return served
-    queues = [ask.queue for ask in asked]
+    queue_ids = [pull_queue.queue for pull_queue in queues]
     try:
-        granted = ownership.check_owned(consumer=consumer, queues=queues)
+        granted = ownership.check_owned(consumer=consumer, queues=queue_ids)
         with node.replica.reading() as session:
             positions = reader_sql.read_positions(
                 session,
                 group_id=consumer.group_id,
-                queues=queues,
+                queues=queue_ids,
                 instance=consumer.instance,
             )
-            for ask in asked:
-                position = positions.get(ask.queue)
+            for pull_queue in queues:
+                position = positions.get(pull_queue.queue)
                 if (
                     position is None
                     or position.epoch is None
-                    or granted.get(ask.queue) != ask.epoch
+                    or granted.get(pull_queue.queue) != pull_queue.epoch
                 ):
                     continue
                 # The row must not contradict the grant of metadata.
-                if position.epoch > ask.epoch or (
-                    position.epoch == ask.epoch and position.owner != consumer.text
+                if position.epoch > pull_queue.epoch or (
+                    position.epoch == pull_queue.epoch and position.owner != consumer.text
                 ):
                     continue
                 answer = _read_queue(
-                    session, ask, position, budget, group_id=consumer.group_id
+                    session, pull_queue, position, budget, group_id=consumer.group_id
                 )
                 if answer is not None:
-                    served[ask.queue] = answer
+                    served[pull_queue.queue] = answer
     except CatmqError as error:
         log.info("The replica of node %s cannot be read: %s", node.info.name, error.detail)
     return served
 
 
 def _read_queue(
-    session: Session, ask: PullQueue, position: Position, budget: Budget, *, group_id: int
+    session: Session,
+    pull_queue: PullQueue,
+    position: Position,
+    budget: Budget,
+    *,
+    group_id: int,
 ) -> PulledQueue | None:
     """Return the answer of a replica for a queue, None if a hole in its rows is
     unexplained.
     """
-    # The head of a replica that lags may be below the consumer's offset: it has no message
-    # then.
-    head = max(position.head, ask.offset)
-    answer = PulledQueue(ask.queue, "ok", [], ask.offset, head, stale=True)
-    if ask.offset < position.low:
+    # The head of a replica that lags may be below the consumer's offset. Raised to that offset,
+    # it means that there is no message to read.
+    head = max(position.head, pull_queue.offset)
+    answer = PulledQueue(pull_queue.queue, "ok", [], pull_queue.offset, head, stale=True)
+    if pull_queue.offset < position.low:
         return answer._replace(state="cleaned", low=position.low)
-    if ask.offset == head or budget.spent():
+    if pull_queue.offset == head or budget.spent():
         return answer
-    only = snapshot.current().message_filter(group_id, ask.queue)
+    only = snapshot.current().message_filter(group_id, pull_queue.queue)
     rows = message_sql.select_rows(
         session,
-        queue=ask.queue,
-        first=ask.offset,
-        end=ask.offset + budget.rows(ask.queue, head - ask.offset),
+        queue=pull_queue.queue,
+        first=pull_queue.offset,
+        end=pull_queue.offset + budget.rows(pull_queue.queue, head - pull_queue.offset),
         most_bytes=OVERSHOOT * budget.size,
         only=only,
     )
-    if count := dense_length(ask.offset, [row[ROW_OFFSET] for row in rows]):
+    if count := dense_length(pull_queue.offset, [row[ROW_OFFSET] for row in rows]):
         youngest_ms = delivery_delay.youngest_ms(
-            session, group_id=group_id, queue=ask.queue
+            session, group_id=group_id, queue=pull_queue.queue
         )
         count, _ = delivery_delay.due(rows[:count], youngest_ms=youngest_ms)
         fitting_rows, passed_offsets = budget.choose(
-            ask.queue, rows[:count], filtered=bool(only)
+            pull_queue.queue, rows[:count], filtered=bool(only)
         )
-        return answer._replace(rows=fitting_rows, next_offset=ask.offset + passed_offsets)
-    gaps = queue_sql.read_gaps(session, queue=ask.queue, position=ask.offset)
-    verdict = explain_missing(ask.offset, low=position.low, gaps=gaps)
+        return answer._replace(
+            rows=fitting_rows, next_offset=pull_queue.offset + passed_offsets
+        )
+    gaps = queue_sql.read_gaps(session, queue=pull_queue.queue, position=pull_queue.offset)
+    verdict = explain_missing(pull_queue.offset, low=position.low, gaps=gaps)
     if verdict.state == "corrupt":
         return None
     return answer._replace(

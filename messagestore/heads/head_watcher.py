@@ -22,6 +22,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Set
 
+from messagestore import sweeping
 from messagestore.heads import durability
 from messagestore.heads.heads import WANTED_MS, HeadBoard, board
 from messagestore.heads.shared_heads import now_ms
@@ -31,7 +32,6 @@ from metadata.cache import snapshot
 from metadata.cache.snapshot_types import QueueInfo
 from metadata.config import config
 from metadata.errors import CatmqError
-from metadata.rules.nodes import NodeState
 
 log = logging.getLogger(__name__)
 # shortest pause between two looks into shared memory, however often bells ring
@@ -54,11 +54,7 @@ IDLE_S = 1.0  # longest wait for a first waiter
 
 def nodes() -> list[int]:
     """Return the ids of the nodes to watch, each in a loop of its own."""
-    return [
-        node.id
-        for node in snapshot.current().nodes.values()
-        if node.state != NodeState.OFFLINE
-    ]
+    return list(sweeping.online_nodes())
 
 
 def listen() -> None:

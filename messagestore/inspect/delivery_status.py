@@ -1,11 +1,17 @@
 """Outcome of a message in each group that reads its topic.
 
-Nothing is stored per message and group, so the outcome is derived: from the committed
-offset (or the finished messages of a share group) and from the copies that failures of the
-message made (copy_trail.py). Records of copies are kept for two days. For an older message
-the group's dead letters and the copies that are due first are searched. If neither has it,
-it is not reported as handled for certain, because it may have failed and been redriven
-since.
+Nothing is stored per message and group, so the outcome is derived from other rows:
+
+* The committed offset of the group, or the finished messages of a share group, tell whether
+  the message was read.
+* A failure of the message in the group makes a copy of it, which waits for a retry, and a
+  record of the copy. copy_trail.py follows the records to the last copy. They are kept for
+  two days.
+* For an older message the dead letters of the group, and the copies that are due next, are
+  searched instead. If neither contains it, the answer is marked as uncertain (`partly`): the
+  message may have failed and been redriven since.
+* Offset resets, filters and the start of the subscription tell whether a message was passed
+  over without being delivered.
 """
 
 from __future__ import annotations
@@ -33,9 +39,11 @@ from metadata.groups import commits, offset_resets, subscription_rows
 from metadata.rules.groups.states import GroupMode
 from metadata.rules.rights import Right
 
-MAX_SEARCHED_COPIES = 1_000  # waiting copies to search for a message without records
 MOST_GROUPS = 20
-MOST_PAGES = 10  # of dead_letters.SCAN dead letters each, for a message without records
+# Limits of the search for a message without records: waiting copies, and pages of
+# dead_letters.SCAN dead letters each.
+MAX_SEARCHED_COPIES = 1_000
+MOST_PAGES = 10
 
 
 class DeliveryStatus(Struct, frozen=True):
@@ -49,8 +57,8 @@ class DeliveryStatus(Struct, frozen=True):
     * skipped: by `skipped_by`, which is reset, filter or start (of the subscription)
 
     `attempt` counts failures. `at_ms` is when the retry is due or the message died.
-    `dead_id` is its id as a dead letter. `redrives` are those to the group. A read message
-    was committed after `after_ms` and by `by_ms`, None where that is unknown. `ahead` is
+    `dead_id` is its id as a dead letter. `redrives` are its redrives to the group. A read message
+    was committed between `after_ms` and `by_ms`, None where that is unknown. `ahead` is
     the number of messages before an unread message. `partly`: failures may be missing, because
     records are older than two days, the actor may not look, or a node did not answer.
     """
@@ -113,8 +121,11 @@ def trace_message(
                     session, group_id=group.id, queue=queue, offset=offset
                 )
             )
-            state = "read" if is_read else "unread"
-            status = DeliveryStatus(group.name, state, ahead=offset - committed)
+            status = (
+                DeliveryStatus(group.name, "read")
+                if is_read
+                else DeliveryStatus(group.name, "unread", ahead=offset - committed)
+            )
             read_states.append((group, status))
     traced = _Message(topic, topic_id, queue, offset, stored_at_ms)
     statuses = []
@@ -129,9 +140,9 @@ def trace_message(
                 since_ms=stored_at_ms,
             )
             after_ms, by_ms = (step.after_ms, step.by_ms) if step else (None, None)
-            status = structs.replace(status, ahead=None, after_ms=after_ms, by_ms=by_ms)
-        outcome = _add_failures(status, traced, group, actor)
-        statuses.append(_correct_skipped(outcome, traced, group, message))
+            status = structs.replace(status, after_ms=after_ms, by_ms=by_ms)
+        with_failures = _add_failures(status, traced, group, actor)
+        statuses.append(_correct_skipped(with_failures, traced, group, message))
     return statuses
 
 
@@ -146,7 +157,10 @@ class _Message(Struct, frozen=True):
 
     @property
     def origin(self) -> str:
-        """The beginning of the `origin` text of its copies (`origins.Origin`)."""
+        """The beginning of the JSON text in the `origin` column of its copies.
+
+        Its first three fields name the message; the fields after them differ between copies.
+        """
         fields = {"topic": self.topic, "queue": self.queue, "offset": self.offset}
         return msgspec.json.encode(fields).decode().removesuffix("}") + ","
 
@@ -199,7 +213,7 @@ def _add_failures(
     status = _apply_trail(status, trail)
     if trail.end != "unknown":
         return status
-    # The costly way: it reads pages of dead letters and copies instead of an index entry.
+    # Costly: this reads pages of dead letters and copies, where the trail takes index look-ups.
     try:
         dead_letter = dead_letters.find(
             group=status.group,
@@ -229,6 +243,8 @@ def _add_failures(
     return status
 
 
+# End of a trail of copies (copy_trail.Trail) → state of the message. At other ends the state
+# by the committed offset stays.
 STATES: Mapping[str, str] = {
     "waiting": "waiting",
     "due": "waiting",
@@ -239,9 +255,9 @@ STATES: Mapping[str, str] = {
 
 
 def _apply_trail(status: DeliveryStatus, trail: Trail) -> DeliveryStatus:
-    """Return the status with the death, redrives and retries from the trail of copies."""
+    """Return the status with what the trail of copies shows: failures, death and redrives."""
     if trail.dead is not None:
-        dead_letter = dead_letters.as_message(trail.dead_node, trail.dead)
+        dead_letter = dead_letters.build_info(trail.dead_node, trail.dead)
         return structs.replace(
             _apply_death(status, dead_letter), redrives=tuple(trail.redrives)
         )

@@ -23,8 +23,9 @@ from messagestore.tables.node_sql import NodeFigures
 from messagestore.tables.shares import run_sql
 from metadata.cache import snapshot
 from metadata.cache.snapshot_types import NodeInfo, Snapshot, TopicInfo
+from metadata.rules.groups.states import SubscriptionState
 from metadata.rules.nodes import NodeKind
-from metadata.rules.topics.states import STATES_WITHOUT_TABLE, TopicKind
+from metadata.rules.topics.states import STATES_WITHOUT_TABLE, TopicKind, TopicState
 
 
 class TopicLag(msgspec.Struct):
@@ -145,7 +146,7 @@ class Reader:
                 for queue in _readable_queues(current, topic)
                 if queue in nodes.bounds
             ]
-            if topic.kind == TopicKind.NORMAL and topic.state == "ready" and ends:
+            if topic.kind == TopicKind.NORMAL and topic.state == TopicState.READY and ends:
                 topics.append((topic.name, ends))
         # Topics with the most messages first.
         topics.sort(key=lambda entry: (-sum(end for _queue, end in entry[1]), entry[0]))
@@ -237,7 +238,7 @@ def _count_unread(current: Snapshot, nodes: _NodeAnswers, group_id: int) -> dict
     unread_by_topic = {}
     for subscription in current.subscriptions_of(group_id):
         topic = current.topics.get(subscription.topic_id)
-        if topic is None or subscription.state != "ready":
+        if topic is None or subscription.state != SubscriptionState.READY:
             continue
         queues = _readable_queues(current, topic)
         # A node did not answer, so the sum would be too low.

@@ -47,7 +47,7 @@ PLACES = 3
 PLACES_PER_ACTOR = 2  # concurrent searches of an API key or person
 BUSY_MS = 1_000  # the client should wait this long before it tries again
 
-_slots = Places(most=PLACES, most_of_one=PLACES_PER_ACTOR)
+_slots = Places(most=PLACES, most_per_caller=PLACES_PER_ACTOR)
 
 
 class SearchResult(Struct, frozen=True):

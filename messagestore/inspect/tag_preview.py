@@ -65,7 +65,7 @@ def tag_matches(
 
     def count(session: Session, queues: list[int]) -> None:
         node_shares = {queue: shares[queue] for queue in queues}
-        counts.append(message_sql.count_matching(session, shares=node_shares, only=only))
+        counts.append(message_sql.count_matching(session, newest=node_shares, only=only))
 
     away = sweeping.query_nodes(
         sweeping.queues_by_node(shares), count, subject="Number of matching messages"

@@ -118,7 +118,7 @@ def cut_again(batch: Batch, part: Part, *, routing: Routing) -> list[Part]:
 
     A piece is not cut a second time.
     """
-    current = batch_routing.now(batch.topic, batch.queues)
+    current = batch_routing.current_routing(batch.topic, batch.queues)
     if part.piece_of is not None or routing == current:
         return []
     return [
@@ -159,24 +159,24 @@ def _preferred_queue(batch: Batch, routing: Routing, index: int) -> tuple[int, b
             f"{error.field}: {problem}", code=Code.QUEUE_NOT_FOUND, errors=[error]
         )
     if message.key is None:
-        return batch_routing.anywhere(routing, batch.id)[0], True
+        return batch_routing.order_queues(routing, batch.id)[0], True
     queue = routing_rules.queue_for_key(message.key, routing.layout)
     return queue, routing.keyed != Keyed.STRICT
 
 
 def _candidate_queues(batch: Batch, routing: Routing, preferred: int) -> tuple[int, ...]:
     """Return the queues that may store a movable part, its preferred queue first."""
-    others = batch_routing.anywhere(routing, batch.id)
+    others = batch_routing.order_queues(routing, batch.id)
     candidates = (
         preferred,
         *(queue for queue in others if queue != preferred and queue in batch.topic.queues),
     )
     if batch.has_new_id:
         return candidates
-    # `sent_batch` is per node. A part that may have been tried before stays on the node of
-    # its preferred queue, where a repeat finds its record whichever queue has the messages.
-    # Only if that queue is closed may the part leave the node: a repeat tries the same queues
-    # in the same order, and looks for the record on each node that it passes.
+    # The records of sent batches are per node. So a part that may be repeated stays on the node
+    # of its preferred queue: whichever of the node's queues stores it, a repeat finds the record.
+    # It may leave the node only if its preferred queue is closed. A repeat then tries the same
+    # queues in the same order, and looks for the record on each node on its way.
     home = batch.queue(preferred)
     on_home_node = tuple(
         queue for queue in candidates if batch.queue(queue).node_id == home.node_id

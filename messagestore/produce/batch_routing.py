@@ -25,7 +25,7 @@ AHEAD_MS = 3_600_000  # how far the clock of a client that names no queue may ru
 _FOR_EVER = 1 << 62
 
 
-def now(topic: TopicInfo, queues: Mapping[int, QueueInfo]) -> Routing:
+def current_routing(topic: TopicInfo, queues: Mapping[int, QueueInfo]) -> Routing:
     """Return the topic's current routing, which includes its read-only queues."""
     states = READABLE_STATES
     # Read-only queues count: a send that was stored just before its queue was closed is
@@ -34,7 +34,7 @@ def now(topic: TopicInfo, queues: Mapping[int, QueueInfo]) -> Routing:
     return Routing(topic.layout, topic.keyed, live or topic.queues, _FOR_EVER)
 
 
-def of_batch(
+def routing_of_batch(
     topic: TopicInfo, queues: Mapping[int, QueueInfo], *, batch_id: UUID
 ) -> Routing:
     """Return the routing that was in force at the time inside the batch id."""
@@ -42,10 +42,10 @@ def of_batch(
     for routing in _earlier(topic, queues):
         if at_ms < routing.until_ms:
             return routing
-    return now(topic, queues)
+    return current_routing(topic, queues)
 
 
-def before_batch(
+def routings_before_batch(
     topic: TopicInfo, queues: Mapping[int, QueueInfo], *, batch_id: UUID
 ) -> Iterator[Routing]:
     """Yield the routings that ended up to AHEAD_MS before the batch id's time, latest first.
@@ -65,6 +65,8 @@ def _earlier(topic: TopicInfo, queues: Mapping[int, QueueInfo]) -> list[Routing]
     return [routing for routing in topic.earlier if queues.keys() >= set(routing.queues)]
 
 
-def anywhere(routing: Routing, batch_id: UUID) -> list[int]:
-    """Return the queues for messages without a key, in the batch's order of preference."""
+def order_queues(routing: Routing, batch_id: UUID) -> list[int]:
+    """Return the queues of a routing in the batch's order of preference. The first is the queue
+    of its messages without a key.
+    """
     return routing_rules.order_queues(batch_id, routing.queues)

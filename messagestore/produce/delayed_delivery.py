@@ -14,17 +14,19 @@ time, brings due rows to their queues:
 * Before a row is handed over to another queue than it names, it is *retargeted*: the new queue
   is written into the row, so that a repeat by another broker goes to the same queue.
 
-The queue is chosen when the message is due. A message that was routed by its key goes to
-the queue that its key belongs to at that time, any other to the queue it was stored for. If
-that queue is closed, the rules of a send apply: another open queue of the topic, except for
-a key of a `strict` topic, which waits.
+The queue is chosen when the message is due. A message that was routed by its key goes to the
+queue that its key belongs to at that time, any other message to the queue that its row names.
+If that queue is closed, the rules of a send apply: the message goes to another open queue of
+the topic, except for a key of a `strict` topic, which waits.
 
 Pacing: the loop must deliver a message soon after it is due, and must not keep the node busy
-with queries. Each query returns when the next row is due, and the next query comes at that
-time, but no later than after IDLE_S, because rows that are stored meanwhile may be due earlier.
-If no other broker is alive, the pause may be ALONE_S: the workers of this broker count the rows
-that they store (`board.shared.delayed_at`), and a new count ends such a pause after IDLE_S. If
-queries are slow, the pause is PACE times their duration.
+with queries. A query returns when the next row is due. The next query is made at that time, but
+after IDLE_S at the latest, because rows that are stored meanwhile may be due earlier. There are
+two exceptions:
+
+* If no other broker is alive, this broker's workers store nearly all rows, and count them
+  (`board.shared.delayed_at`). While the count stays the same, the pause may be ALONE_S.
+* If queries are slow, the pause is at least PACE times their duration.
 """
 
 from __future__ import annotations
@@ -38,6 +40,7 @@ from uuid import UUID
 
 import msgspec
 
+from messagestore import sweeping
 from messagestore.engine import db_errors
 from messagestore.engine.messages import NewMessage, digest
 from messagestore.heads import corruption, partitions
@@ -53,26 +56,26 @@ from metadata.db import leases
 from metadata.errors import CatmqError, Code, Conflict, MetadataUnavailable
 from metadata.rules.nodes import NodeState
 from metadata.rules.topics import routing_rules
-from metadata.rules.topics.states import Keyed, QueueState
+from metadata.rules.topics.states import Keyed, QueueState, TopicState
 
 log = logging.getLogger(__name__)
 
-# Pacing; see above, and DelayedDelivery._plan_next_query.
+# Pacing: see the module docstring, and DelayedDelivery._plan_next_query.
 EVERY_S = 0.05  # pause between two passes of the loop that calls run_once
-# Longest time between two queries while nothing is due. A message that is stored meanwhile,
-# to be due at once, is late by at most this.
+# Longest time between two queries. A message that is stored meanwhile and due at once is late
+# by at most this.
 IDLE_S = 0.2
-# The same if no other broker is alive. A send through a worker of this broker shortens the
-# pause to IDLE_S, so only a message that a background job stores itself, to be due at once,
-# is late by ALONE_S.
+# The same while no other broker is alive and no worker of this broker stores rows. Only a
+# background job stores rows uncounted: they may be late by this much.
 ALONE_S = 1.0
-WAIT_S = IDLE_S - EVERY_S  # longest wait within a pass: with the pause after it, IDLE_S
-# The queries may use a tenth of the time: the pause after one is PACE times its duration. The
+# Longest wait inside of run_once(). With the pause after the pass it makes IDLE_S.
+WAIT_S = IDLE_S - EVERY_S
+# Pause after a query, as a multiple of its duration: queries use at most a tenth of the time. The
 # quickest of the last LOOKS queries counts, because a busy machine makes single queries slow.
 PACE = 10
 LOOKS = 8
 
-MOST = 500  # rows in a transaction
+MOST = 500  # due rows that a query reads, and that a transaction moves
 MOST_BYTES = 1 << 20  # bodies and headers in a transaction; a larger message goes alone
 PASS_S = 1.0  # longest time that a backlog is moved before the pass ends
 RETRY_S = 1.0  # pause of a queue after a failure
@@ -84,11 +87,7 @@ Targets = dict[int, list[int]]  # queue → ids of the rows to move into it
 
 def nodes() -> list[int]:
     """Return the ids of the nodes that need a delivery loop: all that are not offline."""
-    return [
-        node.id
-        for node in snapshot.current().nodes.values()
-        if node.state != NodeState.OFFLINE
-    ]
+    return list(sweeping.online_nodes())
 
 
 def moved_id(node_id: int, row_id: int) -> bytes:
@@ -118,16 +117,16 @@ class DelayedDelivery:
         self._lease = leases.LeaseHolder(f"delays-{node_id}", holder, ttl_s=LEASE_S)
         self._holds_lease = False
         self._lease_asked_at = float("-inf")
-        # No query is made before this time.
+        # Times are of time.monotonic(). No query is made before this time.
         self._not_before = float("-inf")
         # No row is expected to be due before this time, except one that a worker of this
         # broker stores.
         self._nothing_due_before = float("-inf")
-        # how many rows of the node this broker's workers had stored at the last query
+        # Number of rows of the node that this broker's workers had stored at the last query.
         self._counter_at_query = 0
-        # duration of the last queries, in seconds
+        # Durations of the last queries in seconds.
         self._query_durations_s: deque[float] = deque(maxlen=LOOKS)
-        # queue → time.monotonic() of its next try
+        # By queue: until when no row is read for it or moved into it, after a failure.
         self._paused_until: dict[int, float] = {}
 
     def run_once(self) -> int:
@@ -166,7 +165,9 @@ class DelayedDelivery:
         return self._holds_lease and now >= self._next_at()
 
     def _next_at(self) -> float:
-        """Return the time.monotonic() before which there is nothing to do."""
+        """Return the time (monotonic) before which no query is needed, or without the lease no
+        attempt to acquire it.
+        """
         if not self._holds_lease:
             return self._lease_asked_at + LEASE_EVERY_S
         # A row that was stored after the last query may be due before any row that the
@@ -199,13 +200,10 @@ class DelayedDelivery:
         Also plans the next query.
         """
         with node.reading() as session:
-            # The counter is read before the query: a row that is stored during the query
-            # changes the counter after this, and ends the pause. In the other order it
-            # could be overlooked.
-            started_at, self._counter_at_query = (
-                time.monotonic(),
-                board.shared.delayed_at(self._node_id),
-            )
+            started_at = time.monotonic()
+            # The counter is read before the query. So a row that is stored during the query, and
+            # that the query may have missed, changes the counter after this and ends the pause.
+            self._counter_at_query = board.shared.delayed_at(self._node_id)
             due_in_ms = delayed_sql.read_delayed_queues(session)
             now = time.monotonic()
             self._query_durations_s.append(now - started_at)
@@ -262,9 +260,9 @@ class DelayedDelivery:
                 # copy, may change it.
                 if target is None or target.node_id == self._node_id:
                     target = _choose_queue(current, queue, row, row_node_id=self._node_id)
-                # The row must wait: there is no open queue for it, or a move to its target
-                # has just failed. The whole queue pauses, and its later rows are read again
-                # after that.
+                # The row must wait: there is no open queue for it, or a move into that queue
+                # has just failed. The later rows of its queue wait as well: they are read again
+                # after the pause.
                 if (
                     target is None
                     or self._paused_until.get(target.id, 0.0) > time.monotonic()
@@ -281,7 +279,7 @@ class DelayedDelivery:
         return local, for_other_nodes
 
     def _pause(self, queue: int) -> None:
-        """Read no rows of a queue, and move none into it, for RETRY_S."""
+        """Read no rows for a queue, and move none into it, for RETRY_S."""
         self._paused_until[queue] = time.monotonic() + RETRY_S
 
     def _move_rows(self, node: Node, targets: Targets) -> int:
@@ -344,17 +342,18 @@ def _choose_queue(
     topic = current.topics.get(info.topic_id) if info is not None else None
     # A queue that is not in the snapshot belongs to a deleted topic. Its rows are deleted
     # with its table.
-    if info is None or topic is None or topic.state != "ready":
+    if info is None or topic is None or topic.state != TopicState.READY:
         return None
-    routed_by_key = row.by_key and row.key is not None and bool(topic.layout)
-    home = (
-        current.queues.get(topic.queue_for(row.key))
-        if routed_by_key and row.key is not None
-        else info
-    )
+    # The first choice: the queue of the key, or the queue that the row names.
+    home: QueueInfo | None = info
+    is_routed_by_key = False
+    if row.by_key and row.key is not None and topic.layout:
+        home = current.queues.get(topic.queue_for(row.key))
+        is_routed_by_key = True
     if home is not None and _is_open(current, home):
         return home
-    if routed_by_key and topic.keyed == Keyed.STRICT:
+    # A strict key never goes to another queue: it waits until its queue is open.
+    if is_routed_by_key and topic.keyed == Keyed.STRICT:
         return None
     queues = [
         current.queues[queue_id] for queue_id in topic.queues if queue_id in current.queues
@@ -366,8 +365,8 @@ def _choose_queue(
     ] or open_queues
     if not candidates:
         return None
-    # The choice depends only on the row and the open queues, so that two movers choose
-    # alike.
+    # The choice depends only on the row and the open queues, so that two brokers that move the
+    # same row choose the same queue.
     order = routing_rules.order_queues(
         UUID(bytes=moved_id(row_node_id, row.id)),
         [candidate.id for candidate in candidates],
@@ -392,11 +391,14 @@ def as_batch(node_id: int, row: DelayedRow) -> NewBatch:
 
 
 def as_message(node_id: int, row: DelayedRow) -> NewMessage:
-    """Return the message of a delayed row, with its sender's id for it in ID_HEADER."""
+    """Return the message of a delayed row. The header ID_HEADER has the id that the sender
+    received for it.
+    """
     message = delayed_store.copied(row)
-    # A row with an origin is a copy of a failed message: no sender was given its id.
+    # A row with an origin is a copy of a failed message, which no sender has an id of.
     if row.origin is not None:
         return message
+    # A row that was handed over has a new id here: `known_as` keeps that of its first row.
     sender_id = row.known_as or delayed_store.delayed_id(node_id, row.id)
     return msgspec.structs.replace(
         message, headers={**(message.headers or {}), ID_HEADER: sender_id}

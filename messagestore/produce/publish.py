@@ -57,6 +57,7 @@ class Receipt(NamedTuple):
         return message_id(self.queue, self.offset)
 
 
+# The outcome of a message: where it was stored, or why it was not.
 Fate = Receipt | DelayedReceipt | CatmqError
 
 
@@ -64,8 +65,8 @@ class FateRun(NamedTuple):
     """Consecutive messages of a request with a common outcome.
 
     They are stored at consecutive offsets, the first of which is in `fate`, or all are
-    refused with the same error. A delayed message is a run of length 1. (The runs of share
-    groups, which are leased, are something else.)
+    refused with the same error. A delayed message is a run of length 1. (Not to be confused
+    with the runs of share groups, which are leased.)
     """
 
     length: int
@@ -138,9 +139,9 @@ def send(
     _check_delivery_times(batch, parts)
     writer = PartWriter(batch, routing, actor.name[:MOST_PRODUCER_CHARS], deadline)
     stored = list(map(writer.store, parts))
-    # A batch that was cut by a former routing may find its queues closed. Then the messages of
-    # the refused parts are routed once more, by the current routing, after every other part has
-    # been tried.
+    # A batch that was cut by a former routing may find queues closed. The messages of refused
+    # parts are then routed once more, by the current routing. That is after all parts have been
+    # tried, so that it cannot delay a part that its own queues accept.
     for number, part in enumerate(parts):
         fate = stored[number][0].fate
         if isinstance(fate, CatmqError) and fate.code in CLOSED_QUEUE_CODES:
@@ -156,24 +157,27 @@ def send(
 
 
 def _plan(batch: Batch) -> tuple[Routing, list[Part]]:
-    """Choose the routing of a batch. Return it with the parts that it makes of the batch.
+    """Choose the routing of a batch, and cut the batch by it into parts.
 
-    Raises OutcomeUnknown if a former routing may have been used by an earlier try, and the
-    node that could tell is unreachable.
+    A repeat must be cut like its first try, because only then the records in `sent_batch` are
+    found. Raises OutcomeUnknown if an earlier try may have used a former routing, and the node
+    that would have its record is unreachable.
     """
     topic, queues = batch.topic, batch.queues
     if batch.has_new_id:
-        routing = batch_routing.now(topic, queues)
+        routing = batch_routing.current_routing(topic, queues)
         return routing, batch_plan.cut(batch, routing)
     if any(message.queue is None for message in batch.messages):
-        # The client's clock may run ahead, so an earlier try may have used a routing that had
-        # ended by the time in the batch id. One stored part proves it; the whole batch is then
-        # cut alike.
-        for earlier in batch_routing.before_batch(topic, queues, batch_id=batch.id):
+        # Usually the time in the batch id tells the routing of the first try. But the client's
+        # clock may run ahead, and then the first try used a routing that had ended by that time.
+        # A single part that is stored under its id proves it.
+        for earlier in batch_routing.routings_before_batch(
+            topic, queues, batch_id=batch.id
+        ):
             parts = batch_plan.cut(batch, earlier)
             if any(_is_stored(batch, part, part.queues[0]) for part in parts):
                 return earlier, parts
-    routing = batch_routing.of_batch(topic, queues, batch_id=batch.id)
+    routing = batch_routing.routing_of_batch(topic, queues, batch_id=batch.id)
     return routing, batch_plan.cut(batch, routing)
 
 
@@ -282,30 +286,32 @@ class PartWriter:
                 f"Topic {topic.name} is read-only: sends are refused.",
                 code=Code.TOPIC_READ_ONLY,
             )
-        # If an earlier try stored the part on another node, only that node recognizes the
-        # repeat.
+        # If an earlier try stored the part on another node, it must go there again: only that
+        # node answers it with the receipt of the first try.
         earlier_queue = self._queue_of_earlier_try(part)
         return part.queues if earlier_queue is None else (earlier_queue,)
 
     def _queue_of_earlier_try(self, part: Part) -> int | None:
-        """Return a queue on another node that has stored the part in an earlier try, or None.
+        """Return a queue of another node than the preferred queue's that has a record of the
+        part, None if there is none.
 
-        An earlier try stored the part elsewhere if its preferred queue was closed then. What
-        is done depends on the preferred queue now:
+        An earlier try can have stored the part on another node only if the preferred queue was
+        closed at that time. So the state of that queue decides:
 
-        * open and not reopened since the batch id was created: no search, None;
-        * open, but reopened since: search. Raises OutcomeUnknown if a node is unreachable;
-        * closed: search. An unreachable node is skipped.
+        * It is open, and was not closed at any time since the batch id was created: None,
+          without a search.
+        * It is open, but was reopened since: all nodes are searched. Raises OutcomeUnknown if a
+          node is unreachable.
+        * It is closed: all nodes are searched, unreachable nodes are skipped.
         """
         batch = self.batch
+        # The first try of a new id, or a part that must not leave its queue.
         if batch.has_new_id or not part.movable:
             return None
         preferred = batch.queue(part.queues[0])
         is_open = preferred.state == QueueState.READ_WRITE
-        # If the queue was reopened since the earlier try, its node has no record of that try
-        # and would store the part a second time. The time in a batch id is that of the client,
-        # whose clock may run AHEAD_MS ahead. So only an id from this time on was certainly
-        # created after the queue was reopened.
+        # The time in a batch id is that of the client, whose clock may run AHEAD_MS ahead. So only
+        # an id with this time or later was certainly created after the queue was reopened.
         trusted_from_ms = preferred.reopened_ms + batch_routing.AHEAD_MS
         if is_open and batch_ids.time_ms(batch.id) >= trusted_from_ms:
             return None
@@ -316,14 +322,17 @@ class PartWriter:
                 if _is_stored(batch, part, queue):
                     return queue
             except CatmqError:
-                # With an open preferred queue the part would now be stored there, perhaps for
-                # the second time. A closed one refuses it, and then the part's next queues are
-                # tried: each looks for the record on its own node first.
+                # An open preferred queue would store the part now, perhaps for the second time. A
+                # closed queue refuses it, and then the part's next queues are tried, each of which
+                # looks for the record on its own node first.
                 if is_open:
                     raise
         return None
 
     def _new_write(self, part: Part) -> BatchWrite | DelayedWrite:
+        """Return the write that stores a part in the table of a queue, or among the delayed
+        messages of its node.
+        """
         messages = self.batch.messages_of(part)
         part_id = batch_plan.part_id(self.batch, part)
         if not part.delayed:

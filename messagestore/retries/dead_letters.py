@@ -1,8 +1,9 @@
 """Dead letters: lists, counts by error, details, deletion on request, and expiry.
 
-Dead letters are rows of `dead_message` on the retry nodes. Every list has the newest first.
-A list leaves out a node that does not answer, and names it in `away`. A user with the right
-`manage` on a group may see and delete its dead letters; `redrives` sends them again.
+Dead letters are rows of `dead_message` on the retry nodes: those of a group may be on any of
+them. Every list is merged from all retry nodes, and has the newest first. A list leaves out a
+node that does not answer, and names it in `away`. A user with the right `manage` on a group may
+see and delete its dead letters; redrives.py sends them again.
 """
 
 from __future__ import annotations
@@ -36,19 +37,19 @@ from metadata.rules.rights import Right
 from metadata.rules.wire import Number
 
 T = TypeVar("T")
-MAX_LIMIT = 1_000  # in a page, and ids in a request
+MAX_LIMIT = 1_000  # dead letters in a page, and ids in a request
 SCAN = 10_000  # dead letters that a search for a key reads on each node for a page
 CHUNK = 500  # rows in a transaction
-# Transactions on a node in a request to drop. In `expire`: for a subscription on a node.
+# Limit on the transactions with which drop() deletes on a node, and with which a pass of
+# expire() deletes the dead letters of a subscription on a node.
 MOST_CHUNKS = 200
-_END = DeadPosition(
-    253_402_300_799_000, 1 << 62
-)  # after every message: the end of the year 9999
+# The position above all dead letters: the last ms of the year 9999.
+_END = DeadPosition(253_402_300_799_000, 1 << 62)
 
 
 class DeadLetterWrite(Write[StoredCopy]):
-    """A write of a dead letter to its table. The head row of its retry queue fences the
-    write.
+    """A write of a dead letter to its table, retried like a send. The head row of its retry
+    queue fences it: a closed queue, or a node with another epoch, refuses.
     """
 
     def __init__(self, dead: NewDead) -> None:
@@ -182,13 +183,14 @@ def page(
     """Return a page of a group's dead letters, the newest first. Needs `manage` on the
     group.
 
-    `topic`, `error` (a class of errors) and `key` restrict the list. With a key, a page
+    `topic`, `error` (a class of errors) and `key` restrict the list. `after` is `next` of the
+    previous page, '' for the first. With a key, a page
     reads at most SCAN dead letters of each node, so it may be short or empty although
     `next` is set.
 
     Raises NotFound, Forbidden, Invalid, and NodeUnavailable if no retry node answers.
     """
-    selection = which(group=group, topic=topic, error=error, actor=actor)
+    selection = build_filter(group=group, topic=topic, error=error, actor=actor)
     check_limit(limit)
     from_node, start = _parse_after(after)
     entries: list[tuple[int, DeadRow]] = []
@@ -196,11 +198,13 @@ def page(
     scan_ends: list[tuple[int, int, int]] = []
 
     def read(session: Session, info: NodeInfo) -> None:
+        # The order is (time, node id, row id), the highest first. So dead letters of the time
+        # `start.died_at_ms` are still to come from a node with a lower id than `from_node`, and
+        # were all on earlier pages for a node with a higher id.
         before = start
         if info.id != from_node:
-            # Dead letters of the same time are ordered by node, the highest first.
-            last_id = _END.id if info.id < from_node else 0
-            before = DeadPosition(start.died_at_ms, last_id)
+            below_id = _END.id if info.id < from_node else 0
+            before = DeadPosition(start.died_at_ms, below_id)
         if key is None:
             rows = dead_letter_sql.list_dead(
                 session, selection=selection, before=before, most=limit + 1
@@ -218,11 +222,11 @@ def page(
                 scan_ends.append((end.died_at_ms, info.id, end.id))
         entries.extend((info.id, row) for row in rows)
 
-    nodes_away = ask(sweeping.retry_nodes(), read)
+    nodes_away = query_retry_nodes(sweeping.retry_nodes(), read)
     entries.sort(key=_sort_key, reverse=True)
-    # The list is merged from all nodes. Below the latest end of a scan, that node may have
-    # matches that were not read yet. So the page ends there, and the older entries of other
-    # nodes wait for the next.
+    # A node whose scan ended early may have older matches that were not read yet. So the merged
+    # page ends where the first of these scans ended, and older entries of other nodes are left
+    # to the next page.
     end = max(scan_ends, default=None)
     complete = (
         entries if end is None else [entry for entry in entries if _sort_key(entry) >= end]
@@ -231,7 +235,7 @@ def page(
     page_end = _sort_key(complete[limit - 1]) if len(complete) > limit else end
     next_after = None if page_end is None else "{}-{}-{}".format(*page_end)
     return DeadPage(
-        tuple(as_message(*entry) for entry in complete[:limit]), next_after, nodes_away
+        tuple(build_info(*entry) for entry in complete[:limit]), next_after, nodes_away
     )
 
 
@@ -243,7 +247,7 @@ def find(
     Needs `manage` on the group. Reads at most `pages` times SCAN of the topic's dead
     letters on each node. Raises the same errors as `page`.
     """
-    selection = which(group=group, topic=topic, error=None, actor=actor)
+    selection = build_filter(group=group, topic=topic, error=None, actor=actor)
     dead_rows: list[tuple[int, DeadRow]] = []
 
     def search(session: Session, info: NodeInfo) -> None:
@@ -263,8 +267,8 @@ def find(
                 dead_rows.append((info.id, rows[0]))
                 return
 
-    ask(sweeping.retry_nodes(), search)
-    return as_message(*max(dead_rows, key=_sort_key)) if dead_rows else None
+    query_retry_nodes(sweeping.retry_nodes(), search)
+    return build_info(*max(dead_rows, key=_sort_key)) if dead_rows else None
 
 
 def _sort_key(entry: tuple[int, DeadRow]) -> tuple[int, int, int]:
@@ -272,13 +276,13 @@ def _sort_key(entry: tuple[int, DeadRow]) -> tuple[int, int, int]:
     return entry[1].died_at_ms, entry[0], entry[1].id
 
 
-def ask(
+def query_retry_nodes(
     nodes: Mapping[int, T], question: Callable[[Session, T], object]
 ) -> tuple[str, ...]:
     """Run a query on each retry node. Return the names of the nodes that did not answer.
 
-    `nodes`: {node id: second argument of `question`}. Raises NodeUnavailable if no node
-    answered.
+    `nodes`: {node id: second argument of `question`}. The query is called with a session of
+    the node, and collects its result itself. Raises NodeUnavailable if no node answered.
     """
     skipped = sweeping.query_nodes(
         nodes,
@@ -297,7 +301,7 @@ def check_limit(limit: int) -> None:
 
 
 def _parse_after(after: str) -> tuple[int, DeadPosition]:
-    """Return the node and the position after which a page begins. Raises Invalid."""
+    """Return the node id and the position of the last entry before the page. Raises Invalid."""
     if not after:
         return 1 << 62, _END
     numbers = after.split("-")
@@ -313,7 +317,7 @@ def summary(*, group: str, actor: Actor, topic: str | None = None) -> Summary:
 
     Raises the same errors as `page`.
     """
-    selection = which(group=group, topic=topic, error=None, actor=actor)
+    selection = build_filter(group=group, topic=topic, error=None, actor=actor)
     counts: dict[tuple[int, str], DeadCount] = {}
 
     def count(session: Session, _: NodeInfo) -> None:
@@ -338,7 +342,7 @@ def summary(*, group: str, actor: Actor, topic: str | None = None) -> Summary:
                 )
             counts[key] = total
 
-    nodes_away = ask(sweeping.retry_nodes(), count)
+    nodes_away = query_retry_nodes(sweeping.retry_nodes(), count)
     errors = sorted(counts.values(), key=lambda c: (-c.count, c.error_class))
     return Summary(sum(error.count for error in errors), tuple(errors), nodes_away)
 
@@ -348,7 +352,7 @@ def show(*, group: str, message: str, actor: Actor) -> DeadLetterDetail:
 
     Raises NotFound (message_not_found) if it does not exist or belongs to another group.
     """
-    selection = which(group=group, topic=None, error=None, actor=actor)
+    selection = build_filter(group=group, topic=None, error=None, actor=actor)
     node_id, row_id = parse_dead_id(message)
     rows: list[dead_letter_sql.DeadLetter] = []
     if node_id in snapshot.current().nodes:
@@ -364,7 +368,7 @@ def show(*, group: str, message: str, actor: Actor) -> DeadLetterDetail:
         raise NotFound(cause, code=Code.MESSAGE_NOT_FOUND)
     (dead_letter,) = rows
     return DeadLetterDetail(
-        as_message(node_id, dead_letter.row),
+        build_info(node_id, dead_letter.row),
         parse_headers(dead_letter.headers),
         dead_letter.body,
     )
@@ -384,11 +388,11 @@ def drop(
     Needs `manage` on the group. At most MOST_CHUNKS * CHUNK dead letters of each node are
     deleted; a repeat deletes more. Raises the same errors as `page`.
     """
-    selection = which(group=group, topic=topic, error=error, actor=actor)
+    selection = build_filter(group=group, topic=topic, error=error, actor=actor)
     check_choice(ids=ids, topic=topic, error=error, everything=everything)
     count = 0
     if ids is not None:
-        for node_id, rows in by_node(ids).items():
+        for node_id, rows in rows_by_node(ids).items():
             count += _drop_rows(node_id, selection.group_id, rows)
     else:
         for node_id in sweeping.retry_nodes():
@@ -441,7 +445,7 @@ def check_choice(
         raise Invalid.field("all", "give ids, or topic and error, or all=true")
 
 
-def by_node(ids: Sequence[str]) -> dict[int, list[int]]:
+def rows_by_node(ids: Sequence[str]) -> dict[int, list[int]]:
     """Return the rows that ids of dead letters name, by node. Raises Invalid.
 
     Rows of nodes that no longer exist are left out.
@@ -490,7 +494,9 @@ def expire(*, chunk: int = CHUNK) -> int:
     return sum(counts)
 
 
-def which(*, group: str, topic: str | None, error: str | None, actor: Actor) -> DeadFilter:
+def build_filter(
+    *, group: str, topic: str | None, error: str | None, actor: Actor
+) -> DeadFilter:
     """Return the filter for a group's dead letters. Needs `manage` on the group.
 
     Raises Forbidden, NotFound.
@@ -501,19 +507,20 @@ def which(*, group: str, topic: str | None, error: str | None, actor: Actor) -> 
     return DeadFilter(group_id, topic_id, error)
 
 
-def as_message(node_id: int, row: DeadRow) -> DeadLetterInfo:
-    """Return a dead letter as lists show it."""
+def build_info(node_id: int, row: DeadRow) -> DeadLetterInfo:
+    """Return a row of `dead_message` on a node as a dead letter of a list."""
+    # The last error of a dead letter has a column of its own, so it replaces that of the origin.
     return DeadLetterInfo(
         id=dead_id(node_id, row.id),
         trace_id=row.trace_id,
         attempts=row.attempts,
         error_class=row.error_class,
         died_at_ms=row.died_at_ms,
-        **of_failed(row) | {"error": row.error},
+        **failed_message_fields(row) | {"error": row.error},
     )
 
 
-def of_failed(row: DeadRow | WaitingRow) -> dict[str, Any]:
+def failed_message_fields(row: DeadRow | WaitingRow) -> dict[str, Any]:
     """Return the fields of a FailedMessage, from a row and the origin that is stored in it."""
     origin = structs.asdict(json.decode(row.origin or "{}", type=Origin))
     return {**origin, "key": row.key, "tag": row.tag, "size": row.size}

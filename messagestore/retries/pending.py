@@ -54,7 +54,7 @@ def waiting(
     Lists at most `limit` messages. Raises NotFound, Forbidden, Invalid, and NodeUnavailable
     if no retry node answers.
     """
-    selection = dead_letters.which(group=group, topic=topic, error=None, actor=actor)
+    selection = dead_letters.build_filter(group=group, topic=topic, error=None, actor=actor)
     dead_letters.check_limit(limit)
     view = snapshot.current()
     retry_topics = [
@@ -79,7 +79,7 @@ def waiting(
             first = max(position.committed or 0, position.low)
             unread[queue] = count_messages(first, position.head, gaps=gaps.get(queue, ()))
 
-    nodes_away = dead_letters.ask(sweeping.queues_by_node(queues), read)
+    nodes_away = dead_letters.query_retry_nodes(sweeping.queues_by_node(queues), read)
     rows.sort(key=lambda row: (row.due_at_ms, row.queue, row.id))
     retry_counts = []
     for retry_topic in retry_topics:
@@ -96,7 +96,9 @@ def waiting(
         tuple(retry_counts),
         tuple(
             PendingRetry(
-                attempt=row.attempt, due_at_ms=row.due_at_ms, **dead_letters.of_failed(row)
+                attempt=row.attempt,
+                due_at_ms=row.due_at_ms,
+                **dead_letters.failed_message_fields(row),
             )
             for row in rows[:limit]
         ),

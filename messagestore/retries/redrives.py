@@ -74,10 +74,12 @@ def request(
     Invalid, Forbidden, NotFound, Conflict (in_use while another redrive of the group runs;
     no_failure_topic), NoWritableQueue if a topic has no open queue, or NodeUnavailable.
     """
-    selection = dead_letters.which(group=group, topic=topic, error=error, actor=actor)
+    selection = dead_letters.build_filter(
+        group=group, topic=topic, error=error, actor=actor
+    )
     dead_letters.check_choice(ids=ids, topic=topic, error=error, everything=everything)
     redrive_rows.check_options(to=to, rate=rate)
-    rows = None if ids is None else dead_letters.by_node(ids)
+    rows = None if ids is None else dead_letters.rows_by_node(ids)
     bounds, total, topics = _measure(selection, rows)
     # Checked before the redrive begins, so that the user gets the error and not a redrive
     # that never ends.

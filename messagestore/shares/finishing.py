@@ -1,10 +1,17 @@
 """Record the reports of share group members: messages that are finished, released or still
 in work.
 
-A report names a grant. The grant is the only fence: neither the member's lease nor its
-registration must still be valid. A report may be repeated, because offsets that have left a
-run stay out of it. Changes are guarded by the row as it was read (compare and set). If the
-row changed meanwhile, it is read again.
+A *run* is a range of offsets of a queue that is leased together, and a row of `share_run`. Its
+row counts the deliveries of its messages. A *grant* names one lease of one run, and every report
+names a grant. The grant is the only fence: a report is accepted even if the lease has ended or
+the member has expired, as long as nobody else has leased the run since. Offsets *leave* a run
+when they are finished or released; a released offset becomes part of a new, free run.
+
+A report may be repeated, because offsets that have left a run stay out of it. Changes are
+guarded by the row as it was read (compare and set). If the row changed meanwhile, it is read
+again.
+
+Whether a lease counts as a delivery is explained in run_leases.py.
 """
 
 from __future__ import annotations
@@ -33,31 +40,37 @@ TRIES = 8  # attempts to change a run that other reports change at the same time
 
 
 class GrantReport(NamedTuple):
-    """A report on a run.
-
-    `whole`: all of it is finished. Otherwise `finished` and `release` have the offsets that
-    leave it. `unseen` offsets are released, too, but this lease does not count as a
-    delivery of them.
-    `delivery` is the number of deliveries that the member received with an uncounted run, 0
-    for other runs. `begun` is True if that delivery counts by now, None if the report does not
-    contain it.
+    """A member's report on a run that it leased. `first` is the first offset of the run, and
+    `grant` the text of its grant.
     """
 
     queue: int
     first: int
     grant: str
+    # The whole run is finished. Then the next three are empty.
     whole: bool = False
     finished: Sequence[Span] = ()
+    # Offsets to deliver again, to any member.
     release: Sequence[int] = ()
+    # The same, but no application saw these messages: the lease is no delivery of them.
     unseen: Sequence[int] = ()
     renew: bool = False
+    # Number of the delivery that this lease is (Run.delivery_number), if the run came to the
+    # member uncounted. 0 for a run whose lease was counted at once.
     delivery: int = 0
+    # For an uncounted run: whether the member has begun to process it, so that the lease counts
+    # as a delivery. None: the report does not say.
     begun: bool | None = None
 
 
 class ReportOutcome(NamedTuple):
-    """Outcome of a report: `ok`, `lost`, `gone`, `invalid` (`detail` has the reason)
-    or `unavailable`.
+    """Outcome of a report. `state` is
+
+    * ok: the report was recorded
+    * lost: the run was leased again since, under another grant
+    * gone: the run is finished, or the offsets of the group were reset
+    * invalid: the report contradicts itself or the run; `detail` has the reason
+    * unavailable: the node did not answer
 
     `handled` is the number of messages that the report finished. `lease_ms` is the length
     of a renewed lease, else None.
@@ -71,10 +84,10 @@ class ReportOutcome(NamedTuple):
 
 
 class _Entry(NamedTuple):
-    """A valid report: its index in the call, its grant, and the offsets that leave the run.
+    """A valid report, with its index in the call and its parsed grant.
 
-    The offsets are bits: bit i is the first offset of the run + i. No bit is in two of the
-    three sets.
+    `finished`, `released` and `unseen` are the offsets that leave the run, as bits: bit i is the
+    first offset of the run + i. No bit is in two of the three sets.
     """
 
     report_index: int
@@ -89,7 +102,7 @@ class _Entry(NamedTuple):
         return self.report.queue, self.grant.first, self.grant.end
 
     @property
-    def has_leaving(self) -> bool:
+    def removes_offsets(self) -> bool:
         """True if offsets leave the run."""
         return bool(self.finished or self.released or self.unseen)
 
@@ -143,7 +156,10 @@ def _check_report(index: int, report: GrantReport) -> _Entry | str:
 
 
 class _Recorder:
-    """Writes the reports of a member on the runs of a node, and collects their outcomes."""
+    """Writes the reports of a member on the runs of a node.
+
+    Each step takes entries without an outcome, and sets the outcome of those that it settles.
+    """
 
     def __init__(self, node: Node, group: GroupInfo, owner: str) -> None:
         self._node, self._group, self._owner = node, group, owner
@@ -153,18 +169,23 @@ class _Recorder:
         """Record entries. Return their outcomes by index, `unavailable` if the node failed."""
         try:
             # Whole runs first: the usual case, and a single transaction for all of them.
-            self._finish([entry for entry in entries if entry.report.whole])
-            # Counts come before offsets leave, because the row of a run goes with its last
-            # offset and cannot be counted then.
-            self._count(
+            self._finish_whole_runs([entry for entry in entries if entry.report.whole])
+            # Deliveries are counted before offsets leave: the row of a run is deleted with its
+            # last offset, and then there is nothing to count on.
+            self._count_deliveries(
                 [e for e in entries if e.report.begun is not None and not e.report.whole]
             )
-            self._leave([e for e in entries if e.has_leaving and self._state(e) == ""])
-            # Renewals come last, for runs whose other changes were recorded.
-            self._renew(
-                [e for e in entries if e.report.renew and self._state(e) in ("", "ok")]
+            self._remove_offsets(
+                [e for e in entries if e.removes_offsets and self._state(e) is None]
             )
-            self._answer_from_row([entry for entry in entries if self._state(entry) == ""])
+            # Renewals come last, for runs whose other changes were recorded or that have none.
+            self._renew(
+                [e for e in entries if e.report.renew and self._state(e) in (None, "ok")]
+            )
+            # Reports that change nothing, and renewals of a grant that does not hold.
+            self._answer_from_row(
+                [entry for entry in entries if self._state(entry) is None]
+            )
         except NodeUnavailable:
             for entry in entries:
                 # Entries that were recorded before the failure keep their outcome.
@@ -177,19 +198,17 @@ class _Recorder:
         )
         return self._outcomes
 
-    def _state(self, entry: _Entry) -> str:
-        return (
-            self._outcomes[entry.report_index].state
-            if entry.report_index in self._outcomes
-            else ""
-        )
+    def _state(self, entry: _Entry) -> str | None:
+        """Return the state of the entry's outcome, None if it has no outcome yet."""
+        outcome = self._outcomes.get(entry.report_index)
+        return outcome.state if outcome is not None else None
 
     def _answer(self, entry: _Entry, state: str, *, handled: int = 0) -> None:
         self._outcomes[entry.report_index] = ReportOutcome(
             entry.report.queue, state, "", handled
         )
 
-    def _finish(self, entries: Sequence[_Entry]) -> None:
+    def _finish_whole_runs(self, entries: Sequence[_Entry]) -> None:
         if not entries:
             return
         # Rows are locked in the order of their key, so that two calls do not deadlock.
@@ -218,8 +237,10 @@ class _Recorder:
                     raise
         raise AssertionError("the last try returns or raises")
 
-    def _count(self, entries: Sequence[_Entry]) -> None:
-        """Write whether leases count as deliveries. Answer the entries that are refused."""
+    def _count_deliveries(self, entries: Sequence[_Entry]) -> None:
+        """Record whether leases count as deliveries. Entries that change nothing else are
+        answered, and entries that are refused.
+        """
         if not entries:
             return
         ordered = sorted(entries, key=lambda entry: entry.key)
@@ -241,11 +262,12 @@ class _Recorder:
         for entry, is_counted in zip(ordered, counted, strict=True):
             if not is_counted:
                 failed.append(entry)
-            elif not (entry.has_leaving or entry.report.renew):
+            elif not (entry.removes_offsets or entry.report.renew):
                 self._answer(entry, "ok")
         self._answer_from_row(failed)
         for entry in failed:
-            # The grant holds, so the UPDATE was refused because of the delivery number.
+            # The row answered `ok`: the grant holds. So the count was refused because of the
+            # delivery number.
             if self._state(entry) == "ok":
                 self._refuse_delivery(entry)
 
@@ -270,8 +292,10 @@ class _Recorder:
         firsts = grouped((entry.report.queue, entry.grant.first) for entry in entries)
         return run_sql.read_runs(session, group_id=self._group.id, firsts=firsts)
 
-    def _leave(self, entries: Sequence[_Entry]) -> None:
-        """Let offsets leave their runs. Raises RolledBack if a row changes at each attempt."""
+    def _remove_offsets(self, entries: Sequence[_Entry]) -> None:
+        """Remove finished, released and unseen offsets from their runs. Raises RolledBack if a
+        row changes at each attempt.
+        """
         pending = list(entries)
         for attempt in _tries():
             if not pending:
@@ -287,14 +311,16 @@ class _Recorder:
                 raise db_errors.RolledBack("Others change the same runs all the time.")
 
     def _remove_from_run(self, session: Session, entry: _Entry, run: Run | None) -> bool:
-        """Remove the offsets of an entry from a run. Return False if the row has changed since."""
+        """Remove the offsets of an entry from a run as it was read. Return False if its row has
+        changed since: the caller reads it again and repeats the call.
+        """
         state = _state_of_grant(entry, run)
         if state != "ok" or run is None:
             self._answer(entry, state)
             return True
         delivery = entry.report.delivery or run.deliveries
-        # The row has the count with or without this lease. Another number never came with
-        # this run.
+        # The count in the row includes this lease, or does not include it yet. The member can
+        # have received no other number with this run.
         if not run.deliveries <= delivery <= run.deliveries + 1:
             self._refuse_delivery(entry)
             return True
@@ -316,6 +342,7 @@ class _Recorder:
             if released and not self._release(session, rest, released, delivery):
                 return False
             rest = rest._replace(done=rest.done | released)
+            # `delivery` includes this lease, which is no delivery of unseen messages.
             if unseen and not self._release(session, rest, unseen, max(0, delivery - 1)):
                 return False
         except db_errors.RolledBack:
@@ -326,14 +353,14 @@ class _Recorder:
         return True
 
     def _release(self, session: Session, run: Run, bits: int, deliveries: int) -> bool:
-        """Release messages of a run to any member. Return False if the row has changed
-        since.
+        """Release messages of a run to any member, with `deliveries` as their count. Return
+        False if the row of the run has changed since it was read.
         """
         group_id = self._group.id
         # A run that is released whole keeps its row: an UPDATE instead of a DELETE and an
         # INSERT.
         if bits == sharing.all_bits(run.length) and deliveries == run.deliveries:
-            has_left = run_sql.release_run(session, group_id=group_id, run=run)
+            is_released = run_sql.release_run(session, group_id=group_id, run=run)
         else:
             free_runs = run_sql.remove_offsets(
                 session,
@@ -343,15 +370,15 @@ class _Recorder:
                 lease=Lease(),
                 deliveries=deliveries,
             )
-            has_left = free_runs is not None
-        if has_left:
+            is_released = free_runs is not None
+        if is_released:
             known_queues.note_freed(group_id, run.queue, runs=bits.bit_count())
-        return has_left
+        return is_released
 
     def _renew(self, entries: Sequence[_Entry]) -> None:
         if not entries:
             return
-        # In the order of their key, as in _finish().
+        # In the order of their key, as in _finish_whole_runs().
         ordered = sorted(entries, key=lambda entry: entry.key)
         grants = [(entry.report.queue, entry.grant) for entry in ordered]
         lease = Lease(self._owner, self._group.lease_ms)

@@ -1,10 +1,10 @@
-"""Cache of the queues of share groups: bounds, position, number of runs, end of the first
-lease.
+"""Cache of the queues of share groups. For each group and queue it has the range of offsets
+that can be leased, the number of runs, and the time when the first lease ends.
 
-An entry lives for a second, so a member that waits, or finds nothing to lease, costs no
-statement of its own. Changes by this process are noted in the cache at once. Changes by
-other processes are seen at the next read. The cache only shows where a lease is worth
-trying: the node decides every lease.
+An entry is read again after a second, so a member that waits, or finds nothing to lease, costs
+no statement of its own. Changes by this process are noted in the cache at once. Changes by other
+processes are seen at the next read. The cache only shows where a lease is worth trying: the
+node decides every lease.
 """
 
 from __future__ import annotations
@@ -24,25 +24,25 @@ from messagestore.tables.shares import position_sql
 from messagestore.tables.shares.position_sql import ShareView
 from metadata.cache import snapshot
 
-BELIEVED_S = 1.0  # lifetime of an entry
-# Pause before a run is tried again whose lease is over but could not be leased.
+BELIEVED_S = 1.0  # age at which an entry is outdated
+# Pause before a run is tried again whose lease is over but which could not be leased.
 OVERDUE_S = 0.1
 KEPT_S = 600.0  # after this time without a read an entry is forgotten
-# Runs of a group in a queue at which no new message is leased. Not exact: runs are counted
-# once a second.
+# A group with this many runs in a queue leases no new messages there until runs are finished.
+# The limit is not exact, because the runs are counted once a second.
 MAX_RUNS = 2_000
 Pair = tuple[int, int]  # group, queue
 
 
 @dataclass(slots=True)
 class QueueEntry:
-    """A queue of a group as read at `read_at` (time.monotonic), with the changes noted
-    since.
+    """A queue of a group as its node was read at `read_at`, with the changes noted since.
 
-    `start` is the lowest offset that can be leased. `due_at` is the end of the first lease
-    by the same clock, None without a lease. `ripe` is the end of the messages that are old
-    enough for the group's delivery delay, None if it has none. `corrupt`: a hole was found
-    since the read.
+    `view` and `gaps` are what was read: position and bounds, and the declared gaps. `start` is
+    the lowest offset that can be leased. `due_at` is the time when the first lease ends, None
+    without a lease. `ripe` is the offset below which messages are old enough for the group's
+    delivery delay, None if the group has no delay. `corrupt`: a hole was found since the read.
+    Times are of time.monotonic().
     """
 
     view: ShareView
@@ -55,7 +55,9 @@ class QueueEntry:
 
     @property
     def end(self) -> int:
-        """The end of the offsets that can be leased now: durable, ripe, below the next gap."""
+        """The offset below which messages can be leased now: they are durable and old enough,
+        and no declared gap lies between `start` and them.
+        """
         durable = board.durable_head(self.view.queue)
         end = durable if self.ripe is None else min(durable, self.ripe)
         return min([end, *(first for first, _ in self.gaps if first > self.start)])
@@ -67,6 +69,7 @@ class QueueEntry:
 
     @property
     def is_exhausted(self) -> bool:
+        """True if the group has too many runs in the queue to lease new messages."""
         return self.view.runs >= MAX_RUNS
 
     def is_due(self) -> bool:
@@ -74,7 +77,7 @@ class QueueEntry:
         return self.due_at is not None and self.due_at <= time.monotonic()
 
     def leased_to(self, next_offset: int, *, due_in_s: float) -> None:
-        """Note the position after new leases, and that these end in `due_in_s` seconds."""
+        """Note that the messages below `next_offset` were leased, for `due_in_s` seconds."""
         self.start = _skip_gaps(max(self.start, next_offset), self.gaps)
         due_at = time.monotonic() + due_in_s
         self.due_at = due_at if self.due_at is None else min(self.due_at, due_at)
@@ -85,10 +88,11 @@ _known: dict[Pair, QueueEntry] = {}
 _missing: dict[Pair, float] = {}
 # queues in which messages were finished, so `committed` may rise
 _touched: set[Pair] = set()
-# Guards `_touched` and `_turns`. `_known` and `_missing` need no lock: each change is a
+# (group, node) → held by the thread that reads entries of this group on this node
+_read_locks: dict[Pair, threading.Lock] = {}
+# Guards `_touched` and `_read_locks`. `_known` and `_missing` need no lock: each change is a
 # single operation on a dict.
 _guard = threading.Lock()
-_turns: dict[Pair, threading.Lock] = {}  # (group, node) → lock of the thread that reads
 
 
 def read_entries(
@@ -102,10 +106,10 @@ def read_entries(
     """
     if _outdated(group_id, queues):
         with _guard:
-            turn = _turns.setdefault((group_id, node.info.id), threading.Lock())
-        # A single thread reads for all that wait here. The others find fresh entries at the
-        # second look.
-        with turn:
+            read_lock = _read_locks.setdefault((group_id, node.info.id), threading.Lock())
+        # The first thread reads for all that wait here. The others then find fresh entries, and
+        # read nothing.
+        with read_lock:
             if outdated := _outdated(group_id, queues):
                 _refresh(group_id, node, outdated)
     return {
@@ -126,8 +130,8 @@ def prepare(node: Node) -> None:
 
 
 def forget(group_id: int, queue: int) -> None:
-    """Drop the entry of a queue that the node contradicted. It is read again at its next
-    use.
+    """Drop the entry of a queue after the node has refused what it promised. The entry is read
+    again at its next use.
     """
     _known.pop((group_id, queue), None)
 
@@ -136,7 +140,7 @@ def note_freed(group_id: int, queue: int, *, runs: int) -> None:
     """Note that leases have ended, and wake members that wait for them."""
     entry = find(group_id, queue)
     if entry is not None:
-        # Makes the next caller look for due runs, without a wait for the entry to expire.
+        # So the next caller looks for free runs at once, instead of after the entry's lifetime.
         entry.due_at = time.monotonic()
     board.wake_some(group_id, queue, most=runs)
 
@@ -146,8 +150,8 @@ def read_next_due(session: Session, *, group_id: int, entry: QueueEntry) -> None
     queue = entry.view.queue
     views = position_sql.read_views(session, group_id=group_id, queues=[queue])
     due_in_ms = views[queue].due_in_ms if queue in views else None
-    # A lease that is over already is tried again after a pause. Without it each call would
-    # read in vain.
+    # If that lease is over already, the caller has just failed to take its run. Without a pause
+    # every call would try again.
     entry.due_at = (
         None if due_in_ms is None else time.monotonic() + max(due_in_ms / 1000, OVERDUE_S)
     )
@@ -207,8 +211,8 @@ def _refresh(group_id: int, node: Node, queues: Sequence[int]) -> None:
     prepare(node)
     with node.reading() as session:
         views = position_sql.read_views(session, group_id=group_id, queues=queues)
-        # After a reset, a promotion or a new subscription, the position lacks the epoch of
-        # its reader row and starts again at `committed`.
+        # After a reset, a promotion or a new subscription, the position does not have the epoch
+        # of its reader row. It then starts again at the committed offset.
         unstarted = [queue for queue, view in views.items() if not view.has_started]
         for queue in unstarted:
             position_sql.start_position(session, group_id=group_id, queue=queue)
@@ -229,8 +233,8 @@ def _refresh(group_id: int, node: Node, queues: Sequence[int]) -> None:
                     bounds=(max(view.next_offset or 0, view.low), view.head),
                     at_ms=node_sql.now_ms(session) - 1000 * delay_s + 1,
                 )
-    # Only durable messages are leased. The barrier borrows a session of its own, so it
-    # comes after.
+    # Only durable messages are leased. confirm() borrows a session of its own, so it is called
+    # after this session was given back.
     durability.confirm(
         node_id=node.info.id, heads={queue: view.head for queue, view in views.items()}
     )

@@ -40,6 +40,7 @@ from metadata.db.rows import no_group
 from metadata.errors import CatmqError, Code, NodeUnavailable, NotFound, Unavailable
 from metadata.grouping import grouped
 from metadata.rules.groups import sharing
+from metadata.rules.groups.states import SubscriptionState
 from metadata.rules.topics.states import READABLE_STATES
 
 EMPTY_RUNS = 20  # tries in a row without a deliverable message before the call returns
@@ -131,7 +132,9 @@ def _subscribed_topics(group: GroupInfo) -> dict[str, TopicInfo]:
     """Return the topics of the group's ready subscriptions by name, without retry topics."""
     current = snapshot.current()
     ready_ids = (
-        s.topic_id for s in current.subscriptions_of(group.id) if s.state == "ready"
+        s.topic_id
+        for s in current.subscriptions_of(group.id)
+        if s.state == SubscriptionState.READY
     )
     topics = (current.topics.get(topic_id) for topic_id in ready_ids)
     return {

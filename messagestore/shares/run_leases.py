@@ -1,5 +1,8 @@
 """Lease runs of a queue to a member: runs whose lease is over, or new messages.
 
+A run is a range of offsets that is leased together, and a row of `share_run`. The *position* of
+a share group in a queue is the offset up to which messages have become runs.
+
 Each lease of new messages locks the group's position row. So that members do not queue for
 that lock, a worker's calls for the same (group, queue) share one transaction. If the outcome
 of a lease is unknown, its owner finds the runs again with renew_held().
@@ -39,15 +42,16 @@ REPEATS = 3  # further attempts after a rollback
 PUT_BACK_TRIES = 8  # attempts to put back a run that another call changes at the same time
 MOST_DUE = 20  # due runs that a call reads
 MOST_HELD = 1_000  # runs of a member that renew_held() returns
-# After these errors of a shared transaction, each of its calls is repeated by itself.
+# Errors of a shared transaction that a single one of its calls may have caused. After them
+# each call is repeated in a transaction of its own.
 _SPOILED = (db_errors.RolledBack, db_errors.Final)
 
 
 class RunRequest(NamedTuple):
-    """A member's request for runs of a queue with `messages` messages together.
+    """A member's request for runs of a queue that have `messages` messages together.
 
-    `member_reports_begin`: the member reports when it begins a run. The module docstring
-    explains how its deliveries are counted.
+    `owner` is the consumer id. `member_reports_begin`: the member reports when it begins to
+    process a run. The module docstring explains how its deliveries are counted.
     """
 
     group: GroupInfo
@@ -83,7 +87,7 @@ _guard = threading.Lock()
 
 
 def find_delivery_limit(group: GroupInfo, queue: int) -> int:
-    """Return how many deliveries make a message of a queue a dead letter, 0 for no limit.
+    """Return after how many deliveries a message of a queue becomes a dead letter, 0 for never.
 
     Without a retry topic there is no limit, because a dead letter could not be stored.
     """
@@ -100,10 +104,11 @@ def find_delivery_limit(group: GroupInfo, queue: int) -> int:
 def lease_due(
     *, node: Node, queue: int, entry: QueueEntry, request: RunRequest
 ) -> list[Run]:
-    """Take over runs whose lease is over, until they have the requested number of messages.
+    """Lease runs again whose lease is over, until they have the requested number of messages.
 
-    A run is taken whole. From the third delivery on, or at the last one allowed, only its
-    first message is taken, alone. Raises NodeUnavailable, `db_errors.*`.
+    A run is taken whole. From the third delivery on, or at the last delivery that the group
+    allows, only its first message is taken, as the only message of the call. Raises
+    NodeUnavailable, `db_errors.*`.
     """
     group_id, delivery_limit = request.group.id, find_delivery_limit(request.group, queue)
     counted_at_once = not request.member_reports_begin
@@ -122,8 +127,8 @@ def lease_due(
             known_queues.read_next_due(session, group_id=group_id, entry=entry)
         taken_runs: list[Run] = []
         for run in due_runs:
-            # A message that ends its workers must not take others along: they would become
-            # dead letters, too.
+            # A message that makes its workers crash must not be delivered with others: their
+            # deliveries would be counted as well, until they became dead letters.
             alone = sharing.must_lease_alone(
                 run.deliveries + 1, max_deliveries=delivery_limit
             )
@@ -184,9 +189,9 @@ def lease_new(
         if sharing.must_lease_alone(1, max_deliveries=delivery_limit)
         else request.group.run_messages
     )
-    # The first lease counts at once even if the member reports its begins: so most messages
-    # need no such report before they begin. It must not if it is the last delivery as well:
-    # else a message that no member began would become a dead letter.
+    # The first lease counts at once even if the member reports when it begins: so most
+    # messages need no such report. But if the first delivery is the last one allowed, it must
+    # not: a message would become a dead letter although no member began it.
     counted_at_once = not (
         request.member_reports_begin
         and sharing.is_exhausted(1, max_deliveries=delivery_limit)
@@ -216,15 +221,7 @@ def _lease_together(call: _Call, *, alone: bool) -> list[Run]:
     if coalescer is None:
         created = NodeCoalescer[_Call, list[Run]](
             limit_s=READ_TIMEOUT_S,
-            # A transaction takes the leading calls that are on the node of the first.
-            take=lambda calls: next(
-                (
-                    count
-                    for count, waiting_call in enumerate(calls)
-                    if waiting_call.target.node is not calls[0].target.node
-                ),
-                len(calls),
-            ),
+            take=_count_leading_calls,
             check=lambda waiting_call: waiting_call.target.node.circuit.check(),
             apart_after=_SPOILED,
         )
@@ -242,11 +239,22 @@ def _lease_together(call: _Call, *, alone: bool) -> list[Run]:
     return runs
 
 
+def _count_leading_calls(calls: Sequence[_Call]) -> int:
+    """Return how many of the first calls a transaction takes: those on the node of the first.
+    The queue may have moved to another node while they waited.
+    """
+    node = calls[0].target.node
+    for count, call in enumerate(calls):
+        if call.target.node is not node:
+            return count
+    return len(calls)
+
+
 def _lease_calls(calls: Sequence[_Call]) -> list[list[Run]]:
     """Lease runs for all calls in a single transaction. Return the runs of each call.
 
-    A call with another epoch than the first call gets none: either view of the
-    queue is outdated.
+    Calls whose epoch differs from that of the first call get none: one of the two epochs is
+    outdated.
     """
     target = calls[0].target
     current_calls = [call for call in calls if call.target.epoch == target.epoch]
@@ -263,7 +271,7 @@ def _lease_calls(calls: Sequence[_Call]) -> list[list[Run]]:
             end=max(call.target.end for call in current_calls),
             requests=lease_requests,
         )
-    # The position after the lease goes into the cache of queues.
+    # Note the new position in the cache, so that the next call need not read it.
     entry = known_queues.find(target.group_id, target.queue)
     if new_leases.next_offset is None:
         # The position has another epoch, or none: the offsets were reset since the read.
@@ -271,6 +279,7 @@ def _lease_calls(calls: Sequence[_Call]) -> list[list[Run]]:
     elif entry is not None and entry.view.epoch == target.epoch:
         due_in_s = lease_requests[0].lease_ms / 1000
         entry.leased_to(new_leases.next_offset, due_in_s=due_in_s)
+    # The runs come in the order of the requests, None for a request that got no message.
     runs = iter(new_leases.runs)
     runs_by_call = {
         id(call): [run for _ in call.lease_requests if (run := next(runs)) is not None]
@@ -287,7 +296,11 @@ def renew_held(
     owner: str,
     member_reports_begin: bool = False,
 ) -> list[Run]:
-    """Return the runs that a member holds, with renewed leases. Raises NodeUnavailable."""
+    """Renew the leases of the runs that a member holds, and return these runs.
+
+    For a member that may hold runs it does not know of, because the answer to its last lease
+    was lost. Raises NodeUnavailable.
+    """
     with node.reading() as session:
         runs = run_sql.select_held(
             session, group_id=group.id, queues=sorted(queues), owner=owner, most=MOST_HELD
@@ -299,9 +312,9 @@ def renew_held(
             if grants
             else []
         )
-    # The member never received these runs, so it cannot have reported that it began them. So
-    # the last lease of a run is counted only if it was a first lease (grant 1) that counted at
-    # once; then `deliveries` is 1.
+    # A member that reports when it begins cannot have done so for these runs, because it never
+    # received them. So their last lease is still uncounted, with the single exception of a first
+    # lease (grant number 1) that counted at once and made `deliveries` 1.
     return [
         run._replace(
             uncounted=member_reports_begin and (run.grant_no > 1 or not run.deliveries)
@@ -314,8 +327,8 @@ def renew_held(
 def put_back(
     *, node: Node, group_id: int, run: Run, offsets: Collection[int]
 ) -> Run | None:
-    """Release undelivered messages of a run to other members, without counting this lease
-    of them.
+    """Release messages that were leased but cannot be delivered, without counting this lease
+    as their delivery.
 
     Return the run as its row is afterwards. Return None if the run was leased again or
     finished meanwhile, or its row changed at each attempt: then the run must not be

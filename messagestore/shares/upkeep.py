@@ -21,6 +21,7 @@ from metadata.errors import CatmqError
 from metadata.grouping import grouped
 from metadata.membership import ended_share_members
 from metadata.rules.groups import sharing
+from metadata.rules.groups.states import SubscriptionState
 from metadata.rules.topics.states import READABLE_STATES
 
 log = logging.getLogger(__name__)
@@ -154,7 +155,7 @@ def queues_by_node(group: GroupInfo) -> dict[int, list[QueueInfo]]:
     queues_by_node: dict[int, list[QueueInfo]] = {}
     for subscription in current.subscriptions_of(group.id):
         topic = current.topics.get(subscription.topic_id)
-        if topic is None or subscription.state != "ready":
+        if topic is None or subscription.state != SubscriptionState.READY:
             continue
         for queue in topic.queues:
             info = current.queues.get(queue)

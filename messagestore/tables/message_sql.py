@@ -1,4 +1,8 @@
-"""Statements for messages and for the batches they were sent in, and the rows of an INSERT."""
+"""Statements for messages and for the batches they were sent in, and the rows of an INSERT.
+
+The texts of the statements are in sql/mysql.sql and sql/sqlite.sql, by name. `first`, `end` are
+offsets, of which `end` is the first that does not belong to the range. `most` is a limit.
+"""
 
 from __future__ import annotations
 
@@ -40,13 +44,14 @@ from metadata.grouping import chunks
 from metadata.rules.groups.filters import EVERYTHING, MessageFilter
 from metadata.rules.nodes import Engine
 
-# The statements of `publish_open`, in order.
+# The statements of `publish_open` in mysql.sql, in order: each has a result. The UPDATE raises the
+# head, SET keeps the first offset in @b and the storage time in @t, INSERT records the batches.
 _OPENING_STATEMENTS = ("START TRANSACTION", "UPDATE", "SET", "INSERT")
 _QUEUES_PER_TRIP = 100  # queues read in a single round trip
 
 
-class _HeadValues(TypedDict):
-    """The values that all statements of one send share."""
+class _SendValues(TypedDict):
+    """The values that all statements of a send share."""
 
     queue: int
     node_epoch: int
@@ -64,26 +69,27 @@ def insert_messages(
     `db_errors.Duplicate` if a batch id is stored already (or the head is below a stored
     message), and other errors of the database.
     """
-    head: _HeadValues = {
+    values: _SendValues = {
         "queue": queue,
         "node_epoch": node_epoch,
         "message_count": sum(len(batch.messages) for batch in batches),
         "table": message_table(queue),
     }
     if isinstance(session, MySqlSession):
-        return _insert_mysql(session, head, batches)
+        return _insert_mysql(session, values, batches)
     assert isinstance(session, SqliteSession)  # noqa: S101 - there are two engines
-    return _insert_sqlite(session, head, batches)
+    return _insert_sqlite(session, values, batches)
 
 
 def _insert_mysql(
-    session: MySqlSession, head: _HeadValues, batches: Sequence[NewBatch]
+    session: MySqlSession, values: _SendValues, batches: Sequence[NewBatch]
 ) -> int:
-    batch_rows = _batch_rows(session, head["queue"], batches)
-    opening = session.render(step(session, "publish_open", **head, batches=batch_rows))
+    batch_rows = _batch_rows(session, values["queue"], batches)
+    opening = session.render(step(session, "publish_open", **values, batches=batch_rows))
     closing = session.render(step(session, "publish_close"))
-    inserts = _inserts(session, head, literal_rows(batches))
+    inserts = _inserts(session, values, literal_rows(batches))
     packet = b";".join([opening, *inserts, closing])
+    # Usually the whole transaction is one round trip: the opening, an INSERT and the COMMIT.
     if len(inserts) == 1 and len(packet) <= session.max_packet:
         results = session.send(packet, statements=len(_OPENING_STATEMENTS) + 2)
     else:
@@ -98,15 +104,16 @@ def _insert_mysql(
     # The UPDATE sets `head` to LAST_INSERT_ID(head + count), so that the server returns the new
     # head with its result, as an insert id. Some proxies drop it: then the offset is unknown.
     raised_to = results[_OPENING_STATEMENTS.index("UPDATE")].number
-    if raised_to < head["message_count"]:
+    if raised_to < values["message_count"]:
         raise db_errors.Ambiguous("It is stored, but the answer does not say where.")
-    return raised_to - head["message_count"]
+    return raised_to - values["message_count"]
 
 
 def _batch_rows(session: MySqlSession, queue: int, batches: Sequence[NewBatch]) -> bytes:
     """Return the rows for `sent_batch`. Each batch starts where the batch before it ends.
 
-    The server fills in the first offset of the send, @b, and the storage time, @t.
+    They name the first offset of the send as @b and the storage time as @t, which the server
+    knows only when it has raised the head.
     """
     rows: list[bytes] = []
     offset_in_send = 0
@@ -124,14 +131,14 @@ def _batch_rows(session: MySqlSession, queue: int, batches: Sequence[NewBatch]) 
     return b",".join(rows)
 
 
-def _inserts(session: MySqlSession, head: _HeadValues, rows: list[bytes]) -> list[bytes]:
+def _inserts(session: MySqlSession, values: _SendValues, rows: list[bytes]) -> list[bytes]:
     """Return INSERT statements for the rows, each within the server's
     `max_allowed_packet`.
     """
     limit = session.max_packet - 10_000  # leaves room for everything around the rows
     whole = b",".join(rows)
     if len(whole) <= limit:
-        return [session.render(step(session, "publish_rows", **head, rows=whole))]
+        return [session.render(step(session, "publish_rows", **values, rows=whole))]
     packets: list[list[bytes]] = [[]]
     size = 0
     for row in rows:
@@ -146,28 +153,30 @@ def _inserts(session: MySqlSession, head: _HeadValues, rows: list[bytes]) -> lis
         packets[-1].append(row)
         size += len(row) + 1
     return [
-        session.render(step(session, "publish_rows", **head, rows=b",".join(packet_rows)))
+        session.render(step(session, "publish_rows", **values, rows=b",".join(packet_rows)))
         for packet_rows in packets
     ]
 
 
 def _insert_sqlite(
-    session: SqliteSession, head: _HeadValues, batches: Sequence[NewBatch]
+    session: SqliteSession, values: _SendValues, batches: Sequence[NewBatch]
 ) -> int:
     statements = load(Engine.SQLITE)
     with session.transaction() as database:
         # SQLite has no multi-statement string, so the same steps run one by one.
-        row = database.execute(statements["publish_head"].text, head).fetchone()
+        row = database.execute(statements["publish_head"].text, values).fetchone()
         if row is None:
             raise db_errors.Refused("The queue is closed or has another epoch.")
         first, stored_at = row
-        database.execute(statements["publish_raise"].text, {**head, "stored_at": stored_at})
-        (insert,) = statements["publish_rows"].single(head)
+        database.execute(
+            statements["publish_raise"].text, {**values, "stored_at": stored_at}
+        )
+        (insert,) = statements["publish_rows"].single(values)
         next_offset = first
         for batch in batches:
             columns = {
                 **batch._asdict(),
-                "queue": head["queue"],
+                "queue": values["queue"],
                 "first_offset": next_offset,
                 "message_count": len(batch.messages),
                 "stored_at": stored_at,
@@ -219,7 +228,7 @@ def select_rows(
     """Return the rows of messages at offsets first … end-1, until their bodies reach
     `most_bytes`. `only`: see read_positions_and_rows.
     """
-    select = _select(session, queue, first=first, end=end, only=only)
+    select = _select_range(session, queue, first=first, end=end, only=only)
     (result,) = session.run(select.step, count_fitting=up_to_bytes(most_bytes))
     return select.rows(result)
 
@@ -233,7 +242,7 @@ def select_copies(
     span = {"first_offset": first, "end_offset": end}
     select = step(session, "select_copies", table=message_table(queue), **span)
     (result,) = session.run(select, count_fitting=up_to_bytes(most_bytes))
-    return _split(result)
+    return _split_origins(result)
 
 
 def search_range(
@@ -264,19 +273,20 @@ def search_range(
         body_part=wanted.body_part,
     )
     (result,) = session.run(search, count_fitting=up_to_bytes(most_bytes))
-    return [stored_message(queue, row) for row in _typed(result)]
+    return [stored_message(queue, row) for row in _message_rows(result)]
 
 
 def count_matching(
-    session: Session, *, shares: Mapping[int, int], only: MessageFilter
+    session: Session, *, newest: Mapping[int, int], only: MessageFilter
 ) -> tuple[int, int]:
-    """Count the newest messages of some queues: (existing ones, those that a filter takes).
+    """Count the newest messages of some queues. Return how many exist, and how many of them a
+    filter takes.
 
-    `shares` is {queue: number of its newest offsets to read}. Declared gaps and offsets that
+    `newest` is {queue: number of its newest offsets to read}. Declared gaps and offsets that
     retention deleted do not count. A queue without a head row counts as empty.
     """
     existing = matching = 0
-    for queues in chunks(list(shares), _QUEUES_PER_TRIP):
+    for queues in chunks(list(newest), _QUEUES_PER_TRIP):
         heads = session.run(
             *(step(session, "select_head", queue=queue) for queue in queues)
         )
@@ -287,7 +297,7 @@ def count_matching(
                 table=message_table(queue),
                 first_offset=low,
                 end_offset=head,
-                most=shares[queue],
+                most=newest[queue],
             )
             for queue, result in zip(queues, heads, strict=True)
             for head, low, *_ in result.rows
@@ -327,11 +337,13 @@ def read_positions_and_rows(
     """
     if with_origins:
         span = {"first_offset": first, "end_offset": end}
-        select = _Select(
+        select = _RangeSelect(
             step(session, "select_copies", table=message_table(reader.queue), **span)
         )
     else:
-        select = _select(session, reader.queue, first=first, end=end, only=only, most=most)
+        select = _select_range(
+            session, reader.queue, first=first, end=end, only=only, most=most
+        )
     # Position and rows in a single round trip: a second one would double the time of an empty
     # poll.
     positions, messages = session.run(
@@ -347,23 +359,23 @@ def read_positions_and_rows(
     positions_by_queue = {row[0]: Position(*row) for row in positions.rows}
     if not with_origins:
         return positions_by_queue, select.rows(messages), ()
-    return positions_by_queue, *_split(messages)
+    return positions_by_queue, *_split_origins(messages)
 
 
-def _split(result: Result) -> tuple[list[StoredRow], Sequence[str | None]]:
-    """Return the rows of `select_copies` and their origins."""
+def _split_origins(result: Result) -> tuple[list[StoredRow], Sequence[str | None]]:
+    """Return the rows of `select_copies`, whose last column is the origin, and the origins."""
     return [cast("StoredRow", row[:-1]) for row in result.rows], [
         row[-1] for row in result.rows
     ]
 
 
-def _typed(result: Result) -> list[StoredRow]:
-    """Return the rows of `select_messages`, whose columns are the fields of a StoredRow."""
+def _message_rows(result: Result) -> list[StoredRow]:
+    """Return the rows of a result. Their columns are the fields of a StoredRow."""
     return cast("list[StoredRow]", result.rows)
 
 
-class _Select(NamedTuple):
-    """A statement for messages.
+class _RangeSelect(NamedTuple):
+    """A statement for the messages of a range of offsets.
 
     `checked_offsets` are the offsets whose headers were compared with a filter on headers, None
     without such a filter.
@@ -373,11 +385,10 @@ class _Select(NamedTuple):
     checked_offsets: Collection[int] | None = None
 
     def rows(self, result: Result) -> list[StoredRow]:
-        """Return the rows of a result, without rows whose headers were not compared.
-
-        On a replica more rows may have arrived between the two statements.
-        """
-        rows = _typed(result)
+        """Return the rows of a result of the statement."""
+        # On a replica more rows may have arrived since the headers were read. Nothing is known
+        # of their headers, so they are left out.
+        rows = _message_rows(result)
         return (
             rows
             if self.checked_offsets is None
@@ -385,7 +396,7 @@ class _Select(NamedTuple):
         )
 
 
-def _select(
+def _select_range(
     session: Session,
     queue: int,
     *,
@@ -393,7 +404,7 @@ def _select(
     end: int,
     only: MessageFilter,
     most: int | None = None,
-) -> _Select:
+) -> _RangeSelect:
     """Return the statement for a range of offsets and a filter.
 
     If the filter has headers, they are read here, and the statement names the matching offsets.
@@ -420,9 +431,9 @@ def _select(
             **values,
             offsets=id_list(matching[:most]) or "NULL",
         )
-        return _Select(chosen_step, {row[0] for row in header_rows})
+        return _RangeSelect(chosen_step, {row[0] for row in header_rows})
     if only.tags:
-        return _Select(
+        return _RangeSelect(
             step(
                 session,
                 "select_tagged_messages",
@@ -430,7 +441,7 @@ def _select(
                 tags=text_list(session, only.tags),
             )
         )
-    return _Select(step(session, "select_messages", **values))
+    return _RangeSelect(step(session, "select_messages", **values))
 
 
 def read_stored_at_ms(session: Session, *, queue: int, offset: int) -> int | None:

@@ -25,6 +25,7 @@ from metadata.db import access
 from metadata.groups import layout, subscribers
 from metadata.groups.subscribers import ActiveSubscription, TopicQueues
 from metadata.membership import broadcast_instances
+from metadata.rules.groups.states import SubscriptionState
 from metadata.rules.rights import Right
 from metadata.rules.topics.states import READABLE_STATES, QueueState
 from metadata.rules.wire import Number
@@ -233,7 +234,7 @@ def _find_finished_readers(topic: TopicView, queue: QueueView) -> list[int] | No
     subscriptions = subscribers.active_subscriptions(topic.id)
     counts, _ = _read_nodes(subscriptions, [queue])
     all_read = all(
-        subscription.state == "ready"
+        subscription.state == SubscriptionState.READY
         and _slowest(counts.get((subscription.group, queue.queue))) == 0
         for subscription in subscriptions
     )

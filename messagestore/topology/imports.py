@@ -14,11 +14,16 @@ from metadata.definitions import plans
 from metadata.definitions.plans import Plan, Step
 from metadata.errors import CatmqError
 from metadata.groups import groups, subscription_rows
+from metadata.rules.definitions import ExistingRule, ImportOutcome
 from metadata.topics import topic_rows
 
 
 def import_definitions(
-    *, document: Any, actor: Actor, existing: str = "refuse", dry_run: bool = False
+    *,
+    document: Any,
+    actor: Actor,
+    existing: str = ExistingRule.REFUSE,
+    dry_run: bool = False,
 ) -> Plan:
     """Create the objects of a document that do not exist yet; return the plan.
 
@@ -28,13 +33,13 @@ def import_definitions(
     plan = plans.plan_import(document=document, existing=existing, actor=actor)
     if dry_run:
         return plan
-    if plan.steps_with("unfinished"):
+    if plan.steps_with(ImportOutcome.UNFINISHED):
         # Remove topics and subscriptions that a killed import left unfinished.
         topics.sweep()
         subscriptions.sweep()
         plan = plans.plan_import(document=document, existing=existing, actor=actor)
     plan.require_clear()
-    steps = plan.steps_with("create", "change")
+    steps = plan.steps_with(ImportOutcome.CREATE, ImportOutcome.CHANGE)
     for done, step in enumerate(steps):
         try:
             _execute_step(step, actor)
@@ -55,15 +60,15 @@ def _execute_step(step: Step, actor: Actor) -> None:
     fields, settings = step.entry.fields, step.entry.settings
     changes = {difference.field: difference.there for difference in step.differences}
     match step.outcome, step.entry.kind:
-        case "create", "topic":
+        case ImportOutcome.CREATE, "topic":
             topics.create(
                 name=fields["name"], queues=fields["queues"], settings=settings, actor=actor
             )
-        case "create", "group":
+        case ImportOutcome.CREATE, "group":
             groups.create(
                 name=fields["name"], mode=fields["mode"], settings=settings, actor=actor
             )
-        case "create", _:
+        case ImportOutcome.CREATE, _:
             subscriptions.create(**fields, settings=settings, actor=actor)
         case _, "topic":
             topic_rows.update(name=fields["name"], settings=changes, actor=actor)

@@ -20,14 +20,14 @@ from metadata.limits.bulkhead import bulkhead
 from metadata.limits.places import Places
 from metadata.membership import consumers
 from metadata.membership.casual_groups import is_command_line_tool
-from metadata.rules.groups.states import GroupMode, Start
+from metadata.rules.groups.states import GroupMode, Start, SubscriptionState
 from metadata.rules.rights import Right
 
 # Concurrent joins of an API key, or of an address, in this process. More could take all places
 # for calls that wait for metadata (metadata/limits/bulkhead.py), so that those of other keys
 # are refused.
 JOINS_OF_ONE = 24
-_joins = Places(most=1_000, most_of_one=JOINS_OF_ONE, most_shared=JOINS_OF_ONE)
+_joins = Places(most=1_000, most_per_caller=JOINS_OF_ONE, most_shared=JOINS_OF_ONE)
 # How long a join waits for another process that creates or deletes the same object, and the
 # pause between two tries.
 PATIENCE_S = 1.0
@@ -158,7 +158,7 @@ def _subscribed_ids(group_id: int) -> set[int]:
     return {
         subscription.topic_id
         for subscription in snapshot.current().subscriptions_of(group_id)
-        if subscription.state == "ready"
+        if subscription.state == SubscriptionState.READY
     }
 
 

@@ -13,10 +13,8 @@ from collections.abc import Collection, Iterable
 from messagestore import sweeping
 from messagestore.pool import node_pools
 from messagestore.tables import queue_sql
-from metadata.cache import snapshot
 from metadata.cache.snapshot_types import NodeInfo
 from metadata.groups import subscribers
-from metadata.rules.nodes import NodeState
 
 
 def set_heads(queues: Collection[int], *, state: str) -> None:
@@ -60,11 +58,7 @@ def sweep() -> int:
         differing.extend(q for q, state in heads.items() if closed.get(q, "rw") != state)
 
     sweeping.run_each(
-        [
-            info
-            for info in snapshot.current().nodes.values()
-            if info.state != NodeState.OFFLINE
-        ],
+        sweeping.online_nodes().values(),
         act=compare,
         name=lambda info: f"Comparison of the queue states of node {info.name}",
     )

@@ -18,6 +18,7 @@ from metadata.errors import CatmqError, Code, Conflict
 from metadata.groups import retry_topic_rows, subscription_rows
 from metadata.rules.groups.states import GroupMode
 from metadata.rules.nodes import NodeKind
+from metadata.rules.topics.states import TopicState
 
 
 def make(*, group_id: int, topic_id: int) -> bool:
@@ -100,4 +101,8 @@ def find_or_make(*, group: GroupInfo, topic: TopicInfo) -> TopicInfo | None:
 
 def _find_ready(group: GroupInfo, topic: TopicInfo) -> TopicInfo | None:
     retry_topic = snapshot.current().failure_topics.get((group.id, topic.id))
-    return retry_topic if retry_topic is not None and retry_topic.state == "ready" else None
+    return (
+        retry_topic
+        if retry_topic is not None and retry_topic.state == TopicState.READY
+        else None
+    )

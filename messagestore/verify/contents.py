@@ -1,5 +1,5 @@
-"""Compares the contents of nodes with metadata as a whole (tables, head rows, positions),
-and checks metadata itself.
+"""Compare the contents of a node with metadata (tables, head rows, positions), and check
+metadata itself.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ from metadata.monitoring.health_checks import list_ids
 class Contents:
     """Contents of a node. `identity` is read from its database.
 
-    `empty` has the tables that belong to no queue and hold no message.
+    `tables` are queue ids of message tables; `empty` are those of `tables` that belong to no
+    queue of metadata and hold no message. `heads` are log end offsets by queue id.
     """
 
     info: NodeInfo

@@ -46,6 +46,7 @@ from metadata.db.contact import SILENT_S, contact
 from metadata.db.rows import no_group, no_node, no_topic
 from metadata.errors import Code, MetadataUnavailable, NotFound
 from metadata.limits.bulkhead import bulkhead
+from metadata.rules.topics.states import TopicState
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
@@ -298,7 +299,7 @@ def find_topic(name: str) -> TopicInfo:
 
     def find_ready(snapshot: Snapshot) -> TopicInfo | None:
         topic = snapshot.topic(name)
-        return topic if topic is not None and topic.state == "ready" else None
+        return topic if topic is not None and topic.state == TopicState.READY else None
 
     topic = _find(find_ready)
     if topic is None:

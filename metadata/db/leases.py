@@ -1,8 +1,9 @@
-"""Leases: which broker runs a periodic sweep. A lease only avoids double work. Every leased
-job stays correct if two brokers run it at the same time.
+"""Leases: which process runs a periodic job. A lease only avoids double work. Every leased job
+stays correct if two processes run it at the same time.
 
-Times are those of the database's clock. The term of a lease increases with each new
-holder.
+A lease is a row with its holder and its end, by the clock of the database. The term of a lease
+is a number that increases with each new holder. A LeaseHolder also estimates the end by its
+own clock, to save queries.
 """
 
 from __future__ import annotations
@@ -38,34 +39,36 @@ def share(memory: mmap.mmap) -> None:
 class LeaseHolder:
     """A process that acquires a lease again and again. Used by a single thread.
 
-    It sends no query while it certainly has the lease, nor while another worker of its
-    broker has it.
+    It sends no query in the first half of the lease's duration, when it certainly has the
+    lease, nor while another worker of its broker has the lease.
     """
 
     def __init__(self, name: str, holder: str, *, ttl_s: float) -> None:
         self._name, self._holder, self._ttl_s = name, holder, ttl_s
-        # time.monotonic() until which the lease certainly is held
-        self._until = float("-inf")
-        self._end = 0  # end that this process shared with the other workers
+        # Until then (time.monotonic()) this process has the lease, and need not renew it.
+        self._renew_at = float("-inf")
+        # The end of the lease (time.monotonic_ns()) as this process last noted it in the memory
+        # that the workers share. 0: it has noted none, or has released the lease.
+        self._noted_end = 0
 
     def acquire(self) -> bool:
         """Take or renew the lease. Return False while another holder has it. Raises
         MetadataUnavailable.
         """
         now = time.monotonic()
-        if now < self._until:
+        if now < self._renew_at:
             return True
         if self._is_held_by_other_worker():
             return False
-        # To renew takes a single statement, to acquire several.
-        may_hold = time.monotonic_ns() < self._end
         lease = {"name": self._name, "holder": self._holder}
-        if not (may_hold and renew(**lease, ttl_s=self._ttl_s)) and not acquire(
-            **lease, ttl_s=self._ttl_s
-        ):
+        # To renew takes a single statement, to acquire several. So a lease that has not ended yet
+        # is renewed if possible.
+        may_hold = time.monotonic_ns() < self._noted_end
+        is_held = may_hold and renew(**lease, ttl_s=self._ttl_s)
+        if not is_held and not acquire(**lease, ttl_s=self._ttl_s):
             return False
-        # Half of the time: the rest is for a renewal that is late.
-        self._until = now + self._ttl_s / 2
+        # The second half of the duration is left for a renewal that is late.
+        self._renew_at = now + self._ttl_s / 2
         self._share_end(int(1e9 * (now + self._ttl_s)))
         return True
 
@@ -73,20 +76,22 @@ class LeaseHolder:
         """Give up the lease, so that the next holder need not wait for its end. No effect
         if it was not taken.
         """
-        if self._until == float("-inf"):
+        if self._renew_at == float("-inf"):
             return
-        self._until = float("-inf")
+        self._renew_at = float("-inf")
         release(name=self._name, holder=self._holder)
         if not self._is_held_by_other_worker():
             self._share_end(0)
 
     def _is_held_by_other_worker(self) -> bool:
         """Return True if another worker of this broker has the lease."""
+        # An end that this process has not noted was noted by another worker.
         end = _ends.end(self._name) if _ends is not None else 0
-        return end != self._end and time.monotonic_ns() < end
+        return end != self._noted_end and time.monotonic_ns() < end
 
     def _share_end(self, end: int) -> None:
-        self._end = end
+        """Note the end of the lease for the other workers, 0 after a release."""
+        self._noted_end = end
         if _ends is not None:
             _ends.note(self._name, end)
 
@@ -120,12 +125,14 @@ def acquire_term(*, name: str, holder: str, ttl_s: float) -> int | None:
         if row is None:
             return _create(name, holder, ttl_s)
         now, ttl, is_own = to_utc(row.now), timedelta(seconds=ttl_s), row.holder == holder
-        # An own lease is renewed once a third of its time is over. A LeaseHolder calls this
-        # when half is over by its own clock, and the two clocks may run differently.
+        # Another holder's lease can be taken when it has ended. An own lease is renewed when a
+        # third of its duration is over: a LeaseHolder calls this when half is over by its own
+        # clock, and that clock may run faster than the database's.
         if row.expires_at - now > (ttl * 2 / 3 if is_own else timedelta()):
             return row.term if is_own else None
-        # Guarded by the term, and by the end if it is another's lease: of several processes
-        # that read an expired lease the first gets it, and none if its holder has renewed it.
+        # The UPDATE is guarded. By the term: of several processes that have read an expired lease,
+        # only the first gets it. By the end, for another holder's lease: no process gets it if
+        # its holder has renewed it since it was read.
         unchanged = Lease.objects.filter(pk=name, holder=row.holder, term=row.term)
         unchanged = unchanged if is_own else unchanged.filter(expires_at__lte=now)
         number = row.term if is_own else row.term + 1

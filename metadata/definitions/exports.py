@@ -8,6 +8,8 @@ from metadata.actors import Actor
 from metadata.db.access import EVERYTHING, matches
 from metadata.definitions.existing import all_groups, all_topics, open_queues
 from metadata.rules.definitions import PARTS, VERSION, write_settings
+from metadata.rules.groups.states import SubscriptionState
+from metadata.rules.topics.states import TopicState
 
 
 def export(*, actor: Actor, topic: str = EVERYTHING) -> dict[str, Any]:
@@ -21,14 +23,18 @@ def export(*, actor: Actor, topic: str = EVERYTHING) -> dict[str, Any]:
     topics = [
         view
         for view in all_topics(actor)
-        if view.state == "ready" and matches(view.name, pattern)
+        if view.state == TopicState.READY and matches(view.name, pattern)
     ]
     names = {view.name for view in topics}
     # (group, its subscriptions to these topics).
     candidates = [
         (
             group,
-            [s for s in group.subscriptions if s.state == "ready" and s.topic in names],
+            [
+                s
+                for s in group.subscriptions
+                if s.state == SubscriptionState.READY and s.topic in names
+            ],
         )
         for group in all_groups(actor)
         if not group.casual

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 
@@ -21,18 +21,19 @@ from metadata.monitoring.mail_domains import check_domains
 from metadata.rules.definitions import (
     PARTS,
     Entry,
+    ExistingRule,
+    ImportOutcome,
     comparison_key,
     invalid_document,
     is_same_value,
     parse_document,
     write_settings,
 )
+from metadata.rules.groups.states import SubscriptionState
 from metadata.rules.rights import Right
+from metadata.rules.topics.states import TopicState
 from metadata.topics.topic_rows import TopicView
 
-Existing = Literal["refuse", "keep", "change"]
-Outcome = Literal["create", "same", "keep", "change", "conflict", "unfinished"]
-EXISTING: tuple[Existing, ...] = ("refuse", "keep", "change")
 FIXED = ("queues", "mode")  # an import never changes these of existing objects
 SETTINGS = {definition.kind: definition.settings for definition in PARTS.values()}
 UNFINISHED = (
@@ -52,7 +53,7 @@ class Step(Struct, frozen=True):
     """An entry and its outcome. `problem` is the reason of a conflict, else ''."""
 
     entry: Entry
-    outcome: Outcome
+    outcome: ImportOutcome
     differences: tuple[Difference, ...] = ()
     problem: str = ""
 
@@ -68,7 +69,7 @@ class Plan(Struct, frozen=True):
 
     steps: tuple[Step, ...]
 
-    def steps_with(self, *outcomes: Outcome) -> list[Step]:
+    def steps_with(self, *outcomes: ImportOutcome) -> list[Step]:
         return [step for step in self.steps if step.outcome in outcomes]
 
     def require_clear(self) -> None:
@@ -76,14 +77,14 @@ class Plan(Struct, frozen=True):
         objects that are just being created or deleted.
         """
         # Conflicts first, because they remain when the import is repeated.
-        if conflicts := [step.error for step in self.steps_with("conflict")]:
+        if conflicts := [step.error for step in self.steps_with(ImportOutcome.CONFLICT)]:
             error = invalid_document(conflicts)
             raise Conflict(
                 f"Nothing was done. {error.detail}",
                 code=Code.ALREADY_EXISTS,
                 errors=error.errors,
             )
-        if unfinished := [step.error for step in self.steps_with("unfinished")]:
+        if unfinished := [step.error for step in self.steps_with(ImportOutcome.UNFINISHED)]:
             error = invalid_document(unfinished)
             detail = f"Nothing was done. {error.detail}"
             raise Unavailable(detail, errors=error.errors, retry_after_ms=60_000)
@@ -117,15 +118,17 @@ class _Objects:
             raise Invalid.field(kind, f"{name} is spelled {spelling} where it is made")
 
 
-def plan_import(*, document: Any, actor: Actor, existing: str = "refuse") -> Plan:
+def plan_import(
+    *, document: Any, actor: Actor, existing: str = ExistingRule.REFUSE
+) -> Plan:
     """Compare a document with the existing objects. Needs the rights to create each entry.
 
     `existing` decides about objects that exist with other settings: `refuse` makes them
     conflicts, `keep` leaves them as they are, `change` gives them the settings of the
     document. Raises Forbidden, and Invalid with places in the document.
     """
-    if existing not in EXISTING:
-        raise Invalid.field("existing", f"must be one of {', '.join(EXISTING)}")
+    if existing not in list(ExistingRule):
+        raise Invalid.field("existing", f"must be one of {', '.join(ExistingRule)}")
     entries = parse_document(document)
     # Before existing objects are read, so that a conflict cannot hide a missing right.
     _check_entries(entries, actor)
@@ -195,9 +198,9 @@ def _plan_entry(entry: Entry, objects: _Objects, rule: str) -> Step:
             # Even if it is a conflict: its subscriptions need no second error.
             objects.names["topic", key] = entry.name
             if topic is None:
-                return Step(entry, "create")
-            if topic.name == entry.name and topic.state != "ready":
-                return Step(entry, "unfinished", problem=UNFINISHED)
+                return Step(entry, ImportOutcome.CREATE)
+            if topic.name == entry.name and topic.state != TopicState.READY:
+                return Step(entry, ImportOutcome.UNFINISHED, problem=UNFINISHED)
             return _compare(
                 entry, topic.name, {"queues": open_queues(topic)}, topic, rule=rule
             )
@@ -210,7 +213,7 @@ def _plan_entry(entry: Entry, objects: _Objects, rule: str) -> Step:
             objects.modes.setdefault(key, mode)
             objects.names["group", key] = entry.name
             if group is None:
-                return Step(entry, "create")
+                return Step(entry, ImportOutcome.CREATE)
             return _compare(entry, group.name, {"mode": group.mode}, group, rule=rule)
     group_name, topic_name = entry.fields["group"], entry.fields["topic"]
     objects.require("group", group_name)
@@ -233,9 +236,13 @@ def _plan_entry(entry: Entry, objects: _Objects, rule: str) -> Step:
         problem = subscription_rows.explain_taken_retry_name(
             group=group_name, topic=topic_name
         )
-        return Step(entry, "conflict" if problem else "create", problem=problem)
-    if subscription.state != "ready":
-        return Step(entry, "unfinished", problem=UNFINISHED)
+        return Step(
+            entry,
+            ImportOutcome.CONFLICT if problem else ImportOutcome.CREATE,
+            problem=problem,
+        )
+    if subscription.state != SubscriptionState.READY:
+        return Step(entry, ImportOutcome.UNFINISHED, problem=UNFINISHED)
     name = f"{subscription.group}/{subscription.topic}"
     return _compare(entry, name, {}, subscription.delivery, rule=rule)
 
@@ -246,7 +253,7 @@ def _compare(
     """Return the step for an existing object: `same`, or what `rule` makes of differences."""
     if name != entry.name:
         problem = f"is spelled {name} here, and databases take both for one name"
-        return Step(entry, "conflict", problem=problem)
+        return Step(entry, ImportOutcome.CONFLICT, problem=problem)
     settings = SETTINGS[entry.kind]
     # A word that the document leaves out has a default, which must not count as a difference.
     present = {word: value for word, value in words.items() if word not in entry.defaulted}
@@ -258,21 +265,23 @@ def _compare(
         if not is_same_value(settings.get(name), value, document[name])
     )
     if not differences:
-        return Step(entry, "same")
-    if rule == "keep":
-        return Step(entry, "keep", differences)
+        return Step(entry, ImportOutcome.SAME)
+    if rule == ExistingRule.KEEP:
+        return Step(entry, ImportOutcome.KEEP, differences)
     fixed = [difference for difference in differences if difference.field in FIXED]
-    if rule == "change" and not fixed:
-        return Step(entry, "change", differences)
+    if rule == ExistingRule.CHANGE and not fixed:
+        return Step(entry, ImportOutcome.CHANGE, differences)
     # Fixed fields are named alone, because no other rule would help either.
     texts = ", ".join(
         f"{difference.field} {_shorten(difference.here)}, not {_shorten(difference.there)}"
         for difference in fixed or differences
     )
     remedy = "import with existing keep or change"
-    if rule == "change":
+    if rule == ExistingRule.CHANGE:
         remedy = "an import changes settings only"
-    return Step(entry, "conflict", differences, f"exists with {texts}: {remedy}")
+    return Step(
+        entry, ImportOutcome.CONFLICT, differences, f"exists with {texts}: {remedy}"
+    )
 
 
 def _shorten(value: Any) -> str:

@@ -37,7 +37,7 @@ from metadata.models import (
     QueueOffset,
     Topic,
 )
-from metadata.rules.groups.states import GroupMode
+from metadata.rules.groups.states import GroupMode, SubscriptionState
 from metadata.rules.rights import Right
 from metadata.rules.topics.states import READABLE_STATES, QueueState, TopicKind, TopicState
 
@@ -144,7 +144,7 @@ class _ReaderIndex:
 
     def __init__(self, topics: Sequence[int]) -> None:
         rows = ConsumerGroupTopic.objects.using(ALIAS).filter(
-            topic__in=topics, state="ready"
+            topic__in=topics, state=SubscriptionState.READY
         )
         self._subscriptions = list(rows.select_related("group").order_by("group__name"))
         groups = {row.group_id for row in self._subscriptions}
@@ -250,7 +250,7 @@ def find_contradictions() -> Iterator[tuple[str, dict[int, list[int]]]]:
     rows = Queue.objects.filter(
         state__in=READABLE_STATES,
         topic__state=TopicState.READY,
-        topic__subscriptions__state="ready",
+        topic__subscriptions__state=SubscriptionState.READY,
     )
     positions = QueueOffset.objects.filter(queue=OuterRef("pk"), group=OuterRef("reader"))
     missing = rows.annotate(reader=read_by).filter(~Exists(positions))
@@ -288,7 +288,7 @@ def find_orphaned_retry_topics() -> list[tuple[int, str]]:
         group=OuterRef("failure_group"), topic=OuterRef("failure_of")
     )
     with reachable():
-        rows = Topic.objects.filter(kind=TopicKind.FAILURE, state="ready").filter(
+        rows = Topic.objects.filter(kind=TopicKind.FAILURE, state=TopicState.READY).filter(
             ~Exists(subscription)
         )
         return list(rows.order_by("name").values_list("pk", "name"))
@@ -321,7 +321,7 @@ def add_positions(*, group_id: int, queues: list[int]) -> None:
     positions = []
     for queue in Queue.objects.filter(pk__in=queues, state__in=READABLE_STATES):
         subscription = group.subscriptions.filter(
-            topic=queue.topic_id, state="ready"
+            topic=queue.topic_id, state=SubscriptionState.READY
         ).first()
         # Checked again under the lock: a subscription or another repair may have been faster.
         exists = QueueOffset.objects.filter(group=group, queue=queue).exists()

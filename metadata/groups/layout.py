@@ -32,6 +32,7 @@ from metadata.groups.subscribers import active_subscriptions
 from metadata.membership import rebalance
 from metadata.models import ConsumerGroup, Queue, QueueOffset, Topic
 from metadata.rules.audit_verbs import Verb
+from metadata.rules.groups.states import SubscriptionState
 from metadata.rules.nodes import NodeState
 from metadata.rules.rights import Right
 from metadata.rules.topics.slots import Layout, moved_slots, spread_slots
@@ -154,7 +155,7 @@ def make_ready(
         topic, new_ids, _spread_layout(topic, gain=new_ids), verb=Verb.LAY_OUT, actor=actor
     )
     for subscription in subscriptions:
-        if subscription.state == "ready":
+        if subscription.state == SubscriptionState.READY:
             rebalance.request(subscription.group_id, f"{topic.name} was expanded")
     record_change("topic", topic_id)
     return change

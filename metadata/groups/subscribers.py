@@ -64,7 +64,9 @@ def subscriptions_by_lag_age() -> list[tuple[str, list[SubscriptionId]]]:
     """Return (group, its ready subscriptions); first the groups whose lag was recorded
     longest ago.
     """
-    rows = ConsumerGroupTopic.objects.filter(state="ready", group__deleted_at__isnull=True)
+    rows = ConsumerGroupTopic.objects.filter(
+        state=SubscriptionState.READY, group__deleted_at__isnull=True
+    )
     rows = rows.order_by(F("lag_at").asc(nulls_first=True), "pk")
     columns = rows.values_list("group__name", "pk", "group_id", "topic_id", "topic__name")
     with reachable():

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 
 class Places:
-    """`most` places, of which each caller may have `most_of_one`. Without a free place a
+    """`most` places, of which each caller may have `most_per_caller`. Without a free place a
     caller is refused at once.
 
     A caller may also count against shared identities, such as its API key and its address.
@@ -19,9 +19,9 @@ class Places:
     """
 
     def __init__(
-        self, *, most: int, most_of_one: int, most_shared: int | None = None
+        self, *, most: int, most_per_caller: int, most_shared: int | None = None
     ) -> None:
-        self._most, self._most_of_one = most, most_of_one
+        self._most, self._most_per_caller = most, most_per_caller
         self._most_shared = most if most_shared is None else most_shared
         self._guard = threading.Lock()
         self._taken: Counter[Hashable] = Counter()
@@ -32,7 +32,7 @@ class Places:
         `shared` identities.
         """
         with self._guard:
-            if self._total >= self._most or self._taken[caller] >= self._most_of_one:
+            if self._total >= self._most or self._taken[caller] >= self._most_per_caller:
                 return False
             if any(self._taken[identity] >= self._most_shared for identity in shared):
                 return False
@@ -42,7 +42,7 @@ class Places:
 
     def holds_full_share(self, caller: Hashable) -> bool:
         """Return True if a caller has all the places that a caller may have."""
-        return self._taken[caller] >= self._most_of_one
+        return self._taken[caller] >= self._most_per_caller
 
     def give_back(self, caller: Hashable, shared: Sequence[Hashable] = ()) -> None:
         """Give back a place that was taken with the same arguments."""

@@ -29,7 +29,8 @@ from metadata.models import (
 from metadata.monitoring import dead_letter_counts
 from metadata.monitoring.dead_letter_counts import DeadLetters
 from metadata.rules.alarm_rules import AlarmKind, parse_subject
-from metadata.rules.groups.states import GroupMode
+from metadata.rules.groups.lag_trend import TrendState
+from metadata.rules.groups.states import GroupMode, SubscriptionState
 from metadata.rules.jobs import JobState
 from metadata.rules.topics.states import TopicKind, TopicState
 
@@ -37,10 +38,8 @@ MOST = 8  # groups or alarms that are listed
 # Groups with the largest lag, among which those with the fastest growing lag are found.
 CANDIDATES = 50
 DAY_S = 86_400
-LAG_ALARMS = (
-    AlarmKind.LAG,
-    AlarmKind.NO_CONSUMER,
-)  # kinds of alarms about the lag of a group
+# Kinds of alarms about the lag of a group.
+LAG_ALARMS = (AlarmKind.LAG, AlarmKind.NO_CONSUMER)
 
 
 class Overview(Struct, frozen=True):
@@ -49,7 +48,8 @@ class Overview(Struct, frozen=True):
     `behind` are the groups whose lag grows fastest, then those with the largest lag. The
     next three leave out groups whose lag is an alarm already:
 
-    * `unread` groups are not stopped and have unread messages in a queue without an owner.
+    * `unread` groups are not stopped and have unread messages in a queue that no member
+      serves.
     * `stopped_behind` groups have unread messages and are stopped, or stopped in a topic.
     * `stalled` groups have members and unread messages, and handle none.
 
@@ -74,19 +74,21 @@ class Overview(Struct, frozen=True):
 
 
 def overview(*, actor: Actor) -> Overview:
+    """Return the figures of the first page. Raises Forbidden, MetadataUnavailable."""
     check_look(actor)
-    ready_lags = ConsumerGroupTopic.objects.filter(state="ready", lag__gt=0)
+    ready_lags = ConsumerGroupTopic.objects.filter(state=SubscriptionState.READY, lag__gt=0)
     with reachable():
-        # Read apart, because sorting all groups by lag would also read those without any.
+        # The groups with the largest lag, over all their topics. A query of their own finds them
+        # by the subscriptions with lag, while groups() would sort all groups.
         candidates = [
-            group
-            for group, _ in ready_lags.order_by()
+            group_id
+            for group_id, _ in ready_lags.order_by()
             .values_list("group")
-            .annotate(all=Sum("lag"))
-            .order_by("-all")[:CANDIDATES]
+            .annotate(total_lag=Sum("lag"))
+            .order_by("-total_lag")[:CANDIDATES]
         ]
-    # The sparklines of 50 groups cost more than the rest of the page, so only the MOST that
-    # are shown get them, below.
+    # Without the minutes of the sparklines, which for 50 groups would cost more than the rest of
+    # the page. The MOST groups that are shown get them below.
     largest_lag = ListQuery(sort="-lag", rows=CANDIDATES)
     behind = groups(query=largest_lag, actor=actor, lines=False, among=candidates).items
     lasting = alarms(
@@ -100,7 +102,8 @@ def overview(*, actor: Actor) -> Overview:
             for kind, name in lasting_alarms
             if kind in LAG_ALARMS
         }
-        # Alarmed groups are dropped after reading, so that many more are read.
+        # Groups with an alarm are left out after reading. As many more are read, so that MOST
+        # others remain.
         limit = MOST + len(alarmed_groups)
         alarmed_jobs = [
             name for kind, name in lasting_alarms if kind == AlarmKind.JOB_FAILED
@@ -108,7 +111,8 @@ def overview(*, actor: Actor) -> Overview:
         failed = JobRun.objects.filter(
             state=JobState.FAILED, started_at__gte=day_ago
         ).exclude(name__in=alarmed_jobs)
-        # Running groups with unread messages in a queue without an owner.
+        # Running groups with unread messages in a queue that no member serves. In a share group
+        # queues have no owner, so it must be without members. Broadcasting groups are left out.
         unread = QueueOffset.objects.filter(
             Q(group__mode=GroupMode.CLUSTERING)
             | Q(group__mode=GroupMode.SHARE, group__members__isnull=True),
@@ -121,6 +125,7 @@ def overview(*, actor: Actor) -> Overview:
         ).order_by("group__name")
         existing_groups = ConsumerGroup.objects.filter(deleted_at__isnull=True)
         stopped_groups = existing_groups.filter(stopped=True)
+        # Of subscriptions: stopped in this topic, or with the whole group.
         stopped = Q(stopped=True) | Q(
             group__in=list(stopped_groups.values_list("pk", flat=True))
         )
@@ -133,7 +138,7 @@ def overview(*, actor: Actor) -> Overview:
             .count(),
             groups=existing_groups.count(),
             members=ConsumerGroupConsumer.objects.count(),
-            lag=ready_lags.aggregate(all=Sum("lag"))["all"] or 0,
+            lag=ready_lags.aggregate(total=Sum("lag"))["total"] or 0,
             behind=with_minutes(sorted(behind, key=_growth, reverse=True)[:MOST]),
             unread=_first(
                 unread.values_list("group__name", flat=True).distinct()[:limit],
@@ -146,7 +151,7 @@ def overview(*, actor: Actor) -> Overview:
                 (
                     row.name
                     for row in behind
-                    if row.progress and row.progress.trend.state == "stalled"
+                    if row.progress and row.progress.trend.state == TrendState.STALLED
                 ),
                 alarmed_groups,
             ),
@@ -163,14 +168,16 @@ def _growth(row: GroupRow) -> tuple[float, int]:
     """Return the sort key of a group: growth of its lag in messages a second (0 if it does
     not grow), then its lag.
     """
-    if row.progress is None or row.progress.trend.state != "falls_behind":
+    if row.progress is None or row.progress.trend.state != TrendState.FALLS_BEHIND:
         return 0.0, row.lag or 0
     return row.progress.trend.per_s or 0.0, row.lag or 0
 
 
 def _first(names: Iterable[str], excluded: Collection[str]) -> tuple[str, ...]:
+    """Return the first MOST names that are not excluded."""
     return tuple(islice((name for name in names if name not in excluded), MOST))
 
 
 def _lasting() -> QuerySet[Alarm]:
+    """Return the alarms that have begun and not ended."""
     return Alarm.objects.filter(since_at__isnull=False, ended_at__isnull=True)

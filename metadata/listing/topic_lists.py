@@ -26,11 +26,12 @@ from metadata.models import (
 )
 from metadata.monitoring import lag_trends
 from metadata.monitoring.lag_trends import GroupProgress
+from metadata.rules.groups.states import SubscriptionState
 from metadata.rules.rights import Right
 from metadata.rules.topics.names import INTERNAL_MARK, lane_base
 from metadata.rules.topics.states import QueueState, TopicKind, TopicState
 
-_READY = Q(subscriptions__state="ready")
+_READY = Q(subscriptions__state=SubscriptionState.READY)
 TOPICS = ListLayout(
     search_in=("name", "owners", "department", "description"),
     sorts={
@@ -157,7 +158,8 @@ def topics(
             "topic_id",
         )
         groups = _counts(
-            ConsumerGroupTopic.objects.filter(topic__in=ids, state="ready"), "topic_id"
+            ConsumerGroupTopic.objects.filter(topic__in=ids, state=SubscriptionState.READY),
+            "topic_id",
         )
         sizes = dict(
             Queue.objects.filter(topic__in=ids)
@@ -252,7 +254,7 @@ def groups(
     with reachable():
         members = _counts(ConsumerGroupConsumer.objects.filter(group__in=ids), "group_id")
         subscribed = ConsumerGroupTopic.objects.filter(
-            group__in=ids, state="ready", topic__kind=TopicKind.NORMAL
+            group__in=ids, state=SubscriptionState.READY, topic__kind=TopicKind.NORMAL
         )
         topics = _counts(subscribed, "group_id")
     handled = minutes.handled_by_group(group_ids=ids) if lines else {}

@@ -35,8 +35,8 @@ from metadata.models import (
     ConsumerGroupConsumer,
     QueueOffset,
 )
-from metadata.rules.groups.states import GroupMode
-from metadata.rules.topics.states import READABLE_STATES
+from metadata.rules.groups.states import GroupMode, SubscriptionState
+from metadata.rules.topics.states import READABLE_STATES, TopicState
 
 KEPT_DAYS = 7.0
 MAX_INSTANCES = 1_000  # per group: each has a reader row in every queue
@@ -129,9 +129,9 @@ def read_queues(
         group__in=sorted(groups),
         group__mode=GroupMode.BROADCASTING,
         queue__state__in=READABLE_STATES,
-        queue__topic__state="ready",
+        queue__topic__state=TopicState.READY,
         queue__topic__subscriptions__group=F("group"),
-        queue__topic__subscriptions__state="ready",
+        queue__topic__subscriptions__state=SubscriptionState.READY,
     )
     if queues is not None:
         rows = rows.filter(queue__in=sorted(queues))

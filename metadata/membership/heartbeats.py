@@ -3,13 +3,14 @@
 A single UPDATE records all heartbeats that wait in this process. In a broker a loop does
 that. The same thread then reads the states of the members, in this order:
 
-(a) the generations of the groups,
+(a) the members, with the generations of their groups,
 (b) the queues of groups whose generation is new (assignment_cache.py).
 
-So the queues in an answer may be newer than its generation, which costs the member one more
-heartbeat. With (b) first they could be older. Then a queue that was granted between the two
-reads would be missing under its generation, and the member's next heartbeat, which does not
-report the queue, could count as a release that was never ordered.
+The order matters if a rebalance commits between the two reads. As it is, the answer then has the
+new queues under the old generation, which costs the member one more heartbeat. With (b) first,
+the answer would have the old queues under the new generation: a queue that was just granted
+would be missing. The member's next heartbeat would report the new generation without this queue,
+and that could count as a release that was never ordered.
 
 Releases are guarded updates under the group's lock. Releases and the recording use the
 bulkhead's unlimited pool, so no other kind of call can delay a hand-over by taking all
@@ -59,7 +60,8 @@ EVERY_S = 0.2
 MAX_BATCH = 500  # ids in an UPDATE
 SERVE_S = 0.25  # longest pass of the loop that records them
 
-# Reads the queues of owners, by consumer id: from the cache or from the database.
+# A function that returns the queues of each owner, by consumer id. There are two: one reads
+# through the cache, the other the database only.
 _ReadQueues = Callable[[Sequence[Owner]], dict[str, tuple[OwnedQueue, ...]]]
 
 
@@ -91,8 +93,8 @@ class _Beat(Struct, frozen=True):
 class _MemberState(Struct, frozen=True):
     """State of the member of a recorded heartbeat.
 
-    `generation` is that of its group, and `held` are the queues that it owns, including queues
-    that it must release. `gone` is the error to raise if the sender is no member any more.
+    `generation` is the generation of its group. `held` are the queues that it owns, including
+    the queues that it must release. `gone` is the error to raise if the sender is no member.
 
     In broadcasting groups only: `instance_epoch` is the epoch of the member's instance, and a
     member that `stands_by` must not own the queues in `held`.
@@ -277,9 +279,10 @@ def _read_states(
 ) -> list[_MemberState]:
     """Return the state of the member of each heartbeat, in the order of `beats`.
 
-    The queues are read after `members`, so they are at least as new as the generations; see
-    the module docstring.
+    Reads the queues, which must come after `members` were read: see the module docstring.
     """
+    # In clustering groups a member owns queues by itself. In broadcasting groups it owns all
+    # queues of the group. Members of share groups own none, and get an empty state.
     owners = [
         Owner(row.pk, row.consumer_id, row.group_id, row.group.generation)
         for row in members.values()
@@ -419,8 +422,8 @@ def _release(
 ) -> _MemberState:
     """Hand over the queues that the member released, and return its state afterwards.
 
-    The states that heartbeat() saw may be old. So this decides again which queues were
-    released, by rows that it reads under the group's lock.
+    heartbeat() may have decided by old rows that queues were released. Here the rows under the
+    lock of the group decide which.
     """
     group = lock_group_by_id(consumer.group_id)
     rows = QueueOffset.objects.filter(

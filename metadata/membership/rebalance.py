@@ -58,11 +58,11 @@ from metadata.errors import MetadataUnavailable, NotFound
 from metadata.membership import granted_queues, rebalance_history
 from metadata.models import ConsumerGroup, ConsumerGroupConsumer, QueueOffset
 from metadata.rules.audit_verbs import Verb
-from metadata.rules.groups.states import GroupMode
+from metadata.rules.groups.states import GroupMode, SubscriptionState
 from metadata.rules.membership.assignment import assign
 from metadata.rules.membership.eligibility import Candidate, eligible_members
 from metadata.rules.rights import Right
-from metadata.rules.topics.states import READABLE_STATES
+from metadata.rules.topics.states import READABLE_STATES, TopicState
 from metadata.rules.wire import Number
 
 log = logging.getLogger(__name__)
@@ -159,7 +159,7 @@ def groups_with_unassigned_queues(limit: int = 1_000) -> list[int]:
             group__deleted_at__isnull=True,
             group__members__isnull=False,
             queue__state__in=READABLE_STATES,
-            queue__topic__state="ready",
+            queue__topic__state=TopicState.READY,
         )
         group_ids = list(rows.order_by().values_list("group_id", flat=True).distinct())
     # Groups with limits on their members may stay like this, and must not fill the list
@@ -299,9 +299,9 @@ def _assign_queues(
         QueueOffset.objects.filter(
             group=group,
             queue__state__in=READABLE_STATES,
-            queue__topic__state="ready",
+            queue__topic__state=TopicState.READY,
             queue__topic__subscriptions__group=group,
-            queue__topic__subscriptions__state="ready",
+            queue__topic__subscriptions__state=SubscriptionState.READY,
         )
         .select_related("queue__topic")
         .defer("queue__topic__layout")
@@ -322,7 +322,8 @@ def _assign_queues(
         if new_target is not None and (
             # The second case: a leaving queue goes back to its owner, which may have
             # released it already, so it needs a new epoch.
-            row.owner_id is None or (row.owner_id == new_target != row.target_id)
+            row.owner_id is None
+            or (row.owner_id == new_target and row.target_id != new_target)
         ):
             grants.setdefault((row.owner_id, new_target), []).append(row.queue_id)
         elif row.target_id != new_target:

@@ -20,7 +20,7 @@ from metadata.monitoring.alarms import AlarmFindings
 from metadata.rules import alarm_rules
 from metadata.rules.alarm_rules import AlarmKind
 from metadata.rules.alarm_texts import alarm_text
-from metadata.rules.groups.states import GroupMode
+from metadata.rules.groups.states import GroupMode, SubscriptionState
 from metadata.rules.topics.states import QueueState, TopicKind
 
 STALE_S = 600.0  # an older recorded lag is not used
@@ -96,7 +96,7 @@ def _watched_subscriptions() -> Any:
     )
     return ConsumerGroupTopic.objects.filter(
         used,
-        state="ready",
+        state=SubscriptionState.READY,
         stopped=False,
         group__stopped=False,
         group__deleted_at__isnull=True,

@@ -33,6 +33,7 @@ from metadata.models import (
 )
 from metadata.monitoring.metrics_history import Pace, start_of_step
 from metadata.rules.groups.lag_trend import WINDOW_S, LagFigures, LagTrend, find_trend
+from metadata.rules.groups.states import SubscriptionState
 
 # A recorded lag that is older is not current; the job runs every minute.
 STALE_S = 180.0
@@ -202,7 +203,9 @@ def _read_groups(group_ids: Collection[int], since: datetime) -> dict[int, _Grou
     )
     for group_id, moved_at in moves.annotate(last=Max("at")):
         groups[group_id].moved_at = moved_at
-    subscriptions = ConsumerGroupTopic.objects.filter(group__in=ids, state="ready")
+    subscriptions = ConsumerGroupTopic.objects.filter(
+        group__in=ids, state=SubscriptionState.READY
+    )
     columns = (
         "group_id",
         "topic_id",

@@ -27,6 +27,7 @@ from metadata.db.clock import before, database_now, ms
 from metadata.db.transactions import reachable, transactional
 from metadata.models import ConsumerGroup, ConsumerGroupTopic, Sample, Topic
 from metadata.monitoring.counters import SLOT_S, Count, Counters, Key
+from metadata.rules.groups.states import SubscriptionState
 
 # Stand for a topic id in samples of sums: all sends, and with ALL_GROUPS all pulls.
 ALL_TOPICS = 0
@@ -233,7 +234,9 @@ def record_lag(backlogs: Iterable[Backlog]) -> int:
 def sum_lag() -> None:
     """Store the lag of all groups together as a sample, after record_lag()."""
     minute = int(database_now().timestamp()) // 60
-    rows = ConsumerGroupTopic.objects.filter(state="ready", group__deleted_at__isnull=True)
+    rows = ConsumerGroupTopic.objects.filter(
+        state=SubscriptionState.READY, group__deleted_at__isnull=True
+    )
     sums = rows.aggregate(lag=Sum("lag"), lag_ms=Max("lag_ms"))
     _create_missing_samples([(minute, ALL_TOPICS, ALL_GROUPS)])
     _samples_of(minute, ALL_TOPICS, ALL_GROUPS).update(**sums)

@@ -38,7 +38,8 @@ def _roll_up(step_s: int) -> int:
     if last is not None and last < now - timedelta(days=KEPT_DAYS[FINER[step_s]]):
         # Some finer rows of the last step may be deleted by now: its sums must stay as they are.
         start = last + timedelta(seconds=step_s)
-    # The last step is written again, because it was not over when it was written.
+    # The last step is written again, because it was not over when it was written. Then steps
+    # follow until none has finer rows.
     while written < MAX_STEPS:
         finer = Sample.objects.filter(step_s=FINER[step_s], at__lte=now)
         if start is not None:
@@ -61,15 +62,15 @@ def _write_step(at: datetime, step_s: int) -> None:
         "topic_ref", "group_ref"
     )
     sums = rows.values("topic_ref", "group_ref").annotate(
-        n=Sum("messages"), b=Sum("bytes"), e=Sum("errors"), h=Sum("handled"), most=Max("lag"),
-        oldest=Max("lag_ms"),
+        # Django refuses annotations with the names of fields.
+        sum_messages=Sum("messages"), sum_bytes=Sum("bytes"), sum_errors=Sum("errors"),
+        sum_handled=Sum("handled"), max_lag=Max("lag"), max_lag_ms=Max("lag_ms"),
     )  # fmt: skip
     samples = [
         Sample(
             step_s=step_s, at=at, topic_ref=row["topic_ref"], group_ref=row["group_ref"],
-            messages=row["n"],
-            bytes=row["b"], errors=row["e"], handled=row["h"], lag=row["most"],
-            lag_ms=row["oldest"],
+            messages=row["sum_messages"], bytes=row["sum_bytes"], errors=row["sum_errors"],
+            handled=row["sum_handled"], lag=row["max_lag"], lag_ms=row["max_lag_ms"],
         )
         for row in sums
     ]  # fmt: skip

@@ -1,7 +1,7 @@
 """Rules of alarms: when they begin and end, and the object that an alarm is about.
 
-An alarm must not flicker. A limit counts as passed until the value is well below it,
-and an alarm ends only after its condition was not met for a while.
+An alarm must not flicker. A limit that was passed counts as passed until the value is well below
+it (LEAVE_RATIO), and an alarm ends only after its condition was not met for a while.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class AlarmKind(StrEnum):
 
 
 class AlarmEvent(StrEnum):
-    """Event of an occurrence of an alarm that a mail is about."""
+    """Event of an alarm that a mail reports."""
 
     BEGAN = "began"
     ENDED = "ended"

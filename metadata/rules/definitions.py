@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Any
 
 from metadata.errors import FieldError, Invalid
@@ -39,6 +40,25 @@ STARTS = Choice(dict.fromkeys(Start, ""))
 # ms since 1970, up to the year 9999
 START_TIME = Whole(0, 253_402_300_799_999, null="`start` says it")
 NAME = Text(100)
+
+
+class ExistingRule(StrEnum):
+    """What an import does about an object that exists with other settings."""
+
+    REFUSE = "refuse"  # it is a conflict, so nothing is imported
+    KEEP = "keep"
+    CHANGE = "change"  # it gets the settings of the document
+
+
+class ImportOutcome(StrEnum):
+    """What an import does, or did, about an entry of the document."""
+
+    CREATE = "create"
+    SAME = "same"  # the object exists with the same settings
+    KEEP = "keep"  # the object exists with other settings, which stay
+    CHANGE = "change"
+    CONFLICT = "conflict"
+    UNFINISHED = "unfinished"  # the object is being made or removed
 
 
 @dataclass(frozen=True)

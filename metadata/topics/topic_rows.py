@@ -297,7 +297,7 @@ def list_topics(
 
 def list_ready() -> list[TopicView]:
     with reachable():
-        return _views(list(Topic.objects.filter(state="ready").order_by("name")))
+        return _views(list(Topic.objects.filter(state=TopicState.READY).order_by("name")))
 
 
 def iterate_unfinished(older_than_s: float) -> Iterator[TopicView]:

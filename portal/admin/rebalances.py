@@ -25,7 +25,7 @@ class MoveInline(_TabularInline):
     can_delete = False
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[RebalanceMove]:
-        """Join topic and queue number, so that the list needs a single query."""
+        """Join the queues, so that the list of moves needs a single query."""
         return super().get_queryset(request).select_related("queue")
 
     def has_add_permission(self, request: HttpRequest, *objects: Any) -> bool:

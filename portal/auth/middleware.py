@@ -45,27 +45,32 @@ class CookiePaths:
 
 
 class Sessions(SessionMiddleware):
-    """Django's session middleware, but with the right answer if the session cannot be
-    saved.
+    """Django's session middleware, but with a helpful answer if the session cannot be saved.
 
-    Django answers 400 or 500 then.
+    Django answers 400 then, or 500 if the connection is broken.
     """
 
     def process_response(
         self, request: HttpRequest, response: HttpResponse
     ) -> HttpResponse:
-        """Return the response with its cookie, 503 if the metadata database is away, the
-        login if the session is gone.
+        """Save the session and return the response with its cookie.
+
+        If the session was deleted meanwhile, redirect to the login. If the metadata database
+        is unavailable, return 503.
         """
         try:
             return super().process_response(request, response)
+        except InterfaceError as error:
+            cause: BaseException | None = error
         except SessionInterrupted as error:
-            cause = error.__context__.__context__ if error.__context__ else None
-            # Exactly this class: Django raises it if the session's row was deleted meanwhile.
+            # Django raises this for any failed save: DatabaseError → UpdateError →
+            # SessionInterrupted, each as the context of the next.
+            update_error = error.__context__
+            cause = update_error.__context__ if update_error else None
+            # Exactly this class: an UPDATE matched no row, because the session was deleted.
+            # A database that fails raises a subclass.
             if type(cause) is DatabaseError:
                 return redirect_to_login(request.path)
-        except InterfaceError as error:
-            cause = error
         log.warning(
             "%s %s: 503, its login session could not be saved: %s",
             request.method,

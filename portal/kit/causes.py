@@ -132,7 +132,7 @@ def _describe_no_members(cause: Cause, group: str, _manages: bool) -> CauseText:
         "No consumer is in the group, and %s messages wait. Start one:",
         lag,
     )
-    command = f"catmq consume --group {group} TOPIC"
+    command = f"catmq consume --group {group} {cause.about[0]}"
     return CauseText(
         _("The group has no members"), text % format_count(lag), "bad", command=command
     )

@@ -19,6 +19,7 @@ from metadata.rules.alarm_rules import AlarmKind, parse_subject
 from metadata.rules.alarm_texts import translate_detail
 from metadata.rules.audit_verbs import Verb
 from metadata.rules.disks import DiskState
+from metadata.rules.groups.lag_trend import TrendState
 from metadata.rules.groups.states import GroupMode, Start, SubscriptionState
 from metadata.rules.jobs import JobState
 from metadata.rules.membership.brokers import BrokerState
@@ -197,13 +198,14 @@ def subscription_state(row: SubscriptionRow) -> Cell:
         return badge(text % row.stopped_queues, "warn")
     if not row.members:
         return badge(
-            progress.STATE_LABELS["no_members"][0], progress.tone_without_members(row.lag)
+            progress.STATE_LABELS[TrendState.NO_MEMBERS][0],
+            progress.tone_without_members(row.lag),
         )
     if (row.lag_ms or 0) > LATE_MS:
         return badge(*progress.BEHIND)
     return badge(
         *progress.STATE_LABELS[
-            "keeps_up" if row.lag or any(row.minutes) else "nothing_sent"
+            TrendState.KEEPS_UP if row.lag or any(row.minutes) else TrendState.NOTHING_SENT
         ]
     )
 

@@ -3,7 +3,7 @@
 The page of a group shows state and trend apart: "behind", and below it "falls behind by
 20/s". Its states are in STATE_LABELS. Lists have room for a single phrase, which is the trend
 if there is one, else the state; these are in TREND_LABELS. The keys of both tables are states
-of metadata.rules.groups.lag_trend.LagTrend, which explains them.
+of metadata.rules.groups.lag_trend.TrendState, which explains them.
 """
 
 from __future__ import annotations
@@ -14,38 +14,38 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from metadata.monitoring.lag_trends import GroupProgress
-from metadata.rules.groups.lag_trend import LagTrend
+from metadata.rules.groups.lag_trend import LagTrend, TrendState
 from portal.kit.tables import Cell, Text, badge, per_second
 from portal.templatetags.formats import MINUTE, SECOND, format_duration, format_rate
 
 BEHIND: tuple[Text, str] = (gettext_lazy("behind"), "warn")
 # Label and tone of a state that is shown without its trend. States that are not listed are
 # shown as "behind".
-STATE_LABELS: dict[str, tuple[Text, str]] = {
-    "unknown": (gettext_lazy("not known"), ""),
-    "paused": (gettext_lazy("paused"), "warn"),
-    "no_members": (gettext_lazy("no members"), "warn"),
-    "nothing_sent": (gettext_lazy("idle"), ""),
-    "keeps_up": (gettext_lazy("reading"), "ok"),
-    "stalled": (BEHIND[0], "bad"),
+STATE_LABELS: dict[TrendState, tuple[Text, str]] = {
+    TrendState.UNKNOWN: (gettext_lazy("not known"), ""),
+    TrendState.PAUSED: (gettext_lazy("paused"), "warn"),
+    TrendState.NO_MEMBERS: (gettext_lazy("no members"), "warn"),
+    TrendState.NOTHING_SENT: (gettext_lazy("idle"), ""),
+    TrendState.KEEPS_UP: (gettext_lazy("reading"), "ok"),
+    TrendState.STALLED: (BEHIND[0], "bad"),
 }
 # Label and tone of a state in a single phrase with its trend. The phrases of "falls_behind"
 # and "catches_up" have figures: see describe_progress().
-TREND_LABELS: dict[str, tuple[Text, str]] = {
+TREND_LABELS: dict[TrendState, tuple[Text, str]] = {
     **STATE_LABELS,
-    "too_little_data": BEHIND,
-    "stalled": (gettext_lazy("handles nothing"), "bad"),
-    "steady": (gettext_lazy("behind, steady"), "warn"),
+    TrendState.TOO_LITTLE_DATA: BEHIND,
+    TrendState.STALLED: (gettext_lazy("handles nothing"), "bad"),
+    TrendState.STEADY: (gettext_lazy("behind, steady"), "warn"),
 }
 # States that are shown without a trend, because they say everything.
-STATES_WITHOUT_TREND = STATE_LABELS.keys() - {"stalled"}
+STATES_WITHOUT_TREND = STATE_LABELS.keys() - {TrendState.STALLED}
 
 
 def describe_progress(trend: LagTrend) -> tuple[Text, str]:
     """Return the state and trend of a group in a single phrase, and its tone."""
-    if trend.state == "falls_behind":
+    if trend.state == TrendState.FALLS_BEHIND:
         return _("falls behind by %s/s") % format_rate(trend.per_s), "warn"
-    if trend.state == "catches_up":
+    if trend.state == TrendState.CATCHES_UP:
         # The time is an estimate, so it is rounded to full minutes or seconds.
         estimate_ms = 1000 * (trend.in_s or 0)
         unit = MINUTE if estimate_ms >= MINUTE else SECOND
@@ -58,7 +58,7 @@ def tone_without_members(lag: int | None) -> str:
     """Return the tone of a group or subscription without members: a warning if it has
     unread messages.
     """
-    return STATE_LABELS["no_members"][1] if lag else ""
+    return STATE_LABELS[TrendState.NO_MEMBERS][1] if lag else ""
 
 
 def group_state(progress: GroupProgress | None) -> tuple[Text, str, Text]:
@@ -66,12 +66,15 @@ def group_state(progress: GroupProgress | None) -> tuple[Text, str, Text]:
     no trend).
     """
     if progress is None:
-        return *STATE_LABELS["unknown"], ""
+        return *STATE_LABELS[TrendState.UNKNOWN], ""
     label, tone = STATE_LABELS.get(progress.trend.state, BEHIND)
-    if progress.trend.state == "no_members":
+    if progress.trend.state == TrendState.NO_MEMBERS:
         tone = tone_without_members(progress.lag)
     # The state beside them says "behind" already, so these trends leave that out.
-    labels = {"too_little_data": _("too little data"), "steady": _("steady")}
+    labels = {
+        TrendState.TOO_LITTLE_DATA: _("too little data"),
+        TrendState.STEADY: _("steady"),
+    }
     return (
         label,
         tone,
@@ -89,7 +92,7 @@ def describe_slowest(groups: Iterable[tuple[str, GroupProgress | None]]) -> Text
     """
     trends = [(name, progress.trend) for name, progress in groups if progress]
     falling_behind = [
-        (name, trend) for name, trend in trends if trend.state == "falls_behind"
+        (name, trend) for name, trend in trends if trend.state == TrendState.FALLS_BEHIND
     ]
     if falling_behind:
         name, trend = falling_behind[0]
@@ -97,7 +100,7 @@ def describe_slowest(groups: Iterable[tuple[str, GroupProgress | None]]) -> Text
             "group": name,
             "rate": format_rate(trend.per_s),
         }
-    catching_up = [trend for _name, trend in trends if trend.state == "catches_up"]
+    catching_up = [trend for _name, trend in trends if trend.state == TrendState.CATCHES_UP]
     return (
         describe_progress(max(catching_up, key=lambda trend: trend.in_s or 0))[0]
         if catching_up
@@ -107,12 +110,12 @@ def describe_slowest(groups: Iterable[tuple[str, GroupProgress | None]]) -> Text
 
 def progress_cell(progress: GroupProgress | None) -> Cell:
     if progress is None:
-        return badge(*TREND_LABELS["unknown"])
+        return badge(*TREND_LABELS[TrendState.UNKNOWN])
     label, tone = describe_progress(progress.trend)
     return badge(
         label,
         tone_without_members(progress.lag)
-        if progress.trend.state == "no_members"
+        if progress.trend.state == TrendState.NO_MEMBERS
         else tone,
     )
 

@@ -76,15 +76,11 @@ def clear_drafts(archive: str, topic: str) -> None:
     for draft in directory.glob(".draft-*"):
         shutil.rmtree(draft)
     for day_directory in directory.glob("day=*"):
-        published = {
-            part.directory
-            for part in archives.read_parts(
-                archive, topic, day_directory.name.removeprefix("day=")
-            )
-        }
-        for part in day_directory.glob("part-*"):
-            if part.name not in published:
-                shutil.rmtree(part)
+        day = day_directory.name.removeprefix("day=")
+        published = {part.directory for part in archives.read_parts(archive, topic, day)}
+        for part_directory in day_directory.glob("part-*"):
+            if part_directory.name not in published:
+                shutil.rmtree(part_directory)
 
 
 def find_due_days(job: Job, plan: Plan, archive: str) -> tuple[Days, list[str]]:

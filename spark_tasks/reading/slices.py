@@ -142,8 +142,8 @@ class SliceReader:
                 position, chunk_rows = end, min(self._max_rows, chunk_rows * 2)
                 if self._rows_per_second:
                     rows = position - self._slice.first
-                    due = started + rows / self._rows_per_second
-                    time.sleep(max(0.0, due - time.monotonic()))
+                    next_read_at = started + rows / self._rows_per_second
+                    time.sleep(max(0.0, next_read_at - time.monotonic()))
         finally:
             self._close()
 

@@ -61,7 +61,7 @@ def test_nothing_is_answered_when_the_time_is_over(broker: Broker, queue: int) -
 def test_readers_of_one_key_leave_places_to_others(
     broker: Broker, queue: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(longpoll, "_browsers", Places(most=4, most_of_one=1))
+    monkeypatch.setattr(longpoll, "_browsers", Places(most=4, most_per_caller=1))
     other = broker.as_key({"browse": ["*"]})
     before = board.waiters()
     first = threading.Thread(target=read, args=(broker, queue, 0, 20_000))
@@ -101,7 +101,7 @@ def test_who_lost_its_key_while_it_waited_gets_nothing(broker: Broker, queue: in
 def test_where_no_place_is_free_the_answer_comes_at_once(
     broker: Broker, queue: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(longpoll, "_places", Places(most=0, most_of_one=0))
+    monkeypatch.setattr(longpoll, "_places", Places(most=0, most_per_caller=0))
     assert read(broker, queue, 0, 20_000)[1] < 10
 
 

@@ -49,7 +49,7 @@ def test_the_schema_is_made_once_however_often_it_is_asked_for(
         return generate(self, *args, **options)
 
     monkeypatch.setattr(SchemaGenerator, "get_schema", counted)
-    for cached in (docs._schema, docs._written, docs._page):
+    for cached in (docs._schema, docs._render_schema, docs._page):
         cached.cache_clear()
     answers = schemas(broker)
     requests.get(f"{broker.url}/api/v1/docs", timeout=40)
@@ -193,8 +193,10 @@ def test_above_the_limit_of_searches_one_is_refused_at_once(
     status: int,
     code: str,
 ) -> None:
-    most, most_of_one = places
-    monkeypatch.setattr(search, "_slots", Places(most=most, most_of_one=most_of_one))
+    most, most_per_caller = places
+    monkeypatch.setattr(
+        search, "_slots", Places(most=most, most_per_caller=most_per_caller)
+    )
     answer = broker.call("GET", f"/topics/{topic}/messages?contains=x")
     assert problem(answer, status, code)["retry_after_ms"] == search.BUSY_MS
 
@@ -205,7 +207,7 @@ def test_a_search_gives_its_place_back_also_when_it_fails(
     def fails(**_: Any) -> None:
         raise RuntimeError
 
-    monkeypatch.setattr(search, "_slots", Places(most=1, most_of_one=1))
+    monkeypatch.setattr(search, "_slots", Places(most=1, most_per_caller=1))
     for _ in range(3):
         broker.ok("GET", f"/topics/{topic}/messages?contains=x")
     with monkeypatch.context() as patch:
@@ -219,7 +221,7 @@ def test_one_consumer_cannot_take_all_places_of_waiting_pulls(
 ) -> None:
     greedy = reader(broker)
     who = greedy.path.removeprefix("/consumers/")
-    taken = [who for _ in range(longpoll.PLACES_OF_ONE) if longpoll._places.take(who)]
+    taken = [who for _ in range(longpoll.PLACES_PER_CONSUMER) if longpoll._places.take(who)]
     try:
         assert "retry_after_ms" in greedy.pull(greedy.position(queue, 0), wait_ms=5_000)
         assert longpoll._places.take("another consumer")

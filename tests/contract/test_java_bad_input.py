@@ -298,8 +298,8 @@ def test_strangers_and_refusals_without_a_place_hold_no_thread(
     wire: Wire, broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(polling, "ERROR_HOLD_S", 60.0)  # raw() gives up after 10 s
-    monkeypatch.setattr(longpoll, "_places", Places(most=0, most_of_one=0))
-    monkeypatch.setattr(holds, "_short_places", Places(most=0, most_of_one=0))
+    monkeypatch.setattr(longpoll, "_places", Places(most=0, most_per_caller=0))
+    monkeypatch.setattr(holds, "_short_places", Places(most=0, most_per_caller=0))
     deleted = raw(broker, "POST", POLL, b'{"consumerId": 77}')
     assert json.loads(deleted[1])["consumerDeleted"] == 1
     assert json.loads(raw(broker, "POST", POLL, b"[")[1])["suc"] is False
@@ -312,7 +312,7 @@ def test_strangers_and_refusals_without_a_place_hold_no_thread(
     assert 0.9 < time.monotonic() - begun < 5, (
         "held, or a client that is no more let in asks twice a second"
     )
-    monkeypatch.setattr(holds, "_strangers", Places(most=0, most_of_one=0))
+    monkeypatch.setattr(holds, "_strangers", Places(most=0, most_per_caller=0))
     begun = time.monotonic()
     assert raw(broker, "POST", POLL, b'{"consumerId": 77}')[0] == 403
     assert time.monotonic() - begun < 0.9

@@ -106,7 +106,7 @@ def test_a_worker_that_leaves_ends_every_wait_and_lets_nobody_wait_again(
 def test_above_the_cap_a_pull_is_answered_at_once(
     broker: Broker, queue: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(longpoll, "_places", Places(most=1, most_of_one=1))
+    monkeypatch.setattr(longpoll, "_places", Places(most=1, most_per_caller=1))
     member = reader(broker)
     future = waiting(lambda: member.pull(member.position(queue, 0), wait_ms=LONG_MS))
     begun = time.monotonic()
@@ -120,7 +120,7 @@ def test_above_the_cap_a_pull_is_answered_at_once(
 
 @pytest.mark.parametrize("address", ["", "192.0.2.1"])
 def test_consumers_of_one_key_or_address_leave_places_to_others(address: str) -> None:
-    places = Places(most=4, most_of_one=2, most_shared=3)
+    places = Places(most=4, most_per_caller=2, most_shared=3)
     mine = [
         longpoll.place_owner(
             f"c{n}", key_id=n if address else 1, address=address or f"a{n}"
@@ -136,7 +136,7 @@ def test_consumers_of_one_key_or_address_leave_places_to_others(address: str) ->
 def test_a_waiting_pull_takes_a_place_of_its_key_and_its_address(
     broker: Broker, queue: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    places = Places(most=4, most_of_one=4, most_shared=1)
+    places = Places(most=4, most_per_caller=4, most_shared=1)
     monkeypatch.setattr(longpoll, "_places", places)
     member = reader(broker)
     future = waiting(lambda: member.pull(member.position(queue, 0), wait_ms=LONG_MS))

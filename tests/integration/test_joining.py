@@ -47,7 +47,7 @@ def test_joins_of_one_key_leave_places_to_others(
 ) -> None:
     make_node("main")
     topics.create(name="orders", queues=1, actor=ACTOR)
-    monkeypatch.setattr(membership, "_joins", Places(most=9, most_of_one=1))
+    monkeypatch.setattr(membership, "_joins", Places(most=9, most_per_caller=1))
     assert membership._joins.take((ACTOR.kind, ACTOR.name))
 
     with pytest.raises(Unavailable) as caught:

@@ -46,7 +46,7 @@ def test_a_worker_does_not_ask_for_a_lease_that_another_of_its_broker_has(
     assert mine.acquire()
     assert not other.acquire()
     assert asked == ["me"]
-    mine._until = float("-inf")  # half of it is over
+    mine._renew_at = float("-inf")  # half of it is over
     assert mine.acquire(), "its own end does not keep it from renewing"
     mine.release()
     assert other.acquire(), "at once, and not only at the end"
@@ -80,7 +80,7 @@ def test_a_lease_that_was_taken_away_is_not_renewed() -> None:
     assert mine.acquire()
     leases.release(name="x", holder="me")  # as if it had ended
     assert leases.acquire_term(name="x", holder="elsewhere", ttl_s=60) == 2
-    mine._until = float("-inf")
+    mine._renew_at = float("-inf")
     assert not mine.acquire()
     assert not leases.renew(name="x", holder="me", ttl_s=60)
     leases.release(name="x", holder="elsewhere")

@@ -473,7 +473,7 @@ def test_a_lease_is_renewed_when_about_half_of_it_is_over() -> None:
     begun = Lease.objects.get().expires_at
     assert mine.acquire() and Lease.objects.get().expires_at == begun, "nobody was asked"
 
-    mine._until = float("-inf")
+    mine._renew_at = float("-inf")
     Lease.objects.update(expires_at=database_now() + timedelta(seconds=31))
 
     assert mine.acquire()

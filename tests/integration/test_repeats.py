@@ -176,6 +176,6 @@ def test_a_routing_of_which_a_queue_is_gone_is_passed(node: str) -> None:
     topic = snapshot.find_topic("orders")
     assert topic.earlier
     known = snapshot.current().queues
-    assert batch_routing.of_batch(
+    assert batch_routing.routing_of_batch(
         topic, known, batch_id=batch_ids.new()
-    ) == batch_routing.now(topic, known)
+    ) == batch_routing.current_routing(topic, known)

@@ -44,7 +44,7 @@ def batch_of(
 
 
 def current_routing(batch: Batch) -> Routing:
-    return batch_routing.now(batch.topic, batch.queues)
+    return batch_routing.current_routing(batch.topic, batch.queues)
 
 
 def test_messages_of_one_queue_form_one_part_in_their_order() -> None:
@@ -128,7 +128,7 @@ def test_a_queue_that_was_just_added_is_taken_and_another_topics_is_not() -> Non
 def test_a_refused_part_is_cut_again_once_and_only_by_another_routing() -> None:
     batch = batch_of(NewMessage(body=b""), NewMessage(body=b""))
     former = Routing(
-        TOPIC.layout, "strict", (1,), batch_routing.now(TOPIC, QUEUES).until_ms
+        TOPIC.layout, "strict", (1,), batch_routing.current_routing(TOPIC, QUEUES).until_ms
     )
     (part,) = cut(batch, former)
     (piece,) = cut_again(batch, part, routing=former)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests import gate, servers
+from tests import faults, gate, servers
 from tests.support.environment import ROOT
 from tests.support.server import alive
 from tests.support.waiting import until
@@ -149,3 +149,12 @@ def test_a_server_that_cannot_be_had_comes_with_its_reason(
     packages, reasons = servers.download(["8.4", "9.6", "8.4"])
     assert packages == {"9.6": "MySQL 9.6.1-2"}
     assert list(reasons) == ["8.4"] and "CANNOT BE HAD here" in reasons["8.4"]
+
+
+def test_each_fault_of_the_table_can_be_planted_and_names_a_test() -> None:
+    for fault in faults.read_faults([]):  # raises FaultError for a place that has changed
+        _, _, test = fault.caught_by.partition(" ")
+        if test:
+            file, name = test.split("::", 1)
+            function = name.partition("[")[0].rpartition("::")[2]
+            assert f"def {function}(" in (ROOT / file).read_text(), fault.name

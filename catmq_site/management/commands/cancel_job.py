@@ -1,4 +1,4 @@
-"""manage.py cancel_job: asks a running Spark job to stop."""
+"""manage.py cancel_job: cancels a run of a Spark job."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from metadata.jobs import runs
 
 
 class Command(CatmqCommand):
-    help = "Asks a run of a Spark job to stop. What it has published stays complete."
+    help = (
+        "Cancels a run of a Spark job. The job stops soon. Results that it has published, such "
+        "as archived days, are kept."
+    )
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("run", type=int, help="id of the run")

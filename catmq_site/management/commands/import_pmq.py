@@ -17,6 +17,7 @@ from catmq_site.pmq.mapping import Definitions, Mapping, Remark
 from messagestore.topology import imports
 from metadata.definitions.plans import Plan, Step
 from metadata.errors import Invalid
+from metadata.rules.definitions import ExistingRule, ImportOutcome
 from metadata.topics import send_tokens
 from metadata.users import accounts
 
@@ -26,7 +27,11 @@ OFFSETS_NOTE = (
     "here begin empty. Each group begins at the first message that is sent here. Let a "
     "group read its topics there to the end before the last of its consumers moves."
 )
-OUTCOME_OF_COLUMN = {"CREATE": "create", "SAME": "same", "DIFFERENT": "keep"}
+OUTCOME_OF_COLUMN = {
+    "CREATE": ImportOutcome.CREATE,
+    "SAME": ImportOutcome.SAME,
+    "DIFFERENT": ImportOutcome.KEEP,
+}
 
 
 class Command(CatmqCommand):
@@ -86,7 +91,7 @@ class Command(CatmqCommand):
     def _import(self, definitions: Definitions, *, dry_run: bool) -> Plan:
         return imports.import_definitions(
             document=definitions.document,
-            existing="keep",
+            existing=ExistingRule.KEEP,
             dry_run=dry_run,
             actor=self.actor,
         )
@@ -117,7 +122,7 @@ class Command(CatmqCommand):
         # Removing an entry can leave others without their topic or group, so plan again.
         while True:
             plan = self._import(definitions, dry_run=True)
-            conflicts = plan.steps_with("conflict")
+            conflicts = plan.steps_with(ImportOutcome.CONFLICT)
             if not conflicts:
                 return plan
             for step in conflicts:
@@ -175,17 +180,17 @@ def format_report(definitions: Definitions, plan: Plan, *, done: bool) -> Iterat
     )
     created = [
         [step.entry.kind, step.entry.name, describe_entry(step)]
-        for step in plan.steps_with("create")
+        for step in plan.steps_with(ImportOutcome.CREATE)
     ]
     yield from format_section("Made" if done else "Would be made", created)
     kept_rows = [
         [step.entry.kind, step.entry.name, describe_differences(step)]
-        for step in plan.steps_with("keep")
+        for step in plan.steps_with(ImportOutcome.KEEP)
     ]
     yield from format_section("Exists with other settings, which stay", kept_rows)
     unfinished = [
         [step.entry.kind, step.entry.name, step.problem]
-        for step in plan.steps_with("unfinished")
+        for step in plan.steps_with(ImportOutcome.UNFINISHED)
     ]
     yield from format_section("Not known yet", unfinished)
     yield from format_section("Left out", [[*remark] for remark in definitions.left_out])

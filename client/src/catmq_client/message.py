@@ -32,7 +32,7 @@ def make_row(entry: Mapping[str, Any]) -> Row:
 
 class Source(NamedTuple):
     """The queue that messages were read from, their topic, and the epoch of the queue's
-    owner.
+    owner. The messages of an answer share it.
     """
 
     topic: str
@@ -62,8 +62,8 @@ class Origin(NamedTuple):
 
 
 class Message:
-    """A message; `epoch` rises whenever its queue changes hands and serves as a fencing
-    token.
+    """A message. `epoch` rises whenever the queue gets another owner, so that it serves as a
+    fencing token.
 
     A retried message has an `origin`, and `topic` is the topic it was sent to. `queue` and
     `offset` are those of the retry topic, because they are committed.

@@ -169,7 +169,8 @@ class ShareConsumer(Reader[ShareMessage]):
         if lost_runs:
             run_names = ", ".join(map(str, lost_runs.values()))
             raise CommitFailed(
-                f"{run_names}: the lease ran out before the report, and somebody else got messages"
+                f"{run_names}: the lease ended before the report, and another member may have "
+                "got the messages"
             )
         if not is_reported:
             raise Unavailable(

@@ -45,16 +45,16 @@ FAILING_MIN = 3
 MANY_REBALANCES = 3  # in ten minutes
 LONG_MS = 60_000  # a handler call that takes this long
 HOUR_S = 3600
-READ_STATES: tuple[TrendState, ...] = (
-    "keeps_up",
-    "nothing_sent",
+READ_STATES = (
+    TrendState.KEEPS_UP,
+    TrendState.NOTHING_SENT,
 )  # unread messages are only seconds old
-LAGGING_STATES: tuple[TrendState, ...] = (
-    "stalled",
-    "steady",
-    "catches_up",
-    "falls_behind",
-    "too_little_data",
+LAGGING_STATES = (
+    TrendState.STALLED,
+    TrendState.STEADY,
+    TrendState.CATCHES_UP,
+    TrendState.FALLS_BEHIND,
+    TrendState.TOO_LITTLE_DATA,
 )
 
 
@@ -138,9 +138,11 @@ class Cause:
 def find_causes(facts: GroupFacts) -> list[Cause]:
     """Return why a group has a lag; [] if it has none, or no fact explains it.
 
-    >>> [one.kind for one in find_causes(GroupFacts("no_members", [ReadQueue("orders", 1, 9)]))]
+    >>> facts = GroupFacts(TrendState.NO_MEMBERS, [ReadQueue("orders", 1, 9)])
+    >>> [cause.kind for cause in find_causes(facts)]
     ['no_members']
-    >>> find_causes(GroupFacts("keeps_up", [ReadQueue("orders", 1, 3, "m1")], [Reader("m1")]))
+    >>> queues = [ReadQueue("orders", 1, 3, "m1")]
+    >>> find_causes(GroupFacts(TrendState.KEEPS_UP, queues, [Reader("m1")]))
     []
     """
     causes = []
@@ -158,7 +160,7 @@ def find_causes(facts: GroupFacts) -> list[Cause]:
     if not facts.waiting or facts.trend not in LAGGING_STATES or causes:
         return causes
     long_handlers = list(_find_long_handler(facts))
-    if facts.trend == "stalled":
+    if facts.trend == TrendState.STALLED:
         if long_handlers:
             return long_handlers
         if not facts.pulled_per_s:
@@ -195,7 +197,8 @@ def _find_missing_readers(facts: GroupFacts) -> Iterator[Cause]:
     if not waiting:
         return
     if not facts.members:
-        yield Cause("no_members", figures={"lag": facts.lag})
+        longest = max(waiting, key=lambda queue: queue.lag or 0)
+        yield Cause("no_members", [longest.topic], {"lag": facts.lag})
         return
     if not any(member.active for member in facts.members):
         yield Cause("standing_by", figures={"members": len(facts.members)})
@@ -236,7 +239,7 @@ def _find_long_handler(facts: GroupFacts) -> Iterator[Cause]:
 
 def _find_slowdowns(facts: GroupFacts) -> Iterator[Cause]:
     # With too little data, all messages may be in the same queue by chance.
-    hot_queue = None if facts.trend == "too_little_data" else find_hot_queue(facts)
+    hot_queue = None if facts.trend == TrendState.TOO_LITTLE_DATA else find_hot_queue(facts)
     if hot_queue is not None:
         topic_lag = sum(
             queue.lag or 0
@@ -289,12 +292,15 @@ def find_hot_queue(facts: GroupFacts) -> ReadQueue | None:
 
 
 def _compare_rates(facts: GroupFacts) -> Iterator[Cause]:
-    if facts.trend == "catches_up":
+    if facts.trend == TrendState.CATCHES_UP:
         yield Cause(
             "more_was_sent",
             figures={"handled": facts.handled_per_s, "sent": facts.sent_per_s},
         )
-    if facts.trend not in ("falls_behind", "steady") or not facts.handled_per_s:
+    if (
+        facts.trend not in (TrendState.FALLS_BEHIND, TrendState.STEADY)
+        or not facts.handled_per_s
+    ):
         return
     active_members = sum(member.active for member in facts.members)
     queue_count = sum(not queue.is_retry for queue in facts.queues)

@@ -95,7 +95,7 @@ class DeadLetterAction(GroupAction):
         # Ids are counted without reading the nodes.
         if choice["ids"]:
             # Raises Invalid for an id that names no message.
-            dead_letters.by_node(choice["ids"])
+            dead_letters.rows_by_node(choice["ids"])
             return Preview(
                 effects=[sentence % {"count": len(set(choice["ids"])), "group": self.name}]
             )

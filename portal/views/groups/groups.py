@@ -150,8 +150,10 @@ def group(request: HttpRequest, name: str) -> HttpResponse:
         Column(_("Client"), lambda row: text(row.sdk or None)),
         Column(_("Since"), lambda row: timestamp(row.joined_at_ms)),
     ]
+    own_topics = (row.topic for row in view.subscriptions if not row.to_failures)
+    topic = next(own_topics, "TOPIC")
     no_members = EmptyHint(
-        _("No members. Start a consumer:"), f"catmq consume --group {view.name} TOPIC"
+        _("No members. Start a consumer:"), f"catmq consume --group {view.name} {topic}"
     )
     return pages.render_page(
         request,

@@ -68,7 +68,7 @@ class Subscribe(GroupAction):
 
     def run(self, fields: dict[str, Any]) -> Text:
         at_ms = _start_at_ms(fields)
-        # With a time, `start` keeps its default.
+        # create() takes a time only with the start `earliest`.
         start = Start.EARLIEST if at_ms is not None else fields["start"]
         subscriptions.create(
             group=self.name,
@@ -103,6 +103,7 @@ class ChangeSubscription(Edit, GroupAction):
         view = subscription_rows.find_subscription(
             group=self.name, topic=self.url_argument("topic"), actor=self.actor
         )
+        # The view has the delivery settings in an object of their own.
         return {
             name: setting.kind.written(
                 getattr(view.delivery if name in DELIVERY else view, name)
@@ -116,7 +117,8 @@ class ChangeSubscription(Edit, GroupAction):
         """
         preview = super().preview(fields)
         merge = self._merge(fields)
-        # Other settings change no matches, and a test reads messages from the nodes.
+        # Only these settings filter messages. Testing a filter reads messages from the nodes,
+        # so it is done only if needed.
         if not {"tags", "headers"} & merge.changed.keys():
             return preview
         # The filter as it would be after the change.
@@ -148,9 +150,11 @@ class ChangeSubscription(Edit, GroupAction):
 
 
 def _describe_matches(matches: TagMatches) -> Preview:
-    """Describe how many messages a filter matches."""
+    """Describe how many of the newest messages a filter matches, and warn of nodes that did
+    not answer.
+    """
     silent_nodes = ", ".join(matches.away)
-    # Without a message to test, the preview must not promise that nothing would match.
+    # No message was tested, so nothing is known about the filter.
     if not matches.looked_at:
         if silent_nodes:
             text = _(

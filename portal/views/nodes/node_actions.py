@@ -66,7 +66,7 @@ class NewNodeForm(forms.Form):
     )
     username = forms.CharField(label=lazy("Account"), required=False, max_length=200)
     password = password_field(lazy("Password"), required=False)
-    # The product chooses the mode by the server's address unless the administrator does.
+    # Left empty, the registration chooses the mode by the server's address.
     tls = tls_field(
         lazy("on, if the server is on another machine and offers TLS; else off")
     )
@@ -118,7 +118,7 @@ class RegisterNode(Action):
 
 
 def _node_settings(fields: dict[str, Any]) -> dict[str, Any]:
-    """Return the settings of a new node. Without a TLS mode, the default applies."""
+    """Return the settings of a new node, without `tls` if no mode was chosen."""
     return {name: value for name, value in fields.items() if name != "tls" or value}
 
 
@@ -144,7 +144,7 @@ class ChangeNode(Edit, NodeAction):
     def preview(self, fields: dict[str, Any]) -> Preview:
         """Describe the changes, and the sends that a closed node refuses."""
         changed = self._merge(fields).changed
-        # Refuses a change that the node cannot take, before its preview is shown.
+        # Raises an error for a change that the node cannot take, so that no preview is shown.
         registry.check_update(name=self.name, settings=changed, actor=self.actor)
         preview = super().preview(fields)
         return Preview(

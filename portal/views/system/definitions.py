@@ -14,6 +14,7 @@ from django.utils.translation import gettext_lazy as lazy
 from messagestore.topology import imports
 from metadata.definitions.exports import export
 from metadata.definitions.plans import Plan, Step
+from metadata.rules.definitions import ExistingRule, ImportOutcome
 from portal.actions.action import Create, Preview
 from portal.auth.access import actor
 from portal.kit.tables import (
@@ -27,13 +28,13 @@ from portal.kit.tables import (
     text,
 )
 
-OUTCOME_LABELS: dict[str, tuple[Text, str]] = {
-    "create": (lazy("create"), "ok"),
-    "change": (lazy("change settings"), "warn"),
-    "same": (lazy("exists"), ""),
-    "keep": (lazy("keep, differs"), "warn"),
-    "conflict": (lazy("conflict"), "bad"),
-    "unfinished": (lazy("unfinished"), "bad"),
+OUTCOME_LABELS: dict[ImportOutcome, tuple[Text, str]] = {
+    ImportOutcome.CREATE: (lazy("create"), "ok"),
+    ImportOutcome.CHANGE: (lazy("change settings"), "warn"),
+    ImportOutcome.SAME: (lazy("exists"), ""),
+    ImportOutcome.KEEP: (lazy("keep, differs"), "warn"),
+    ImportOutcome.CONFLICT: (lazy("conflict"), "bad"),
+    ImportOutcome.UNFINISHED: (lazy("unfinished"), "bad"),
 }
 KIND_LABELS: dict[str, Text] = {
     "topic": lazy("topic"),
@@ -76,9 +77,9 @@ class ImportForm(forms.Form):
     existing = forms.ChoiceField(
         label=lazy("What exists with other settings"),
         choices=[
-            ("refuse", lazy("refuse the import")),
-            ("keep", lazy("keep its settings")),
-            ("change", lazy("change its settings")),
+            (ExistingRule.REFUSE, lazy("refuse the import")),
+            (ExistingRule.KEEP, lazy("keep its settings")),
+            (ExistingRule.CHANGE, lazy("change its settings")),
         ],
     )
 
@@ -93,7 +94,7 @@ class Import(Create):
     def preview(self, fields: dict[str, Any]) -> Preview:
         plan = self._import(fields, dry_run=True)
         # An import is carried out completely or not at all.
-        is_blocked = bool(plan.steps_with("conflict", "unfinished"))
+        is_blocked = bool(plan.steps_with(ImportOutcome.CONFLICT, ImportOutcome.UNFINISHED))
         effects: list[Text] = [_count_outcomes(plan)]
         if is_blocked:
             effects.append(
@@ -133,7 +134,7 @@ class Import(Create):
 
 
 def _count_outcomes(plan: Plan) -> str:
-    counts: Counter[str] = Counter(outcome.outcome for outcome in plan.steps)
+    counts: Counter[ImportOutcome] = Counter(outcome.outcome for outcome in plan.steps)
     return ", ".join(
         f"{label}: {counts[outcome]}"
         for outcome, (label, _tone) in OUTCOME_LABELS.items()

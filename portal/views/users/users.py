@@ -170,7 +170,8 @@ class ChangeUser(Edit, UserAction):
             "The password will be changed. All sessions of %s end, and the old password "
             "becomes invalid."
         )
-        # Without a table, the only effect is "Nothing changes."
+        # Without a table of changed settings, the only effect is "Nothing changes.", which the
+        # password makes wrong.
         effects = preview.effects if preview.table else ()
         return Preview(effects=[*effects, sentence % self.name], table=preview.table)
 

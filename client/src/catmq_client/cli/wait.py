@@ -23,8 +23,8 @@ DescribeWork = Callable[[], str]
 def wait_until_done(remaining_work: DescribeWork, *, continues: str) -> bool:
     """Wait until no work remains. Return False if a signal ended the wait.
 
-    `continues` names the work that the signal does not stop. Brokers and nodes that do not
-    answer are waited for.
+    `continues` is printed then: a sentence about the work, which the signal does not stop.
+    An error of UNREACHABLE does not end the wait.
     """
     progress = Progress()
     with Stop() as stop:
@@ -55,29 +55,30 @@ def wait_until_done(remaining_work: DescribeWork, *, continues: str) -> bool:
 def repeat_until_stopped(
     act: Callable[[], bool], *, every_s: float, begun: bool = False
 ) -> int:
-    """Call `act` as `until_stopped` does, and wait for a broker that does not answer.
+    """Call `act` until a signal comes, also while brokers do not answer. Return exit code 0.
 
-    Its absence and its return are noted once. Unless `begun`, the first call must succeed.
+    Pauses for `every_s` seconds after each call that returned False or could not reach a
+    broker. The begin and the end of an outage are printed once. `begun` is True if the caller
+    has reached a broker before; else an error of the first call is raised.
     """
-    is_away = False
+    is_outage = False
 
     def act_once() -> bool:
-        nonlocal is_away, begun
+        nonlocal is_outage, begun
         try:
-            more = act()
+            has_more = act()
         except UNREACHABLE as error:
             # A first failure may be a wrong URL, for which waiting does not help.
             if not begun:
                 raise
-            if not is_away:
-                note(
-                    f"catmq: {error.detail.partition(chr(10))[0]}; waiting for it until Ctrl-C"
-                )
-            is_away = True
+            if not is_outage:
+                cause, _, _ = error.detail.partition("\n")
+                note(f"catmq: {cause}; waiting for it until Ctrl-C")
+            is_outage = True
             return False
-        if is_away:
+        if is_outage:
             note("catmq: it answers again")
-        is_away, begun = False, True
-        return more
+        is_outage, begun = False, True
+        return has_more
 
     return until_stopped(act_once, every_s=every_s)

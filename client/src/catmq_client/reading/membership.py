@@ -180,8 +180,8 @@ class Membership(Component):
             )
 
     def handle_error(self, error: CatmqError, consumer_id: str | None) -> bool:
-        """Apply an error of a request that another part of the consumer sent, such as the
-        fetcher or the committer. (Errors of heartbeats are sorted by _after_error().)
+        """Apply an error of a pull, a commit or another request that is no heartbeat. (Errors
+        of this class's own requests are handled by _after_error().)
 
         `consumer_id` is the membership that the request was sent under. Return True if the
         error ends that membership or the consumer:
@@ -210,7 +210,7 @@ class Membership(Component):
         """
         state = self._state
         with state.changed:
-            # The answer belongs to an earlier membership of this consumer.
+            # The error is about an earlier membership of this consumer.
             if consumer_id != state.consumer_id:
                 return
             if error.code == "replaced":
@@ -230,7 +230,9 @@ class Membership(Component):
             state.heartbeat_wanted = True
 
     def _register(self) -> None:
-        """Register the member. The first heartbeat, at once, will bring the assignment."""
+        """Register the member. The answer has no assignment: the first heartbeat, which run()
+        sends at once, brings it.
+        """
         state = self._state
         if state.options.auto_offset_reset == "latest":
             # Registering creates missing subscriptions, too, but those start at the
@@ -264,7 +266,7 @@ class Membership(Component):
         self._backoff.reset()
         self._failures.ended()
         log.info("group %s: registered as %s", self._group, self._name)
-        # close() ran while the registration was under way, and found no membership to end.
+        # close() ran while the registration was under way, when there was no membership to end.
         if state.closed:
             self.end_membership()
 
@@ -304,9 +306,9 @@ class Membership(Component):
         # Taken before the request is sent: the broker's session starts later, so it
         # outlasts this lease.
         sent_at = lease_clock()
-        # Chosen for one heartbeat only (see _extend_lease_on_promise): the broker may not
+        # The broker that _extend_lease_on_promise chose, for this heartbeat only: it may not
         # answer, and then the next heartbeat must go to any other.
-        first, self._next_broker = self._next_broker, None
+        first_broker, self._next_broker = self._next_broker, None
         try:
             answer = self._post(
                 "consumers",
@@ -314,7 +316,7 @@ class Membership(Component):
                 "heartbeat",
                 body=body,
                 timeout_s=timeout_s,
-                first=first,
+                first=first_broker,
             )
         except CatmqError as error:
             # The broker cannot record heartbeats now, and has answered with a promise.
@@ -343,13 +345,18 @@ class Membership(Component):
             self._promises.clear()
             self._check_consistency(self._apply_assignment(answer))
             state.changed.notify_all()
-            if all(queue in state.queues for queue in answer["revoked"]):
+            holds_all_revoked = all(queue in state.queues for queue in answer["revoked"])
+            if holds_all_revoked:
+                # This member still works on the revoked queues, if there are any. It sends a
+                # heartbeat at once when it has released one of them.
                 return state.heartbeat_interval_s
-            # The answer revokes queues that this member never took up. Only a heartbeat that
-            # carries the generation which revoked them counts as their release. That is the
-            # next one if the answer has a newer generation than the request.
+            # The answer revokes queues that this member does not hold. The broker regards a
+            # queue as released by a heartbeat that does not name it and that carries the
+            # generation which revoked it, or a later one.
             if answer["generation"] > body["generation"]:
+                # This heartbeat carried an earlier generation. The next will carry the new.
                 return AT_ONCE_S
+            # This heartbeat should have counted, so the repeat comes after a pause.
             return min(RECONFIRM_S, state.heartbeat_interval_s)
 
     def _mark_maybe_recorded(self, releases: Iterable[tuple[int, int]]) -> None:
@@ -368,11 +375,12 @@ class Membership(Component):
         """Note the promise of a broker, and extend the lease if all brokers have promised.
 
         A heartbeat at `sent_at` was answered with `error`: the broker cannot reach the
-        metadata database, and promises to expire no member for a session from then on.
+        metadata database, and promises to expire no member for a session from then on. The
+        lease is extended from the oldest of the promises on. It is not extended if the option
+        on_coordinator_loss is "stop".
 
-        Return the seconds until the next heartbeat. That is 0 while this round lacks the
-        promise of another broker: the lease is extended only when all have promised, and
-        only from the oldest promise on.
+        Return the seconds until the next heartbeat: 0 while this round still lacks the promise
+        of another broker.
         """
         state, now = self._state, lease_clock()
         # The last of the tried brokers has promised. The others could not be reached and count
@@ -389,8 +397,8 @@ class Membership(Component):
                 return AT_ONCE_S
             # False if these brokers have all promised in this round already.
             is_new_in_round = self._promises.need_renewal(promised_brokers, round_start)
-            # Not valid if the broker reached the database after the lease had ended: it may
-            # have expired this member already.
+            # False if the broker reached the database after the lease had ended: it may have
+            # expired this member then. All promises are dropped in that case.
             is_valid = self._promises.add(
                 promised_brokers,
                 sent_at=sent_at,
@@ -398,11 +406,11 @@ class Membership(Component):
                 silent_s=(error.metadata_silent_ms or 0) / 1000,
                 lease_until=state.lease_until,
             )
-            # Named for the request, because other threads move the transport from broker to
-            # broker, too: one of them could otherwise be asked twice, and another never.
-            self._next_broker = (
-                is_valid and self._promises.next_to_ask(all_brokers)
-            ) or None
+            # The next heartbeat names its broker. Without that the transport would choose, and
+            # other threads move it from broker to broker, too: one broker could be asked
+            # twice, and another never.
+            next_broker = self._promises.next_to_ask(all_brokers) if is_valid else None
+            self._next_broker = next_broker or None  # BROKER_WITHOUT_URL cannot be named
             lease_start = self._promises.lease_start(all_brokers)
             if lease_start is not None and state.options.on_coordinator_loss != "stop":
                 state.lease_until = max(
@@ -423,8 +431,9 @@ class Membership(Component):
                 state.stop_ordered_at_lease_end()
             state.changed.notify_all()
         self._failures.failed(error)
-        # A promise that this round had already ends the round: otherwise heartbeats without a
-        # pause would go to the brokers that answer, while another broker does not.
+        # The round ends when every broker has promised, and also when a broker promises for the
+        # second time in it. Without the second condition, heartbeats without a pause would go
+        # to the brokers that answer for as long as another broker does not answer.
         must_ask_others = (
             is_valid
             and is_new_in_round
@@ -433,7 +442,9 @@ class Membership(Component):
         return AT_ONCE_S if must_ask_others else state.heartbeat_interval_s
 
     def _apply_assignment(self, answer: dict[str, Any]) -> bool:
-        """Apply the assignment. Return False if the answer contradicts the state here."""
+        """Apply the assignment: revoke and add queues. Return False if the answer contradicts
+        the state here.
+        """
         state = self._state
         if answer["generation"] < state.generation:
             # This broker has not read the newest generation yet. It has recorded the
@@ -451,9 +462,9 @@ class Membership(Component):
         return all(applied)
 
     def _apply_grant(self, item: dict[str, Any]) -> bool:
-        """Apply the grant of a queue.
+        """Apply the grant of a queue: the right to own it under an epoch.
 
-        Return False if this member has released that grant.
+        Return False if this member has released that grant already.
         """
         state = self._state
         queue, epoch, stopped = item["queue"], item["epoch"], item.get("stopped", False)
@@ -503,11 +514,13 @@ class Membership(Component):
             self._state.heartbeat_wanted = True
 
     def _after_error(self, error: CatmqError) -> float:
-        """Handle an error of a registration or heartbeat; run() calls it.
-
-        An ended membership registers again (see handle_lost_session), and PERMANENT_ERRORS
-        end the consumer. Any other error is temporary. Return the seconds until the next
+        """Handle an error of a registration or heartbeat. Return the seconds until the next
         try.
+
+        If the membership has ended, the member registers again (see handle_lost_session).
+        PERMANENT_ERRORS end the consumer. Unlike in handle_error() they include NotFound and
+        Conflict, because a registration names the group and its topics. Any other error is
+        temporary.
         """
         state = self._state
         consumer_id = state.consumer_id

@@ -1,5 +1,9 @@
 """Messages waiting to be sent, in a buffer for each queue and kind of route.
 
+The kind says whether a message may go to another queue than the chosen queue (routing.Kind):
+FREE messages may, KEYED messages stay with the queue of their key, and NAMED messages with the
+queue that their sender named.
+
 The class is modelled on Kafka's RecordAccumulator: applications append, senders take. At
 most 1 batch of a buffer is in flight, so messages of a key are stored in the order of their
 sends, retries included. Different buffers are sent in parallel. A batch is ready when it is
@@ -42,8 +46,8 @@ class QueueBuffer:
     not_before: float = 0.0
     # Error text of the last try of a batch of this buffer; "" after a success.
     last_error: str = ""
-    # Slots that a newer layout assigned to another queue while messages of their keys
-    # must stay in this buffer.
+    # Slots that a newer layout assigned to another queue, but whose messages stay in this buffer
+    # for now, because a batch of it may be stored: see Accumulator.apply_layout.
     held_slots: set[int] = field(default_factory=set)
 
     def __post_init__(self) -> None:
@@ -76,8 +80,8 @@ class QueueBuffer:
     def ready_at(self, *, hurry: bool) -> float:
         """Return the monotonic time at which the oldest batch may be sent.
 
-        A batch that is ready now has its creation time, so that the oldest of several goes
-        first.
+        For a batch that is ready now that is the time of its creation, so that the oldest of
+        several ready batches goes first. `hurry` makes any batch ready.
         """
         batch, options = self.batches[0], self.options
         is_full = (
@@ -88,7 +92,7 @@ class QueueBuffer:
         return max(self.not_before, batch.created_at if is_ready else batch.lingers_until)
 
     def leave_queue_if_free(self) -> None:
-        """Send later unkeyed messages elsewhere: the batch is full or in flight."""
+        """Have later FREE messages go to another queue: this batch is full or in flight."""
         if self.kind is Kind.FREE:
             self.routes.next_queue(after=self.queue)
 
@@ -326,11 +330,12 @@ class Accumulator:
                     (only,) if only else self._buffers.values()
                 )
                 if buffer is not None and ready_at <= now:
-                    # In this order: abandon() of a thread that is interrupted between two of
-                    # these lines finds the batch, in `current` or still in `batches`.
+                    # In this order: if this thread is interrupted between two of these lines,
+                    # its call of abandon() gets the batch from `current` or from `batches`.
                     buffer.taken_by = threading.get_ident()
                     batch = buffer.current = buffer.batches[0]
                     buffer.batches.popleft()
+                    # An interrupted append may have left a future without a message.
                     batch.drop_unpaired_futures()
                     buffer.leave_queue_if_free()
                     return buffer, batch
@@ -382,18 +387,21 @@ class Accumulator:
     def abandon(
         self, buffer: QueueBuffer, own: Collection[SendFuture], error: CatmqError
     ) -> None:
-        """Give up the batch of this thread, after an exception was raised into the thread.
+        """Release the batch that this thread has taken, after an exception was raised into the
+        thread.
 
-        Futures of other callers stay alive and are sent by other threads. The caller's own
-        futures (`own`) end with `error`, unless they share a batch that may be stored with
-        futures of other callers: that batch is repeated whole, under its batch_id.
+        The caller's own futures (`own`) end with `error`, and other threads send the messages
+        of other callers. A batch that has such messages and was tried may be stored, so it is
+        not divided: it is repeated as a whole, under its batch_id, and the own futures end with
+        its result.
         """
         with self.lock:
             self._recount()
             batch = buffer.current
             if batch is None or buffer.taken_by != threading.get_ident():
                 return
-            # The thread was interrupted in take() or put_back().
+            # The thread was interrupted in take() or put_back(), between the changes of
+            # `current` and `batches`.
             if batch in buffer.batches:
                 self.put_back(buffer, [], delay_s=0.0)
                 return
@@ -466,12 +474,14 @@ class Accumulator:
         *,
         refused: tuple[QueueBuffer, Batch] | None = None,
     ) -> None:
-        """Use a newer layout: move keyed messages to their slots' new queues, in order.
+        """Use a newer layout: move keyed messages to the new queues of their slots, in order.
 
-        `refused` is a batch in flight whose queue refused it definitely; it stays the
-        first. A buffer with another batch in flight, or with a batch that may be stored,
-        keeps its messages until that batch has ended. Later messages of its keys join it:
-        otherwise they could be stored first.
+        A buffer with a batch in flight, or with a batch that may be stored, keeps its messages
+        until that batch has ended: its moved slots are *held*. Later messages of these slots
+        join that buffer, or they could be stored before the earlier messages of their keys.
+
+        `refused` is a batch in flight with its buffer, whose queue refused it definitely. It
+        is put back as the first batch of the buffer, so that it does not hold the slots.
         """
         with self.lock:
             if layout is not routes.layout:
@@ -488,12 +498,17 @@ class Accumulator:
             self._batch_ready.notify_all()
 
     def _release_held_slots(self, buffer: QueueBuffer) -> None:
-        """Move the messages of held slots if no batch of the buffer may be stored any more."""
+        """End the hold of a buffer's slots, and move their messages, unless a batch of the
+        buffer may still be stored.
+        """
         if buffer.held_slots and not buffer.has_unknown_outcome():
             self._move_or_hold_slots(buffer, staying=False)
 
     def _move_or_hold_slots(self, buffer: QueueBuffer, *, staying: bool) -> None:
-        """Move messages to the queues of their slots, or hold those slots if `staying`."""
+        """Apply the present layout to a buffer: move its messages to the queues of their slots.
+
+        If `staying`, hold the slots that moved instead. Replaces the slots held before.
+        """
         routes = buffer.routes
         for slot in buffer.held_slots:
             routes.held_slots.pop(slot, None)
@@ -512,7 +527,7 @@ class Accumulator:
             buffer.batches = deque()
             for batch in batches:
                 for message, future in zip(batch.messages, batch.futures, strict=True):
-                    # Without it, _route() chooses by the key and the new layout.
+                    # Without a queue in the message, _route() chooses by the key.
                     message.pop("queue", None)
                     target = self._route(routes, message).open_batch(size_of(message))
                     target.adopt_message(message, future, batch.expires_at)

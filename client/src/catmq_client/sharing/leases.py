@@ -57,6 +57,9 @@ class LeaseBook(GroupState):
     reports of an earlier lease. If a lease ends and this member leases the same run again,
     the run here gets the new grant.
 
+    A lease that has passed its end is *lapsed*: brokers may still renew it. A *lost* run has
+    left the book, because a broker has answered that it cannot be renewed.
+
     Brokers count the deliveries of a run. This number shows messages that kill their
     workers: from the third delivery on, each is *suspect* and is leased in a run of its
     own; after max_deliveries it is a dead letter. A lease must not count if the run only
@@ -71,7 +74,8 @@ class LeaseBook(GroupState):
     renewed before any message of the run is begun.
 
     The lock `changed` guards the book. The puller adds runs, the application's threads
-    finish messages, and the renewer renews leases and sends reports.
+    finish messages, and the renewer renews leases and sends reports. Each waits for a
+    condition of that lock: `room`, `messages` and `reports`.
     """
 
     # Stores a failed message for a retry, or a message that is to be delivered later.
@@ -97,8 +101,8 @@ class LeaseBook(GroupState):
         self.flushing = False
         # The consumer is closing: runs that still arrive are given back.
         self.closing = False
-        # Number of pulls under way: messages that are given back meanwhile might be leased
-        # to us again.
+        # Number of pulls under way. Messages that are given back meanwhile might be leased to
+        # this member again.
         self.pulls = 0
         self._pace = Pace()
         self._serials = itertools.count(1)
@@ -154,6 +158,7 @@ class LeaseBook(GroupState):
                 self._log_renewal(held)
                 continue
             run = HeldRun(entry, serial=next(self._serials), sent_at=sent_at)
+            # The epoch is the serial number of the run: in share groups, queues have no owner.
             source = Source(run.subscription, run.queue, run.epoch)
             run.fill(
                 parse_messages(entry, source, partial(ShareMessage, run=run, book=self))
@@ -168,13 +173,14 @@ class LeaseBook(GroupState):
         return has_new_messages
 
     def lose(self, owned: OwnedQueue, *, notify: bool = True) -> None:
-        """Remove a run whose lease has ended for good.
+        """Remove a run that a broker no longer leases to this member, or whose report it
+        refused.
 
-        Another member has leased it, it is leased to nobody, or its report was refused.
         Messages of it that are at work here may be handled twice.
         """
         if not isinstance(owned, HeldRun) or owned.lost:
             return
+        # The results are lost, too: commit() reports that to the application.
         if owned.finished:
             self.unannounced_losses[owned.queue] = owned
         self._remove(owned)
@@ -192,7 +198,7 @@ class LeaseBook(GroupState):
 
     def halt(self, owned: OwnedQueue, failure: HandlerFailed) -> None:
         super().halt(owned, failure)
-        log.error("the consumer stops: other members get what it holds")
+        log.error("the consumer stops; its unfinished messages go to other members")
 
     def redeliver_failed(self, owned: OwnedQueue) -> None:
         """Give the failed messages of a run back, because they cannot be stored for a retry.
@@ -225,14 +231,15 @@ class LeaseBook(GroupState):
                 offsets = {
                     message.offset for owned, message in taken if owned is run
                 } | run.undelivered_offsets()
-                # Messages of earlier calls are accepted already, so all that are at work
-                # belong to the interrupted call. Failed messages stay: they are about to be
-                # stored for a retry, and would be delivered twice.
+                # With auto_accept each call accepts the messages of the call before. So all
+                # messages at work belong to the interrupted call. Failed messages are not
+                # given back: they are about to be stored for a retry, and would be delivered
+                # twice.
                 if self.share_options.auto_accept:
                     offsets |= run.begun_at.keys() - run.unstored_failures
                 for offset in offsets:
-                    # The application never got it, so its lease is not to count as a
-                    # delivery.
+                    # Not begun any more: the application never got the message, so the lease
+                    # must not count as a delivery.
                     run.begun_at.pop(offset, None)
                 self.give_back(run, offsets)
             self.recount(self.runs.values())
@@ -249,7 +256,9 @@ class LeaseBook(GroupState):
         self.note_progress(owned)
 
     def accept_taken(self, owned: OwnedQueue) -> None:
-        """Accept the messages of a run that the application has taken: it asked for more."""
+        """Accept the messages of a run that the application has taken, because it asks for
+        more.
+        """
         if isinstance(owned, HeldRun):
             self.finished += len(owned.begun_at)
             owned.finish_all()
@@ -272,6 +281,7 @@ class LeaseBook(GroupState):
 
     def give_back(self, run: HeldRun, offsets: Iterable[int]) -> None:
         """Give messages of a run back: any member may get them at once."""
+        # run.give_back() also removes the message from the buffer, which changes the counts.
         self._adjust_buffered(run, -1)
         for offset in offsets:
             run.give_back(offset)
@@ -352,11 +362,11 @@ class LeaseBook(GroupState):
         the number that it is expected to begin with in AHEAD_S. More would wait here for a
         slow message, although other members could handle them.
 
-        A pull of few messages costs as much as a pull of many. So while messages wait here,
-        room for less than half of those ahead counts as none.
+        A pull of few messages costs as much as a pull of many. So while messages wait here, the
+        result is 0 until there is room for half of the messages leased ahead.
         """
-        # A suspect run may kill this worker. Messages leased to it besides would be lost
-        # with it, and count as delivered.
+        # A suspect run may kill this worker. Other messages that it leases meanwhile would be
+        # lost with it, and count as delivered.
         options = self.share_options
         if any(run.is_suspect() for run in self.runs.values()):
             return 0
@@ -555,24 +565,28 @@ class LeaseBook(GroupState):
             self._remove(run)
         elif answer in ("lost", "gone", "invalid"):
             reason = {
-                "lost": "somebody else has it now",
+                "lost": "another member has leased it",
                 "gone": "it is no longer leased",
                 "invalid": f"its report was refused: {state.get('detail')}",
             }[answer]
             log.warning(
                 "%s: %s; messages that are not done are delivered again", run, reason
             )
-            run.finished = set() if answer == "gone" else run.finished
+            if answer == "gone":
+                # The offsets may be recorded as finished, so they are not reported as lost.
+                run.finished = set()
             self.lose(run)
         else:
             run.back_off(max_s=MAX_PAUSE_S)
 
     def _after_begin_recorded(self, run: HeldRun) -> None:
-        """Wake the application: brokers have recorded the begin of a run."""
+        """Wake the handlers: brokers have recorded the begin of a run, so its messages may
+        start. DemandBook of the kombu transport extends this.
+        """
         self.on_runnable()
 
     def _log_renewal(self, run: HeldRun) -> None:
-        """Log that a lease which had ended is renewed."""
+        """If the end of the lease was logged, log its renewal, and wake the handlers."""
         if run.expiry_logged:
             run.expiry_logged = False
             log.info("%s: leased again", run)
@@ -583,7 +597,8 @@ class LeaseBook(GroupState):
         that wait for a stalled application (is_stalled()).
         """
         if self.pulls and not self.has_worker_threads:
-            # The pull under way would lease them again to this application, which is away.
+            # The pull under way would lease them to this member again, whose application is
+            # not waiting for messages.
             return
         is_stalled = self.is_stalled(now) and not self.pulls
         limit_ms = self.share_options.max_processing_ms

@@ -16,11 +16,11 @@ MAX_BYTES = 1024 * 1024  # of a body
 ID_HEADER = "catmq-delayed-id"
 
 
-def unsupported(what: str) -> NotBuilt:
-    """Return the error for what only a real broker does."""
+def unsupported(feature: str) -> NotBuilt:
+    """Return the error for a feature that only a real broker has."""
     remedy = "start a real one (script/server) and give its URL to Producer and Consumer"
     return NotBuilt(
-        f"FakeBroker does not do {what}: {remedy}", code="not_implemented", status=501
+        f"FakeBroker does not do {feature}: {remedy}", code="not_implemented", status=501
     )
 
 
@@ -84,7 +84,7 @@ class StoredMessage:
 class FakeQueue:
     """A queue with its messages from offset `low` on.
 
-    A retry topic's has an `origin_topic`.
+    A queue of a retry topic has an `origin_topic`: the topic whose messages are retried.
     """
 
     id: int
@@ -102,7 +102,7 @@ class FakeQueue:
 
     @property
     def subscribed_topic(self) -> str:
-        """The topic that a group subscribes to; that of a retry topic is its origin."""
+        """The topic that a group subscribes to; for a retry topic that is its origin."""
         return self.origin_topic or self.topic
 
     def identity(self) -> dict[str, Any]:
@@ -114,6 +114,7 @@ class FakeQueue:
         }
 
     def between(self, offset: int, limit: int) -> list[StoredMessage]:
+        """Return up to `limit` messages from `offset` on."""
         return self.messages[offset - self.low : offset - self.low + limit]
 
 
@@ -171,7 +172,7 @@ class FakeTopics:
         self.by_name: dict[str, FakeTopic] = {}
         self.queues: dict[int, FakeQueue] = {}
         self.delayed: list[DelayedMessage] = []
-        # by id of a delayed message: whether it was recalled
+        # By id of a delayed message: True if it was recalled.
         self._recalled: dict[str, bool] = {}
         self._receipts: dict[str, list[dict[str, Any]]] = {}  # by batch_id
 
@@ -185,7 +186,7 @@ class FakeTopics:
             for number in range(queues)
         ]
         self.queues.update({queue.id: queue for queue in new_queues})
-        # Slots are dealt to the queues in turn.
+        # Each key has a slot (routing.py). The queues get the slots in turn.
         self.by_name[name] = FakeTopic(
             name, new_queues, [new_queues[slot % queues].id for slot in range(SLOTS)]
         )
@@ -202,12 +203,13 @@ class FakeTopics:
         return self.by_name[name]
 
     def publish(self, name: str, body: dict[str, Any]) -> list[dict[str, Any]]:
-        """Return a receipt for each message.
+        """Store messages. Return a receipt for each.
 
-        A repeated batch_id returns the first receipts again.
+        A repeated batch_id returns the first receipts again. Raises NotFound, InvalidRequest
+        or Conflict; then no message is stored.
         """
         topic, messages = self.find(name), body["messages"]
-        # Without a batch id a repeat cannot be recognized, so each send is new.
+        # Without a batch id a repeat cannot be recognized, so each send gets an id of its own.
         batch_id = body.get("batch_id") or f"none-{time.monotonic_ns()}"
         if batch_id not in self._receipts:
             if topic.read_only:
@@ -227,10 +229,11 @@ class FakeTopics:
     def choose_queue(
         self, topic: FakeTopic, batch_id: str, message: dict[str, Any], index: int
     ) -> int:
-        """Return the id of a message's queue.
+        """Return the id of a message's queue. Raises InvalidRequest or NotFound.
 
         The messages of a batch without queue and key go to the same queue. If
-        `queue_strict` is false, a closed queue is replaced by an open queue.
+        `queue_strict` is false, a closed queue is replaced by an open queue. `index` is the
+        message's place in the batch, for errors.
         """
         queue_id, key = message.get("queue"), message.get("key")
         if len(body_of(message)) > MAX_BYTES:
@@ -259,7 +262,9 @@ class FakeTopics:
             open_queue
             for open_queue, state in queue_states.items()
             if state == "read_write"
-        ] or [topic.queues[0].id]
+        ]
+        # A test may close all queues. The fake stores the message nevertheless.
+        open_queues = open_queues or [topic.queues[0].id]
         # Chosen by the batch id, so that a repeat goes to the same queue.
         return open_queues[slot_of(batch_id) % len(open_queues)]
 
@@ -267,19 +272,20 @@ class FakeTopics:
         self, topic: FakeTopic, queue: FakeQueue, message: dict[str, Any]
     ) -> dict[str, Any]:
         """Store a message, or hold it until it is due. Return its receipt."""
-        plain = {
+        undelayed = {
             name: value
             for name, value in message.items()
             if name not in {"delay_ms", "deliver_at_ms"}
         }
-        if plain == message or message.get("delay_ms") == 0:
-            return self.store(topic, queue, plain)
+        is_delayed = undelayed.keys() != message.keys() and message.get("delay_ms") != 0
+        if not is_delayed:
+            return self.store(topic, queue, undelayed)
         due_at_ms = (
             message.get("deliver_at_ms") or self.clock.now_ms() + message["delay_ms"]
         )
         message_id = f"d1-{len(self._recalled) + 1}"
         self._recalled[message_id] = False
-        self.delayed.append(DelayedMessage(message_id, due_at_ms, topic, queue, plain))
+        self.delayed.append(DelayedMessage(message_id, due_at_ms, topic, queue, undelayed))
         return {"message_id": message_id, "due_at_ms": due_at_ms}
 
     def store(
@@ -318,7 +324,7 @@ class FakeTopics:
 
         Raises Conflict if it is in its queue already, NotFound if it never existed.
         """
-        # A message may have become due since the last request.
+        # A message that has become due since the last request is in its queue already.
         self.move_due()
         if message_id not in self._recalled:
             raise NotFound(

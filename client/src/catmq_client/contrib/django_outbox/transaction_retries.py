@@ -14,25 +14,26 @@ R = TypeVar("R")
 TRIES = 3
 # Errors of MySQL and MariaDB: 1213 deadlock; 1020 record has changed since last read, which
 # MariaDB 11.6 and later raise at REPEATABLE READ.
-ROLLED_BACK = {1213, 1020}
+ROLLBACK_ERRORS = {1213, 1020}
 
 
 def run_transaction(work: Callable[[], R], alias: str) -> R:
-    """Call `work`, which is one transaction on the database, up to three times. Return its
+    """Call `work`, which is one transaction on the database, up to TRIES times. Return its
     result.
 
-    Inside a transaction of the caller it runs once: the rollback has ended that transaction,
-    too, so only its owner can repeat it.
+    Inside a transaction of the caller it is called once: the rollback has ended that
+    transaction, too, so only its owner can repeat it. Raises the error of the last call, or
+    any other error at once.
     """
     tries = 1 if transaction.get_connection(alias).in_atomic_block else TRIES
-    for tries_left in reversed(range(tries)):
+    # The last try is below: its errors are the caller's.
+    for _ in range(tries - 1):
         try:
             return work()
         except OperationalError as error:
-            if not tries_left or error.args[:1] not in [
-                (number,) for number in ROLLED_BACK
-            ]:
+            number = error.args[0] if error.args else None
+            if number not in ROLLBACK_ERRORS:
                 raise
             # A random pause: the transactions that collided do not collide again.
             time.sleep(random.uniform(0.005, 0.05))
-    raise AssertionError("not reached")
+    return work()

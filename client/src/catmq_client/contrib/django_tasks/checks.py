@@ -1,4 +1,4 @@
-"""System checks of a backend's settings: ids catmq_tasks.E001 and so on."""
+"""System checks of a backend in the setting TASKS, with the ids catmq_tasks.E001 to E011."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.db import router
 
 from catmq_client.admin.calls import NAME_RULE
-from catmq_client.contrib.django_outbox.conf import current
+from catmq_client.contrib.django_outbox import conf as outbox_conf
 from catmq_client.contrib.django_tasks import conf
 
 TASKS = "catmq_client.contrib.django_tasks"
@@ -27,18 +27,21 @@ _HINTS = {
 def check_backend(
     alias: str, queues: Sequence[str], options: Mapping[str, Any]
 ) -> Iterator[CheckMessage]:
+    """Yield the errors in the QUEUES and OPTIONS of the backend `alias`, and in the settings
+    that it requires: INSTALLED_APPS, CATMQ_OUTBOX and the database routers.
+    """
     missing_apps = [
         Error(
             f"TASKS[{alias!r}]: {app} is not in INSTALLED_APPS.",
             hint=f"Add {app!r}.",
-            id=f"catmq_tasks.{name}",
+            id=f"catmq_tasks.{error_id}",
         )
-        for app, name in ((TASKS, "E001"), (OUTBOX, "E002"))
+        for app, error_id in ((TASKS, "E001"), (OUTBOX, "E002"))
         if not apps.is_installed(app)
     ]
     yield from missing_apps
     try:
-        current()
+        outbox_conf.current()
     except ImproperlyConfigured as error:
         yield Error(
             f"TASKS[{alias!r}]: {error}",
@@ -52,29 +55,29 @@ def check_backend(
             hint=_HINTS.get(problem.check, "See the how-to 'Run Django tasks'."),
             id=f"catmq_tasks.{problem.check}",
         )
-    # The other checks need valid settings, or the models of both apps.
+    # The other checks need valid options, or the models of both apps.
     if not problems:
-        settings = conf.read(alias, queues, options)
-        if not settings.queues:
+        task_settings = conf.read(alias, queues, options)
+        if not task_settings.queues:
             yield Error(
-                f"TASKS[{settings.alias!r}]['QUEUES'] is empty.",
+                f"TASKS[{alias!r}]['QUEUES'] is empty.",
                 hint="Name them: workers and topics go by queues.",
                 id="catmq_tasks.E009",
             )
-        for topic in conf.find_invalid_topics(settings):
+        for topic in conf.find_invalid_topics(task_settings):
             yield Error(
-                f"TASKS[{settings.alias!r}]: {topic!r} is no name of a topic.",
+                f"TASKS[{alias!r}]: {topic!r} is not a valid name of a topic.",
                 hint=f"For queues and TOPIC_PREFIX {NAME_RULE}; {conf.MAX_TOPIC_LENGTH} "
                 "characters together.",
                 id="catmq_tasks.E009",
             )
-        yield from _check_names(alias, queues)
+        yield from _check_collisions(alias, queues)
     if not problems and not missing_apps:
         from catmq_client.contrib.django_tasks.working import schedules
 
-        for text in schedules.find_problems(settings.schedules):
+        for text in schedules.find_problems(task_settings.schedules):
             yield Error(
-                f"TASKS[{settings.alias!r}]: {text}",
+                f"TASKS[{alias!r}]: {text}",
                 hint="No worker would run it.",
                 id="catmq_tasks.E006",
             )
@@ -82,9 +85,9 @@ def check_backend(
         yield from _check_databases(alias)
 
 
-def _check_names(alias: str, queues: Sequence[str]) -> Iterator[CheckMessage]:
-    """Yield an error for two names that the default collations of MySQL and MariaDB treat as
-    equal.
+def _check_collisions(alias: str, queues: Sequence[str]) -> Iterator[CheckMessage]:
+    """Yield errors for names that the default collations of MySQL and MariaDB treat as equal:
+    the alias and that of another backend, or two queues.
     """
     for other in getattr(settings, "TASKS", {}):
         if other != alias and _fold(other) == _fold(alias):
@@ -119,6 +122,7 @@ def _fold(name: str) -> str:
 
 
 def _check_databases(alias: str) -> Iterator[CheckMessage]:
+    """Yield an error if the routers send tasks and messages to different databases."""
     from catmq_client.contrib.django_outbox.models import OutboxMessage
     from catmq_client.contrib.django_tasks.models import TaskRecord
 

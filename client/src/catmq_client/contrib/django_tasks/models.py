@@ -21,7 +21,10 @@ from catmq_client.contrib.django_tasks.task import (
 class TaskRecord(models.Model):
     """A task and its result.
 
-    A worker changes the row only while the row has the worker's `token`; see Job.token.
+    `token` fences the row. Each delivery of the task's messages has a number, which is higher
+    than those of all earlier deliveries (Job.delivery_token). A claim writes the number of its
+    delivery here, and only if that raises the token. A worker writes the outcome only if the
+    row still has the token of its claim.
     """
 
     class Status(models.TextChoices):
@@ -40,7 +43,8 @@ class TaskRecord(models.Model):
     args = models.JSONField()
     kwargs = models.JSONField()
     run_after = models.DateTimeField(null=True)
-    max_attempts = models.PositiveSmallIntegerField(null=True)  # None: as in OPTIONS
+    # None: the limit in the message applies.
+    max_attempts = models.PositiveSmallIntegerField(null=True)
     token = models.BigIntegerField(default=0)
     enqueued_at = models.DateTimeField()
     started_at = models.DateTimeField(null=True)
@@ -49,6 +53,7 @@ class TaskRecord(models.Model):
     return_value = models.JSONField(null=True)
     errors = models.JSONField(default=list)
     worker_ids = models.JSONField(default=list)
+    # The message of the last claim.
     message_id = models.CharField(max_length=64, blank=True)
 
     class Meta:
@@ -105,8 +110,9 @@ class TaskRecord(models.Model):
 
 
 class TaskSchedule(models.Model):
-    """The next time of a schedule. The worker that moves `due_at` enqueues the task in the
-    same transaction.
+    """A schedule and the time when its task is next enqueued.
+
+    Whichever worker moves `due_at` to the next time enqueues the task in the same transaction.
     """
 
     name = models.CharField(max_length=200, primary_key=True)

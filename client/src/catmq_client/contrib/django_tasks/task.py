@@ -46,7 +46,7 @@ class CatmqTask(AnyTask):
     timeout: int | None = None
 
     def using(self, **changes: Any) -> CatmqTask:
-        """Return a copy of the task with changed fields. A change to None is ignored."""
+        """Return a copy of the task with changed fields. None leaves a field unchanged."""
         return replace(
             self, **{name: value for name, value in changes.items() if value is not None}
         )
@@ -105,9 +105,9 @@ def copy_unchecked(task: AnyTask, **changes: Any) -> AnyTask:
 def find_task(path: str) -> AnyTask:
     """Return the task whose function has this path. Raises TaskMissing.
 
-    The path has the function's name, even if the module stores the task under another name.
-    Only tasks are returned, so a message cannot make a worker call an arbitrary function. A
-    module that is not imported yet is imported only if `may_import` allows it.
+    Messages name tasks by their path, so only tasks are returned: a message cannot make a
+    worker call an arbitrary function. A module that is not imported yet is imported only if
+    `may_import` allows it.
     """
     module_name, _, name = path.rpartition(".")
     if module_name not in sys.modules and not may_import(module_name):
@@ -122,6 +122,8 @@ def find_task(path: str) -> AnyTask:
         raise TaskMissing(f"task {path} cannot be imported: {error!r}") from error
     if name not in names:
         raise TaskMissing(f"task {path} cannot be imported: its module has no {name!r}")
+    # The path ends with the name of the function. Usually the task has that name, too. After
+    # `mail_task = task(mail)` it has another name, so all values of the module are searched.
     # Neither getattr() nor isinstance(): both may run code of a module's __getattr__ or of a
     # lazy object.
     for value in (names[name], *names.values()):

@@ -30,24 +30,32 @@ class ResultRefused(ValueError):
 
 
 class TaskRecordMissing(CatmqError, code="task_record_missing"):
-    """A message of a task that has no row: its transaction was rolled back, or the row was
-    deleted.
+    """The task of a message has no row: the transaction that enqueued it was rolled back, or
+    the row was deleted.
     """
 
 
 class Delivery(Protocol):
-    """A delivered message, which has to be accepted, released or rejected."""
+    """A delivered message, which has to be accepted, released or rejected.
+
+    In workers it is a ShareMessage.
+    """
 
     @property
     def body(self) -> bytes: ...
     @property
     def message_id(self) -> str: ...
+    # Number of failed attempts before this copy of the message: above 0 in a retry topic, and
+    # after a redrive.
     @property
     def attempt(self) -> int: ...
+    # How often this copy was delivered, including this delivery.
     @property
     def deliveries(self) -> int: ...
     def accept(self) -> bool: ...
+    # Deliver the message again.
     def release(self) -> bool: ...
+    # Store the message for a retry, or as a dead letter.
     def reject(self, error: BaseException | str = "") -> bool: ...
 
 

@@ -161,7 +161,7 @@ class Execution:
         ]
 
     def _first_delivery(self, delivery: Delivery) -> tuple[Job, Claimant, AnyTask] | None:
-        """Return what is needed to claim a task in its first delivery; None for any other."""
+        """Return the arguments of a claim, and the task; None unless it is a first delivery."""
         try:
             job = self._parse(delivery)
             token = job.delivery_token(
@@ -279,7 +279,7 @@ class Execution:
         job = parse(delivery.body)
         # The job may have to be sent again, to the topic of its queue. If that topic does
         # not exist, every delivery would fail, and max_deliveries of the group is 0: without
-        # this check the message would come for ever.
+        # this check the message would be delivered again and again.
         if self._settings.queues and job.queue not in self._settings.queues:
             raise WrongMessage(
                 f"task {job.id} is of queue {job.queue[:100]}; the QUEUES of "
@@ -405,7 +405,7 @@ class Execution:
             self._report_end(attempt.claim, attempt.task)
         else:
             log.warning(
-                "task %s was done, but is somebody else's by now: its result is dropped",
+                "task %s returned, but another worker has claimed it: its result is dropped",
                 attempt.claim.job.id,
             )
         attempt.delivery.accept()

@@ -1,14 +1,20 @@
-"""The rows of tasks as a worker changes them. Each change is guarded by the token of its
-delivery.
+"""The rows of tasks as a worker changes them.
 
-With RESULTS "none" there are no rows. Then the message carries what is needed, which is less
-exact.
+A row's token fences it (see TaskRecord). Each delivery of a message has a token: that of its
+job plus the number of the delivery. So the first delivery of the first message has token 1,
+a redelivery has the next token, and the next message of a task begins above all tokens of
+its previous message (Job.next_job). A row begins with token 0. A claim raises the token of the
+row to that of its delivery. All later changes have `token = that of the claim` in their WHERE
+clause, so they change nothing after a later delivery has claimed the task.
+
+With RESULTS "none" there are no rows. Then the message carries the number of attempts, which
+is less exact, and nothing fences a worker that has lost its lease.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from enum import Enum
@@ -32,8 +38,8 @@ Status = TaskRecord.Status
 # Limits of the errors that a row keeps: their number, and characters of each.
 MAX_ERRORS = 20
 MAX_TRACEBACK = 64 * 1024
-# Without rows an attempt is counted by the deliveries of its message. The lease of so many
-# deliveries may have ended before the task was called, so they are not counted.
+# Without rows, each delivery of a message counts as an attempt, except this many: their leases
+# may have ended before the task was called.
 LEASES_NOT_COUNTED = 2
 
 
@@ -45,16 +51,22 @@ class Verdict(Enum):
     """The result of a claim: what to do with the delivery."""
 
     RUN = "run"
-    # The task has ended or was discarded, or another delivery has it.
+    # The task has ended or was discarded, or a later delivery has claimed it. The message is
+    # accepted.
     OVER = "over"
     # There is no row: it is not committed yet, or was deleted.
     MISSING = "missing"
-    # Workers were lost in all of its attempts. It has failed now.
+    # All attempts were used, the last by a worker that was lost. The claim has set the row to
+    # FAILED.
     USED_UP = "used up"
 
 
 class Claim(NamedTuple):
-    """A claimed delivery. `record` is the task's row; its `worker_ids` include this attempt."""
+    """The result of a claim. `token` is that of the delivery.
+
+    `record` is the task's row. After verdict RUN its `worker_ids`, one for each attempt,
+    include this attempt.
+    """
 
     verdict: Verdict
     job: Job
@@ -77,8 +89,9 @@ def make_records(task_settings: TaskSettings) -> DatabaseRecords | NoRecords:
 
 
 class DatabaseRecords:
-    """Storage in rows of catmq_task. Each change returns False if another delivery has the
-    task by now.
+    """Storage in rows of catmq_task.
+
+    Each change after the claim returns False if a later delivery has claimed the task.
     """
 
     def __init__(self, task_settings: TaskSettings) -> None:
@@ -89,27 +102,31 @@ class DatabaseRecords:
         return TaskRecord.objects.using(database_alias(self._settings))
 
     def claim(self, job: Job, claimant: Claimant) -> Claim:
-        """Claim a task. Earlier deliveries can change its row no more."""
-        first = self.claim_all([(job, claimant)]) if claimant.token == 1 else []
-        return first[0] if first else self._claim_by_row(job, claimant)
+        """Claim a task. From then on, earlier deliveries cannot change its row."""
+        # Token 1: most likely the row is as it was enqueued, and needs no SELECT.
+        claims = self.claim_all([(job, claimant)]) if claimant.token == 1 else []
+        return claims[0] if claims else self._claim_by_row(job, claimant)
 
     def claim_all(self, items: Sequence[tuple[Job, Claimant]]) -> list[Claim]:
-        """Claim tasks in the first deliveries of their first messages, all to one worker.
+        """Claim tasks in the first deliveries (token 1) of their first messages, all for the
+        same worker.
 
-        This needs no SELECT: the rows are as they were enqueued. Returns [] if a row was
-        not in that state. The other rows may be claimed by then; `claim` recognises them.
+        This needs no SELECT: the rows are as they were enqueued, with token 0. Return [] if
+        any row was not in that state. The other rows are claimed then; the caller calls
+        `claim` for each, which recognises the claims of its own delivery.
         """
+        # The claimants differ in nothing but their message ids.
         running = _running_values(items[0][1], None, [])
         common = {name: value for name, value in running.items() if name != "message_id"}
         message_ids = [claimant.message_id[:64] for _, claimant in items]
-        number = update_rows(
+        claimed = update_rows(
             database_alias(self._settings),
-            [Guard(job.id, 0) for job, _ in items],
+            [Guard(job.id, token=0) for job, _ in items],
             status=Status.READY,
             common=common,
             per_row={"message_id": message_ids},
         )
-        if number < len(items):
+        if claimed < len(items):
             return []
         return [
             Claim(
@@ -134,7 +151,8 @@ class DatabaseRecords:
                 claimant.token,
                 [claimant.worker],
             ):
-                # The response to this very claim was lost, and the claim is repeated.
+                # This delivery has claimed the row already: in a `claim_all` that returned
+                # [], or in a call whose response was lost.
                 return Claim(
                     Verdict.RUN,
                     replace(job, max_attempts=max_attempts),
@@ -150,6 +168,7 @@ class DatabaseRecords:
                 else _running_values(claimant, record.started_at, record.worker_ids)
             )
             if record.status == Status.RUNNING:
+                # An earlier delivery had claimed the task, and its lease has ended.
                 changes["errors"] = append_error(
                     record.errors,
                     WorkerLost(f"worker {record.worker_ids[-1]} ended, or lost its lease"),
@@ -165,8 +184,8 @@ class DatabaseRecords:
         return self.succeed_all([(claim, value)])[0]
 
     def succeed_all(self, items: Sequence[tuple[Claim, Any]]) -> list[bool]:
-        """Write the return values of tasks in one statement. Return for each claim whether
-        it is written.
+        """Write the return values of tasks in one statement. Return for each claim True if
+        its value was written.
         """
         changes = _ended_values(Status.SUCCESSFUL)
         guards = [Guard(claim.job.id, claim.token) for claim, _ in items]
@@ -196,36 +215,43 @@ class DatabaseRecords:
         return self._end(claim, _ended_values(Status.FAILED) | {"errors": errors})
 
     def retry(self, claim: Claim, error: BaseException, *, delay_s: float) -> bool:
-        """Schedule the next attempt. Its message and the row are written in one transaction."""
+        """Schedule the next attempt in `delay_s` seconds: send its message, and set the row to
+        READY.
+        """
         due_ms = now_ms() + round(delay_s * 1000)
-        job = claim.job.next_job(above=claim.token)
+        next_job = claim.job.next_job(above=claim.token)
         changes = {
             "status": Status.READY,
             "errors": append_error(claim.record.errors, error),
             "run_after": timezone.now() + timedelta(seconds=delay_s),
-            "token": job.token,
+            "token": next_job.token,
         }
-        return self._send_next(claim.job, job, due_ms, lambda: self._end(claim, changes))
+        return self._send_next(next_job, due_ms, lambda: self._end(claim, changes))
 
     def postpone(self, job: Job, token: int, *, delay_s: float) -> bool:
-        """Send a task again that was not called. Its row may not exist yet."""
+        """Send a task again, in `delay_s` seconds, without having claimed it. This is no
+        attempt.
+        """
         due_ms = now_ms() + round(delay_s * 1000)
         next_job = job.next_job(above=token, waits=job.waits + 1)
         unclaimed = self._rows.filter(
             pk=job.id, status__in=(Status.READY, Status.RUNNING), token__lt=token
         )
 
-        def change() -> bool:
+        def raise_token() -> bool:
             is_updated = unclaimed.update(token=next_job.token)
             # A row that is not committed yet has no token to raise; the message is sent all
             # the same.
             return bool(is_updated) or not self._rows.filter(pk=job.id).exists()
 
-        return self._send_next(job, next_job, due_ms, change)
+        return self._send_next(next_job, due_ms, raise_token)
 
-    def _send_next(self, job: Job, next_job: Job, due_ms: int, change: Any) -> bool:
-        """Send the task's next message and change its row. Return the result of `change`."""
-        if job.is_direct:
+    def _send_next(self, next_job: Job, due_ms: int, change: Callable[[], bool]) -> bool:
+        """Send the task's next message and change its row. Return the result of `change`.
+
+        Nothing is sent through the outbox if `change` returns False.
+        """
+        if next_job.is_direct:
             # No transaction contains both. The message is sent first: if the change fails,
             # the task may be delivered twice, but it is never lost.
             send_job(next_job, self._settings, due_ms=due_ms)
@@ -237,7 +263,9 @@ class DatabaseRecords:
         return True
 
     def _end(self, claim: Claim, changes: dict[str, Any]) -> bool:
-        # The fence: the row has this token only until a later delivery claims the task.
+        """Write the outcome of an attempt. Return False if a later delivery has claimed the
+        task.
+        """
         if not self._rows.filter(
             pk=claim.job.id, status=Status.RUNNING, token=claim.token
         ).update(**changes):
@@ -247,14 +275,16 @@ class DatabaseRecords:
 
 
 class NoRecords:
-    """Storage without rows. Messages count the attempts."""
+    """Storage without rows. Messages count the attempts, and no change is ever refused."""
 
     def __init__(self, task_settings: TaskSettings) -> None:
         self._settings = task_settings
 
     def claim(self, job: Job, claimant: Claimant) -> Claim:
         deliveries = claimant.token - job.token
+        # Attempts of earlier messages, plus earlier deliveries of this message.
         earlier_attempts = job.attempts + max(0, deliveries - 1 - LEASES_NOT_COUNTED)
+        # The number of worker ids is the number of attempts. No message has the ids.
         record = build_record(job, worker_ids=["?"] * earlier_attempts)
         if earlier_attempts >= job.max_attempts:
             error = WorkerLost(
@@ -327,7 +357,7 @@ def append_error(
     """Return the errors with `error` appended. Beyond MAX_ERRORS the oldest are dropped."""
     text = getattr(error, "stack_text", None) or "".join(format_exception(error))
     if len(text) > MAX_TRACEBACK:
-        # The middle is dropped: the begin has the caller, the end has the error.
+        # The middle is dropped: the beginning has the caller, the end has the error.
         half = MAX_TRACEBACK // 2
         text = f"{text[:half]}\n[…]\n{text[-half:]}"
     entry = {
@@ -338,16 +368,19 @@ def append_error(
 
 
 def _running_values(
-    claimant: Claimant, started_at: Any, workers: list[str]
+    claimant: Claimant, started_at: Any, earlier_workers: list[str]
 ) -> dict[str, Any]:
-    """Return the values of a row whose next attempt begins now."""
+    """Return the values of a row whose next attempt begins now.
+
+    `started_at` is the time of the first attempt, None if this is the first.
+    """
     now = timezone.now()
     return {
         "status": Status.RUNNING,
         "token": claimant.token,
         "started_at": started_at or now,
         "last_attempted_at": now,
-        "worker_ids": [*workers, claimant.worker],
+        "worker_ids": [*earlier_workers, claimant.worker],
         "message_id": claimant.message_id[:64],
     }
 

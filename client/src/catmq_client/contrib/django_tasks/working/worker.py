@@ -61,7 +61,7 @@ class WorkerOptions:
     queues: tuple[str, ...] | None = None
     # Unique name of the worker. None: made from host and process.
     worker_id: str | None = None
-    # Stop when no task is left, or after so many tasks.
+    # Stop when no task is left, or after this number of tasks.
     batch: bool = False
     max_tasks: int | None = None
     # Whether to relay the outbox, and how often to poll it.

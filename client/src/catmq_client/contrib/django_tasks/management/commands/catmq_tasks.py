@@ -34,11 +34,9 @@ def days(text: str) -> timedelta:
 
 class Command(BaseCommand):
     help = (
-        "Tasks of a backend: makes their topics, share group and subscriptions (setup), "
-        "counts them, "
-        "retries and discards them, sends those again that nobody ran (resend), and "
-        "deletes those that ended "
-        "too long ago (prune). "
+        "Tasks of a backend: creates their topics, share group and subscriptions (setup), "
+        "counts, retries and discards tasks, sends tasks again that no worker ran (resend), and "
+        "deletes tasks that ended too long ago (prune). "
         "Exit codes: 0 done, 1 not all of it, 2 wrong usage."
     )
 
