@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from catmq_client import Consumer, HttpTransport, Producer, ShareConsumer
+from catmq_client.aio import AsyncConsumer, AsyncProducer
 from catmq_client.contrib.django_outbox import outbox
 from catmq_client.testing import FakeBroker
 from tests.support import commands, page_runs
@@ -40,6 +41,8 @@ KNOWN: dict[str, Any] = {
     "HttpTransport": HttpTransport,
     "outbox": outbox,
 }
+# The same in a block that imports from catmq_client.aio.
+ASYNC: dict[str, Any] = {"consumer": AsyncConsumer, "producer": AsyncProducer}
 # Programs that a page may use without a word: of a minimal Debian, of its shell, ours, and
 # of our packages.
 PROGRAMS = {
@@ -58,6 +61,7 @@ PROGRAMS = {
     "wc",
 }
 PROGRAMS |= {"catmq", "celery", "django-admin", "manage.py", "pip", "python", "systemctl"}
+PROGRAMS |= {"uvicorn"}
 PACKAGES = {
     **dict.fromkeys(("mariadb", "mariadb-dump", "mariadb-binlog"), "mariadb-client"),
     **dict.fromkeys(("mysql", "mysqldump", "mysqlbinlog"), "mysql-client"),
@@ -161,6 +165,8 @@ def test_what_python_blocks_import_and_call_exists() -> None:
     wrong = []
     for page in pages():
         for tree in python_blocks(page):
+            imported = {n.module for n in ast.walk(tree) if isinstance(n, ast.ImportFrom)}
+            objects = KNOWN | (ASYNC if "catmq_client.aio" in imported else {})
             for node in ast.walk(tree):
                 if isinstance(node, ast.ImportFrom) and str(node.module).startswith(OURS):
                     names = [
@@ -168,7 +174,7 @@ def test_what_python_blocks_import_and_call_exists() -> None:
                     ]
                     wrong += [f"{name(page)}: {one}" for one in names if not exists(one)]
                 if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
-                    of = KNOWN.get(node.value.id)
+                    of = objects.get(node.value.id)
                     if of is not None and not hasattr(of, node.attr):
                         wrong.append(f"{name(page)}: {node.value.id}.{node.attr}")
     assert wrong == []

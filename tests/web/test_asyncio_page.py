@@ -233,7 +233,7 @@ def test_the_django_project_of_the_page_runs(directory: Directory) -> None:
         "manage.py", "relay_outbox", "--once"
     )
     directory.end(process, log)
-    assert f'{{"id": {order}}}' in directory.catmq("peek", "orders", "--output", "body")
+    assert f'{{"id":{order}}}' in directory.catmq("peek", "orders", "--output", "body")
 
     process, log = directory.start("manage.py", "bill_orders")
     count = "from orders.models import Invoice; print(Invoice.objects.count())"

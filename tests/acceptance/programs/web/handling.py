@@ -7,6 +7,7 @@ import os
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from catmq_client.aio import AsyncConsumer
 from catmq_client.message import Message
@@ -20,7 +21,7 @@ LONG_EVERY, LONG_S = 50, 2.0
 @contextmanager
 def noted(journal: Journal, message: Message) -> Iterator[None]:
     """Write the beginning and the end of a handler to the journal."""
-    place = {
+    place: dict[str, Any] = {
         "queue": message.queue,
         "offset": message.offset,
         "name": message.text,
