@@ -539,7 +539,7 @@ class _Handler:
         (_generator, "without yield"),
         (_async_generator, "without yield"),
         (_Handler, "a class would only be instantiated"),
-        (None, "give a function"),
+        (None, "give a coroutine function, and not the result"),
     ],
 )
 def test_a_handler_that_is_no_coroutine_function_is_refused_before_anything_is_taken(

@@ -108,7 +108,7 @@ def check_handled(result: object) -> None:
     check_result("the handler", result)
 
 
-def _find_remedy(function: Any, *, kind: str = "a plain function") -> str | None:
+def _find_remedy(function: Any, *, kind: str = "a function") -> str | None:
     """Return what to pass in instead of `function`, or None if it can be called.
 
     `kind` names the functions that the caller accepts.
