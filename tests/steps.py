@@ -156,6 +156,8 @@ REST = (
     tests("web", "tests/web"),
     tests("spark", "tests/spark", "spark_tasks", "-m", "not everyday"),
     tests("browser", "tests/browser", "-m", "not everyday"),
+    Step("public-types", (PYTHON, "-m", "tests.public_types")),
+    Step("interpreters", (PYTHON, "-m", "tests.interpreters")),
     Step(
         "docs",
         (str(BIN / "mkdocs"), "build", "-d", str(WORK / "docs")),

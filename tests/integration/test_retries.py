@@ -125,7 +125,8 @@ TWICE = {
     "store",
     "insert_delayed",
     "insert_dead",
-    "_answer",
+    "Retried",
+    "Dead",
 }  # steps that each message takes: the second dies
 
 
@@ -140,7 +141,8 @@ TWICE = {
         (delayed_sql, "insert_delayed"),
         (DeadLetterWrite, "store"),
         (dead_letter_sql, "insert_dead"),
-        (failures._Work, "_answer"),
+        (failures, "Retried"),
+        (failures, "Dead"),
         (Instance, "commit"),
     ],
 )

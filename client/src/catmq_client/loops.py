@@ -3,7 +3,7 @@
 Threads never touch an asyncio future. They give the loop a call, `call_soon_threadsafe`, which
 writes to a pipe and wakes the loop. That costs more than most work on a message, so each class
 here makes a single call for all that has gathered. A closed loop is no error for a thread: the
-call is dropped, and the thread goes on with the work of others.
+call is dropped, and the thread continues with its other work.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
-log = logging.getLogger("catmq.aio")
+log: logging.Logger = logging.getLogger("catmq.aio")
 
 T = TypeVar("T")
 
@@ -44,7 +44,7 @@ class LoopBell:
 
     def __init__(self) -> None:
         """Create the bell of a coroutine of the running loop."""
-        self.loop = asyncio.get_running_loop()
+        self.loop: asyncio.AbstractEventLoop = asyncio.get_running_loop()
         self._armed = False
         self._rung = False
         self._waiter: asyncio.Future[None] | None = None

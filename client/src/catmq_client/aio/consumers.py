@@ -37,7 +37,7 @@ from catmq_client.reading.reader import MAX_WAIT_S, Reader
 from catmq_client.share_consumer import ShareConsumer
 from catmq_client.sharing.messages import ShareMessage
 
-log = logging.getLogger("catmq.consumer")
+log: logging.Logger = logging.getLogger("catmq.consumer")
 
 M = TypeVar("M", bound=Message)
 
@@ -54,7 +54,7 @@ class _AsyncReader(Generic[M]):
 
     It takes the part of the application's thread: it asks for messages, and calls the
     callbacks. It holds the lock of the engine for some microseconds and waits for nothing
-    but a bell. What sends requests runs in threads.
+    but a bell. Requests are sent by threads.
     """
 
     options: ConsumerOptions | ShareConsumerOptions
@@ -62,7 +62,9 @@ class _AsyncReader(Generic[M]):
 
     def __init__(self, reader: Reader[M]) -> None:
         self._reader = reader
-        self.group, self.topics, self.name = reader.group, reader.topics, reader.name
+        self.group: str = reader.group
+        self.topics: list[str] = reader.topics
+        self.name: str = reader.name
         self._loop: asyncio.AbstractEventLoop | None = None
         self._bell: LoopBell | None = None
         # A task waits for messages, or is in run().
@@ -104,7 +106,8 @@ class _AsyncReader(Generic[M]):
         """Commit or report finished messages, within `timeout_s` seconds, and leave the
         group.
 
-        If the caller is cancelled, closing goes on, and the program does not end before.
+        If the caller is cancelled, closing continues in its thread, and the program ends
+        after it.
         """
         # The engine of a forked child has nothing to close.
         if self._reader._pid != os.getpid():
@@ -184,9 +187,9 @@ class _AsyncReader(Generic[M]):
                 if state.next_callback() is not None:
                     continue
                 left_s = give_up_at - time.monotonic()
-                taken = reader._try_hand_out(limit, left_s)
-                if taken is not None:
-                    return taken
+                messages = reader._try_hand_out(limit, left_s)
+                if messages is not None:
+                    return messages
                 if bell is None:
                     # Armed under the lock, so whatever comes from now on rings.
                     bell = self._bell_of_loop()
@@ -302,8 +305,8 @@ class AsyncConsumer(_AsyncReader[Message]):
         this many messages of the same topic. Failures are handled as by Consumer.run().
 
         A call is cancelled if its queue is lost, or after the subscription's
-        handler_timeout_ms. If run() is cancelled, all calls are, and what they had not
-        finished is delivered again. Nothing of this counts as a failure, except the timeout.
+        handler_timeout_ms. If run() is cancelled, all calls are cancelled, and their
+        messages are delivered again. Of these only the timeout counts as a failure.
         """
         await self._run(handler, concurrency=concurrency, order=order, batch=batch)
 
@@ -363,8 +366,8 @@ class AsyncConsumer(_AsyncReader[Message]):
         return _LoopCallback(name, callback, lambda: self._loop)
 
     async def _run_due_callbacks(self) -> None:
-        while (due := self._reader._next_due_callback()) is not None:
-            _, callback, owned = due
+        while (event := self._reader._next_due_callback()) is not None:
+            _, callback, owned = event
             try:
                 if callback is not None:
                     await cast(_LoopCallback, callback).call_in_loop([owned.name])

@@ -14,7 +14,9 @@ from catmq_client.errors import BufferFull, CatmqError
 from catmq_client.http.transport import Transport
 from catmq_client.keywords import ProducerKeywords
 from catmq_client.loops import LoopBell, run_in_thread, start_in_thread
+from catmq_client.options import ProducerOptions
 from catmq_client.producer import ProcessState, Producer
+from catmq_client.sending.accumulator import QueueBuffer
 from catmq_client.sending.new_messages import (
     NOT_GIVEN,
     NewMessage,
@@ -29,15 +31,16 @@ YIELD_EVERY = 100
 
 
 class _LoopState:
-    """What an AsyncProducer keeps for an event loop that uses it."""
+    """State of an AsyncProducer for an event loop that uses it."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
         # Held by the coroutine that is the next to get room in the full buffer, so that the
         # others wait in line.
         self.room_turn = asyncio.Lock()
-        # A call that wakes senders is scheduled for this turn of the loop.
-        self.has_wake_up = False
+        # Buffers with messages of send(). A call that makes them ready is scheduled for the
+        # end of this turn of the loop.
+        self.unready_buffers: set[QueueBuffer] = set()
         self.unyielded = 0
         # The first look-ups of topics under way, and later ones in the background.
         self.look_ups: dict[str, asyncio.Task[Routes]] = {}
@@ -74,7 +77,7 @@ class AsyncProducer:
             compression=compression,
             **options,
         )
-        self.options = self._producer.options
+        self.options: ProducerOptions = self._producer.options
         self._block_s = self.options.max_block_ms / 1000
         self._loop_states: dict[asyncio.AbstractEventLoop, _LoopState] = {}
         self._last_loop_state: _LoopState | None = None
@@ -105,13 +108,15 @@ class AsyncProducer:
             delay_ms=delay_ms, deliver_at=deliver_at, queue_strict=queue_strict,
         )  # fmt: skip
         loop_state = self._loop_state()
-        state, future = self._append_now(loop_state, topic, message, urgent=True)
-        if future is None:
-            future = await self._append(loop_state, topic, message, urgent=True)
-        if not loop_state.has_wake_up:
-            # Not at once: the tasks that run in this turn of the loop fill the same batch.
-            loop_state.has_wake_up = True
-            loop_state.loop.call_soon(_wake_senders, loop_state, state)
+        state, appended = self._append_now(loop_state, topic, message, wakes_sender=False)
+        if appended is None:
+            appended = await self._append(loop_state, topic, message, wakes_sender=False)
+        future, buffer = appended
+        if not loop_state.unready_buffers:
+            # Not at once: the tasks that run in this turn of the loop fill the same batches.
+            # A sender that took a batch earlier would divide them into small requests.
+            loop_state.loop.call_soon(_make_ready, loop_state, state)
+        loop_state.unready_buffers.add(buffer)
         return await future
 
     async def send_soon(
@@ -131,7 +136,7 @@ class AsyncProducer:
     ) -> SendFuture:
         """Wait for room in the buffer. Return an awaitable of the receipt.
 
-        The message is sent within linger_ms, in a batch, also if nobody awaits the receipt.
+        The message is sent within linger_ms, in a batch, whether or not the receipt is awaited.
         Arguments and errors are those of send().
         """
         message = build_message(
@@ -139,15 +144,15 @@ class AsyncProducer:
             delay_ms=delay_ms, deliver_at=deliver_at, queue_strict=queue_strict,
         )  # fmt: skip
         loop_state = self._loop_state()
-        state, future = self._append_now(loop_state, topic, message)
-        if future is None:
-            future = await self._append(loop_state, topic, message)
+        state, appended = self._append_now(loop_state, topic, message)
+        if appended is None:
+            appended = await self._append(loop_state, topic, message)
         state.start_sender_if_needed()
         loop_state.unyielded += 1
         if loop_state.unyielded >= YIELD_EVERY:
             loop_state.unyielded = 0
             await asyncio.sleep(0)
-        return future
+        return appended[0]
 
     async def send_many(
         self, topic: str, messages: Iterable[NewMessage | bytes | str | Mapping[str, Any]]
@@ -181,7 +186,8 @@ class AsyncProducer:
         """Flush, within `timeout_s` seconds (default: delivery_timeout_ms), then close the
         connections.
 
-        If the caller is cancelled, closing goes on, and the program does not end before.
+        If the caller is cancelled, closing continues in its thread, and the program ends
+        after it.
         """
         if self._closing is None:
             self._closing = start_in_thread(
@@ -221,18 +227,21 @@ class AsyncProducer:
         topic: str,
         message: dict[str, Any],
         *,
-        urgent: bool = False,
-    ) -> tuple[ProcessState, SendFuture | None]:
-        """Append a message if that needs no waiting. The future is None if it does."""
+        wakes_sender: bool = True,
+    ) -> tuple[ProcessState, tuple[SendFuture, QueueBuffer] | None]:
+        """Append a message if that needs no waiting. Its future and buffer are None if it
+        does.
+        """
         state = self._producer._process_state()
         routes = self._routes(loop_state, state, topic)
         if routes is None or loop_state.room_turn.locked():
             return state, None
         try:
-            future, _ = state.accumulator.append(routes, message, urgent=urgent)
+            return state, state.accumulator.append(
+                routes, message, wakes_sender=wakes_sender
+            )
         except BufferFull:
             return state, None
-        return state, future
 
     async def _append(
         self,
@@ -240,8 +249,8 @@ class AsyncProducer:
         topic: str,
         message: dict[str, Any],
         *,
-        urgent: bool = False,
-    ) -> SendFuture:
+        wakes_sender: bool = True,
+    ) -> tuple[SendFuture, QueueBuffer]:
         """Append a message, after a wait for the topic's layout and for room."""
         state, routes = await self._await_routes(loop_state, topic)
         async with loop_state.room_turn:
@@ -250,11 +259,11 @@ class AsyncProducer:
                 while True:
                     room.expect()
                     try:
-                        future, _ = state.accumulator.append(routes, message, urgent=urgent)
+                        return state.accumulator.append(
+                            routes, message, wakes_sender=wakes_sender
+                        )
                     except BufferFull:
                         await room.wait()
-                    else:
-                        return future
             finally:
                 room.close()
 
@@ -272,12 +281,11 @@ class AsyncProducer:
             try:
                 while messages:
                     room.expect()
-                    appended, _, last = state.accumulator.append_all(
+                    appended, buffers, _ = state.accumulator.append_all(
                         routes, messages, block_s=0.0
                     )
-                    if last is not None:
-                        state.accumulator.wake_senders()
-                        state.start_sender_if_needed()
+                    state.accumulator.make_ready(buffers)
+                    state.start_sender_if_needed()
                     # Without room for a message, none after it is appended.
                     count = next(
                         (
@@ -364,9 +372,9 @@ class _Room:
             self._condition.remove_bell(self._bell)
 
 
-def _wake_senders(loop_state: _LoopState, state: ProcessState) -> None:
-    loop_state.has_wake_up = False
-    state.accumulator.wake_senders()
+def _make_ready(loop_state: _LoopState, state: ProcessState) -> None:
+    buffers, loop_state.unready_buffers = loop_state.unready_buffers, set()
+    state.accumulator.make_ready(buffers)
     state.start_sender_if_needed()
 
 

@@ -22,7 +22,7 @@ from catmq_client.reading.outcomes import Outcomes
 from catmq_client.reading.owned import OwnedQueue
 from catmq_client.reading.state import GroupState
 
-log = logging.getLogger("catmq.consumer")
+log: logging.Logger = logging.getLogger("catmq.consumer")
 
 CoroutineHandler = (
     Callable[[Any], Awaitable[object]] | Callable[[list[Any]], Awaitable[object]]
@@ -120,7 +120,7 @@ class CoroutineRun:
                     # The tasks run now.
                     await asyncio.sleep(0)
                     continue
-                # Armed before the last look: what comes after the look rings.
+                # Armed before the last look, so that later work rings the bell.
                 bell.arm()
                 if not self._turn(hand_out) and state.next_callback() is None:
                     await bell.wait(REVOKED_CHECK_S if self._jobs else IDLE_S)

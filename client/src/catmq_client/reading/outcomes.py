@@ -1,4 +1,4 @@
-"""What begins and ends with a call of the handler of run(), in a thread or in a coroutine.
+"""Begin and outcome of the calls of a handler of run(), in threads or coroutines.
 
 A handler has failed when it raises, or does not return within the subscription's
 handler_timeout_ms. Then
@@ -26,7 +26,7 @@ from catmq_client.reading.subscription_settings import Settings
 from catmq_client.telemetry.process_report import AtWork
 from catmq_client.telemetry.traces import Traces
 
-log = logging.getLogger("catmq.consumer")
+log: logging.Logger = logging.getLogger("catmq.consumer")
 
 # Longest pause before a retry in place: the queue, or the key, is held up meanwhile.
 ORDERED_PAUSE_S = 30.0

@@ -1,6 +1,6 @@
 """The threads of run(): they call the handler.
 
-What begins and ends with a call is in outcomes.py. Python cannot stop a thread, so the thread
+The outcomes of calls are handled in outcomes.py. Python cannot stop a thread, so the thread
 of a handler that takes longer than the subscription's handler_timeout_ms is left alone, and
 another thread takes its place. At most as many threads are replaced as run() has.
 """
@@ -20,7 +20,7 @@ from catmq_client.reading.dispatcher import Dispatcher, Job
 from catmq_client.reading.outcomes import Outcomes
 from catmq_client.reading.state import GroupState
 
-log = logging.getLogger("catmq.consumer")
+log: logging.Logger = logging.getLogger("catmq.consumer")
 
 
 class Workers:

@@ -113,16 +113,16 @@ class Accumulator:
         self._buffers: dict[tuple[str, int | None, Kind], QueueBuffer] = {}
         # A single lock for all buffers. Its two conditions keep a sender that ends a batch
         # from waking other senders.
-        self.lock = threading.RLock()
+        self.lock: threading.RLock = threading.RLock()
         self._batch_ready = threading.Condition(self.lock)
-        self.room_released = BellCondition(self.lock)
+        self.room_released: BellCondition = BellCondition(self.lock)
         # Messages and bytes that are buffered or in flight.
         self._messages = 0
         self._bytes = 0
         self._closed = False
-        self.callbacks = Callbacks(self.room_released)
+        self.callbacks: Callbacks = Callbacks(self.room_released)
         # Senders that wait for a ready batch.
-        self.idle_senders = 0
+        self.idle_senders: int = 0
         # Called when an append waits for room.
         self.on_full: Callable[[], object] = lambda: None
 
@@ -134,13 +134,15 @@ class Accumulator:
         message: dict[str, Any],
         *,
         urgent: bool = False,
+        wakes_sender: bool = True,
         block_s: float = 0.0,
     ) -> tuple[SendFuture, QueueBuffer]:
         """Add a message to its buffer. Return its future and the buffer.
 
         `queue` in the message is the queue its sender named; with `queue_strict` False it
         is a preference. An urgent message is ready at once, and no sender is woken: the
-        caller tries to deliver it. Waits up to `block_s` for room. Raises BufferFull,
+        caller tries to deliver it. With wakes_sender=False the caller follows with
+        make_ready(). Waits up to `block_s` for room. Raises BufferFull,
         Closed, or OptionError for a queue of another topic.
         """
         size = size_of(message)
@@ -152,9 +154,10 @@ class Accumulator:
                 batch.urgent = True
             # Wake a sender for the first message, whose linger time it must watch, and for
             # a full batch; not for each message, which would cost more than the append.
-            elif buffer.current is None and len(batch.messages) in (
-                1,
-                self._options.batch_messages,
+            elif (
+                wakes_sender
+                and buffer.current is None
+                and len(batch.messages) in (1, self._options.batch_messages)
             ):
                 self._batch_ready.notify()
         return future, buffer
@@ -374,15 +377,15 @@ class Accumulator:
             if buffer.current is None:
                 self._batch_ready.notify()
 
-    def wake_senders(self) -> None:
-        """Wake an idle sender for each buffer that waits for one."""
+    def make_ready(self, buffers: Iterable[QueueBuffer]) -> None:
+        """Make the batches of these buffers ready now, and wake senders for them."""
         with self.lock:
-            self._batch_ready.notify(
-                sum(
-                    buffer.current is None and bool(buffer.batches)
-                    for buffer in self._buffers.values()
-                )
-            )
+            free_count = 0
+            for buffer in buffers:
+                for batch in buffer.batches:
+                    batch.urgent = True
+                free_count += buffer.current is None and bool(buffer.batches)
+            self._batch_ready.notify(free_count)
 
     def abandon(
         self, buffer: QueueBuffer, own: Collection[SendFuture], error: CatmqError
