@@ -21,6 +21,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -118,13 +119,11 @@ def credentials(data: Path) -> dict[str, str]:
 def prepare(admin: Admin) -> None:
     """Makes what is missing of topics, groups and subscriptions."""
     for topic, queues in TOPICS.items():
-        unless_there(
-            lambda topic=topic, queues=queues: admin.create_topic(topic, queues=queues)
-        )
+        unless_there(partial(admin.create_topic, topic, queues=queues))
     for group, topics in GROUPS.items():
-        unless_there(lambda group=group: admin.create_group(group))
+        unless_there(partial(admin.create_group, group))
         for topic in topics:
-            unless_there(lambda group=group, topic=topic: admin.subscribe(group, topic))
+            unless_there(partial(admin.subscribe, group, topic))
     admin.change_subscription("mailer", "repo.changes", **RETRY)
     admin.change_group("archive", stopped=True)
 

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import signal
 
-from catmq_client import Consumer
-from catmq_client.message import Message
+from catmq_client import Consumer, Message
 
 
 def handle(message: Message) -> None:

@@ -154,6 +154,8 @@ REST = (
     tests("contract-others", *OF_OTHER_CLIENTS),
     tests("spark", "tests/spark", "spark_tasks", "-m", "not everyday"),
     tests("browser", "tests/browser", "-m", "not everyday"),
+    Step("public-types", (PYTHON, "-m", "tests.public_types")),
+    Step("interpreters", (PYTHON, "-m", "tests.interpreters")),
     Step(
         "docs",
         (str(BIN / "mkdocs"), "build", "-d", str(WORK / "docs")),

@@ -33,7 +33,7 @@ def test_what_is_made_from_the_declarations_of_settings_is_up_to_date(path: Path
 
 def test_every_dependency_has_its_reason() -> None:
     pinned = [
-        line.split("==")[0].strip()
+        line.split("==")[0].partition("[")[0].strip()  # without extras
         for file in sorted(ROOT.glob("requirements*.txt"))
         for line in file.read_text().splitlines()
         if "==" in line and not line.startswith("#")

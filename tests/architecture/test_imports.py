@@ -25,6 +25,7 @@ PACKAGES = (
     "spark_tasks",
 )
 SPARK = {"pyspark", "pyarrow", "py4j"}
+ARROW_MODULE = "client/src/catmq_client/frames/columns.py"  # of the extra `arrow`
 FUNCTION = (ast.FunctionDef, ast.AsyncFunctionDef)
 # Contract → (file to append to, an import that breaks it).
 BREACHES = {
@@ -103,6 +104,8 @@ def test_only_spark_tasks_need_what_comes_with_spark() -> None:
         "client/src",
     ):
         for path in sorted((ROOT / package).rglob("*.py")):
+            if path == ROOT / ARROW_MODULE:
+                continue
             tree = ast.parse(path.read_text())
             within = {
                 node

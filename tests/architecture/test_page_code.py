@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from catmq_client import Consumer, HttpTransport, Producer, ShareConsumer
+from catmq_client import Consumer, HttpTransport, Producer, ShareConsumer, aio
 from catmq_client.contrib.django_outbox import outbox
 from catmq_client.testing import FakeBroker
 from tests.support import commands, page_runs
@@ -157,10 +157,27 @@ def run_by(kind: str, block: str) -> set[str]:
     return {call[0] for call in calls if call and "/" not in call[0]}
 
 
+def bound_by_with(tree: ast.AST) -> dict[str, Any]:
+    """Return the classes of catmq_client.aio by the names that `async with` gives their
+    objects.
+    """
+    return {
+        item.optional_vars.id: getattr(aio, item.context_expr.func.id)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.AsyncWith)
+        for item in node.items
+        if isinstance(item.optional_vars, ast.Name)
+        and isinstance(item.context_expr, ast.Call)
+        and isinstance(item.context_expr.func, ast.Name)
+        and item.context_expr.func.id in aio.__all__
+    }
+
+
 def test_what_python_blocks_import_and_call_exists() -> None:
     wrong = []
     for page in pages():
         for tree in python_blocks(page):
+            objects = KNOWN | bound_by_with(tree)
             for node in ast.walk(tree):
                 if isinstance(node, ast.ImportFrom) and str(node.module).startswith(OURS):
                     names = [
@@ -168,7 +185,7 @@ def test_what_python_blocks_import_and_call_exists() -> None:
                     ]
                     wrong += [f"{name(page)}: {one}" for one in names if not exists(one)]
                 if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
-                    of = KNOWN.get(node.value.id)
+                    of = objects.get(node.value.id)
                     if of is not None and not hasattr(of, node.attr):
                         wrong.append(f"{name(page)}: {node.value.id}.{node.attr}")
     assert wrong == []

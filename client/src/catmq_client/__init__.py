@@ -15,6 +15,7 @@ from __future__ import annotations
 from catmq_client.consumer import Consumer
 from catmq_client.errors import (
     AnswerLost,
+    BodyNotText,
     BufferFull,
     CatmqError,
     Closed,
@@ -35,7 +36,9 @@ from catmq_client.errors import (
     NotBuilt,
     NotFound,
     OffsetReset,
+    OffsetsMissing,
     OptionError,
+    ReadError,
     Refused,
     SendError,
     SendOutcomeUnknown,
@@ -58,6 +61,7 @@ __version__ = VERSION
 __all__ = [
     "AnswerLost",
     "AssignedQueue",
+    "BodyNotText",
     "BufferFull",
     "CatmqError",
     "Closed",
@@ -83,10 +87,12 @@ __all__ = [
     "NotBuilt",
     "NotFound",
     "OffsetReset",
+    "OffsetsMissing",
     "OptionError",
     "Origin",
     "Producer",
     "ProducerKeywords",
+    "ReadError",
     "Receipt",
     "Refused",
     "SendError",

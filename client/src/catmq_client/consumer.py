@@ -19,7 +19,7 @@ from catmq_client.reading.owned import OwnedQueue
 from catmq_client.reading.reader import Reader
 from catmq_client.reading.state import GroupState
 
-log = logging.getLogger("catmq.consumer")
+log: logging.Logger = logging.getLogger("catmq.consumer")
 
 COMMIT_WITHIN_S = 30.0
 

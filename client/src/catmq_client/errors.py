@@ -88,7 +88,7 @@ class CatmqError(Exception):
         self.detail = detail
         self.code = code or type(self).code
         self.retriable = type(self).retriable if retriable is None else retriable
-        self.errors = tuple(errors)
+        self.errors: tuple[FieldError, ...] = tuple(errors)
         self.retry_after_ms = retry_after_ms
         self.status = status
 
@@ -197,7 +197,8 @@ class BodyNotText(ReadError, code="body_not_text"):
 
     def __init__(self, detail: str, *, queue: int, offset: int) -> None:
         super().__init__(detail)
-        self.queue, self.offset = queue, offset
+        self.queue: int = queue
+        self.offset: int = offset
 
 
 class ConsumerError(CatmqError, code="consumer_failed"):

@@ -16,7 +16,7 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
-log = logging.getLogger("catmq.aio")
+log: logging.Logger = logging.getLogger("catmq.aio")
 
 T = TypeVar("T")
 
@@ -44,7 +44,7 @@ class LoopBell:
 
     def __init__(self) -> None:
         """Create the bell of a coroutine of the running loop."""
-        self.loop = asyncio.get_running_loop()
+        self.loop: asyncio.AbstractEventLoop = asyncio.get_running_loop()
         self._armed = False
         self._rung = False
         self._waiter: asyncio.Future[None] | None = None

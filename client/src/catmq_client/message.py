@@ -93,9 +93,9 @@ class Message:
         self._origin = origin
         self._headers: dict[str, str] | None = None
         # Number of retries in place, in an ordered subscription.
-        self.tries = 0
+        self.tries: int = 0
         # True once the message was reported as failed.
-        self.failed = False
+        self.failed: bool = False
 
     @property
     def topic(self) -> str:

@@ -34,7 +34,7 @@ from catmq_client.sending.new_messages import (
 from catmq_client.sending.receipts import Batch, Receipt, SendFuture
 from catmq_client.sending.routing import Layouts, Routes
 
-log = logging.getLogger("catmq.producer")
+log: logging.Logger = logging.getLogger("catmq.producer")
 
 # A sender thread without work ends after this time. The next send starts another thread.
 SENDER_IDLE_S = 30.0
@@ -51,15 +51,15 @@ class ProcessState:
     """
 
     def __init__(self, transport: Transport, options: ProducerOptions) -> None:
-        self.pid = os.getpid()
-        self.accumulator = Accumulator(options)
-        self.layouts = Layouts(
+        self.pid: int = os.getpid()
+        self.accumulator: Accumulator = Accumulator(options)
+        self.layouts: Layouts = Layouts(
             transport,
             max_age_s=options.metadata_max_age_ms / 1000,
             timeout_s=options.request_timeout_ms / 1000,
             on_failure=lambda error: self.delivery.log_failure(error),
         )
-        self.delivery = Delivery(
+        self.delivery: Delivery = Delivery(
             transport=transport,
             accumulator=self.accumulator,
             layouts=self.layouts,
@@ -206,7 +206,7 @@ class Producer:
         `urls` is the URL of a broker or several; see HttpTransport. help(Producer) lists
         the options.
         """
-        self.options = check_options(ProducerOptions, options)
+        self.options: ProducerOptions = check_options(ProducerOptions, options)
         self._own_transport: HttpTransport | None = None
         if transport is None:
             transport = self._own_transport = HttpTransport(
@@ -224,7 +224,7 @@ class Producer:
         self._closed = False
         self._block_s = self.options.max_block_ms / 1000
         # Messages of send_oneway that the full buffer refused or that could not be stored.
-        self.lost = 0
+        self.lost: int = 0
         _open_producers.add(self)
 
     def send(

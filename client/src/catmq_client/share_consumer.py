@@ -16,7 +16,7 @@ from catmq_client.sharing.messages import ShareMessage
 from catmq_client.sharing.puller import Puller
 from catmq_client.sharing.renewer import Renewer
 
-log = logging.getLogger("catmq.consumer")
+log: logging.Logger = logging.getLogger("catmq.consumer")
 
 COMMIT_WITHIN_S = 30.0
 

@@ -57,7 +57,7 @@ class Admin(Calls):
 
     def __init__(self, transport: Transport) -> None:
         super().__init__(transport)
-        self.dead_letters = DeadLetters(transport)
+        self.dead_letters: DeadLetters = DeadLetters(transport)
 
     def topics(self, *, search: str | None = None) -> Iterator[TopicRow]:
         """Return all topics by name, or those whose name contains `search`."""

@@ -37,7 +37,7 @@ from catmq_client.reading.reader import MAX_WAIT_S, Reader
 from catmq_client.share_consumer import ShareConsumer
 from catmq_client.sharing.messages import ShareMessage
 
-log = logging.getLogger("catmq.consumer")
+log: logging.Logger = logging.getLogger("catmq.consumer")
 
 M = TypeVar("M", bound=Message)
 
@@ -62,7 +62,9 @@ class _AsyncReader(Generic[M]):
 
     def __init__(self, reader: Reader[M]) -> None:
         self._reader = reader
-        self.group, self.topics, self.name = reader.group, reader.topics, reader.name
+        self.group: str = reader.group
+        self.topics: list[str] = reader.topics
+        self.name: str = reader.name
         self._loop: asyncio.AbstractEventLoop | None = None
         self._bell: LoopBell | None = None
         # A task waits for messages, or is in run().

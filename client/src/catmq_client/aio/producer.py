@@ -14,6 +14,7 @@ from catmq_client.errors import BufferFull, CatmqError
 from catmq_client.http.transport import Transport
 from catmq_client.keywords import ProducerKeywords
 from catmq_client.loops import LoopBell, run_in_thread, start_in_thread
+from catmq_client.options import ProducerOptions
 from catmq_client.producer import ProcessState, Producer
 from catmq_client.sending.accumulator import QueueBuffer
 from catmq_client.sending.new_messages import (
@@ -76,7 +77,7 @@ class AsyncProducer:
             compression=compression,
             **options,
         )
-        self.options = self._producer.options
+        self.options: ProducerOptions = self._producer.options
         self._block_s = self.options.max_block_ms / 1000
         self._loop_states: dict[asyncio.AbstractEventLoop, _LoopState] = {}
         self._last_loop_state: _LoopState | None = None

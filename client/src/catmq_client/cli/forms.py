@@ -180,12 +180,14 @@ COLOURS = {
     "yellow": "33",
     "cyan": "36",
 }
-STATES = {
+STATES: dict[str, tuple[str, ...]] = {
     "green": ("ready", "read_write", "in", "running", "done", "ok"),
     "yellow": ("creating", "read_only", "draining", "out", "stopped", "deleting"),
     "red": ("offline", "failed", "deleted", "retired", "cancelled"),
 }
-COLOUR_OF_STATE = {state: colour for colour, states in STATES.items() for state in states}
+COLOUR_OF_STATE: dict[str, str] = {
+    state: colour for colour, states in STATES.items() for state in states
+}
 
 
 def shows_colours(stream: TextIO) -> bool:

@@ -43,7 +43,7 @@ class Stop:
     """
 
     def __init__(self) -> None:
-        self.requested = False
+        self.requested: bool = False
         self._waiting = False
         self._previous_handlers: dict[int, Any] = {}
 

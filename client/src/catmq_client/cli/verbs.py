@@ -38,12 +38,14 @@ class Argument:
     def __init__(
         self, usage: str, text: str | None = None, *, old: str = "", **keywords: Any
     ) -> None:
-        self.flag, _, metavar = usage.partition(" ")
-        self.old, self.old_type = old, keywords.pop("old_type", None)
+        flag, _, metavar = usage.partition(" ")
+        self.flag: str = flag
+        self.old: str = old
+        self.old_type: Any = keywords.pop("old_type", None)
         self.dest: str = (
             keywords.get("dest") or self.flag.lstrip("-").replace("-", "_").lower()
         )
-        self.keywords = {"help": text, **keywords}
+        self.keywords: dict[str, Any] = {"help": text, **keywords}
         if not self.flag.startswith("-"):
             self.keywords.pop("dest", None)
         elif not (metavar or "choices" in keywords or "action" in keywords):

@@ -28,10 +28,10 @@ from catmq_client.message import (
 
 try:
     import pyarrow as pa
-except ImportError as error:
+except ImportError as _error:
     raise ImportError(
         "catmq_client.frames needs pyarrow: pip install './client[arrow]'"
-    ) from error
+    ) from _error
 
 Table: TypeAlias = Any
 RecordBatch: TypeAlias = Any
@@ -78,7 +78,7 @@ class BatchBuilder:
         self.schema: ArrowSchema = pa.schema([(name, types[name]) for name in names])
         self._rows: list[Row] = []
         self._queues: list[tuple[int, int]] = []
-        self.body_bytes = 0
+        self.body_bytes: int = 0
 
     @property
     def rows(self) -> int:

@@ -10,7 +10,7 @@ from typing import TypeAlias
 
 from catmq_client.frames.pages import Page
 
-log = logging.getLogger("catmq_client.frames")
+log: logging.Logger = logging.getLogger("catmq_client.frames")
 
 # Interval of the lines in the log, level INFO.
 LOG_EVERY_S = 10.0

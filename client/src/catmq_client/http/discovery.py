@@ -31,7 +31,7 @@ from urllib.parse import urlsplit
 from catmq_client.errors import CatmqError, ConnectFailed
 from catmq_client.http.backoff import Backoff
 
-log = logging.getLogger("catmq.discovery")
+log: logging.Logger = logging.getLogger("catmq.discovery")
 
 # Age at which a list is fetched again.
 REFRESH_S = 30.0
@@ -65,7 +65,7 @@ class Brokers:
         self._avoided: frozenset[str] = frozenset()
         self._pauses: dict[str, _Pause] = {}
         # At random: many clients with the same list must not all use its first broker.
-        self.current = random.choice(self._seeds)
+        self.current: str = random.choice(self._seeds)
 
     @property
     def urls(self) -> tuple[str, ...]:

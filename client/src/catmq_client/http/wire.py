@@ -61,7 +61,7 @@ class MsgpackCodec:
     content_type = MSGPACK
     # Messages as rows of their table cost broker and client a third of the work of messages
     # as objects.
-    accept = f"{MSGPACK};messages=rows"
+    accept: str = f"{MSGPACK};messages=rows"
 
     def __init__(self) -> None:
         # Both may be shared between threads, and creating them costs more than a call.

@@ -23,7 +23,7 @@ from catmq_client.reading.component import Component, ErrorHandler
 from catmq_client.reading.owned import OwnedQueue
 from catmq_client.reading.state import GroupState
 
-log = logging.getLogger("catmq.consumer")
+log: logging.Logger = logging.getLogger("catmq.consumer")
 
 # Limit of brokers per request.
 MAX_QUEUES = 1_000

@@ -12,7 +12,7 @@ from catmq_client.http.backoff import Backoff
 from catmq_client.http.transport import Transport, api_path
 from catmq_client.reading.state import GroupState
 
-log = logging.getLogger("catmq.consumer")
+log: logging.Logger = logging.getLogger("catmq.consumer")
 
 # Abandoned pulls that still wait at the broker. At this number, interrupt() abandons no
 # more, because each of them holds a connection and a thread.

@@ -22,7 +22,7 @@ from catmq_client.reading.outcomes import Outcomes
 from catmq_client.reading.owned import OwnedQueue
 from catmq_client.reading.state import GroupState
 
-log = logging.getLogger("catmq.consumer")
+log: logging.Logger = logging.getLogger("catmq.consumer")
 
 CoroutineHandler = (
     Callable[[Any], Awaitable[object]] | Callable[[list[Any]], Awaitable[object]]

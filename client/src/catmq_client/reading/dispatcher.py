@@ -107,7 +107,7 @@ class Breaker:
     """
 
     def __init__(self) -> None:
-        self.failures = 0
+        self.failures: int = 0
         # Set while the breaker is open: the time from which a probe may begin.
         self.open_until: float | None = None
         self._is_probing = False
@@ -188,11 +188,11 @@ class Dispatcher:
         self._jobs_with_deadline: set[Job] = set()
         self._lock = threading.RLock()
         # Workers wait on it for slots that are ready.
-        self.work = BellCondition(self._lock)
+        self.work: BellCondition = BellCondition(self._lock)
         self._timer = threading.Condition(self._lock)
         self._timer_wakes_at = 0.0
         self._workers_to_retire = 0
-        self.ending = False
+        self.ending: bool = False
         state.on_runnable = self.wake_resting_slots
 
     def dispatch(self, taken: list[tuple[OwnedQueue, Message]]) -> None:

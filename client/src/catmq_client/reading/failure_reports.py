@@ -25,7 +25,7 @@ from catmq_client.reading.component import Component, ErrorHandler
 from catmq_client.reading.owned import OwnedQueue
 from catmq_client.reading.state import GroupState
 
-log = logging.getLogger("catmq.consumer")
+log: logging.Logger = logging.getLogger("catmq.consumer")
 
 # Limits of brokers: messages of a request, and characters of an error text.
 MAX_MESSAGES = 1_000

@@ -29,7 +29,7 @@ from catmq_client.reading.component import MAX_ABANDONED, ErrorHandler, LongPoll
 from catmq_client.reading.owned import OwnedQueue
 from catmq_client.reading.state import GroupState
 
-log = logging.getLogger("catmq.consumer")
+log: logging.Logger = logging.getLogger("catmq.consumer")
 
 # Limit of brokers per request. A consumer with more queues pulls some of them at a time, …
 MAX_QUEUES = 1_000

@@ -47,7 +47,7 @@ from catmq_client.reading.subscription_settings import Settings
 from catmq_client.sending.ids import uuid7
 from catmq_client.telemetry.process_report import ProcessReports
 
-log = logging.getLogger("catmq.consumer")
+log: logging.Logger = logging.getLogger("catmq.consumer")
 
 # Errors that a repeat cannot change. They end the consumer, and are raised in the
 # application's thread.

@@ -26,7 +26,7 @@ from catmq_client.reading.subscription_settings import Settings
 from catmq_client.telemetry.process_report import AtWork
 from catmq_client.telemetry.traces import Traces
 
-log = logging.getLogger("catmq.consumer")
+log: logging.Logger = logging.getLogger("catmq.consumer")
 
 # Longest pause before a retry in place: the queue, or the key, is held up meanwhile.
 ORDERED_PAUSE_S = 30.0

@@ -40,13 +40,13 @@ class OwnedQueue:
         self.topic = topic
         # The topic that the application subscribed to. That of a retry topic is the
         # original topic.
-        self.subscription = origin_topic or topic
+        self.subscription: str = origin_topic or topic
         self.queue = queue
         self.epoch = epoch
-        self.acquired = False
+        self.acquired: bool = False
         # The next offset to fetch.
-        self.position = 0
-        self.committed = 0
+        self.position: int = 0
+        self.committed: int = 0
         self.buffer: deque[Message] = deque()
         # Offsets that are handed out and not below the committable offset, in rising order.
         # `_finished` are those of them that are finished.
@@ -56,10 +56,10 @@ class OwnedQueue:
         # unfinished even when the application asks for more.
         self.unstored_failures: set[int] = set()
         # run(): number of messages of this queue that handlers are at work on.
-        self.at_work = 0
+        self.at_work: int = 0
         # Rises with each seek: messages that were fetched or handed out under an older
         # version are void.
-        self.version = 0
+        self.version: int = 0
         self.turn_left = self.TURN_MESSAGES
         # Stopped by an operator: the queue stays assigned, but is not fetched and no
         # handler begins.
@@ -67,7 +67,7 @@ class OwnedQueue:
         self.paused = False
         # No handler begins after this time, lease clock. Set for ordered subscriptions
         # while heartbeats are not recorded.
-        self.begin_deadline = math.inf
+        self.begin_deadline: float = math.inf
         # A message failed that cannot be stored for a retry: nothing more is handed out.
         self.halted = False
         self.lost = False
@@ -80,9 +80,9 @@ class OwnedQueue:
         self.next_grant: OwnedQueue | None = None
         # Not pulled or acquired before this time, monotonic, because its node or the broker
         # could not serve it.
-        self.not_before = 0.0
+        self.not_before: float = 0.0
         # Failures in a row.
-        self.failures = 0
+        self.failures: int = 0
 
     def __str__(self) -> str:
         return f"{self.topic} queue {self.queue}"

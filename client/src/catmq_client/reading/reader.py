@@ -30,7 +30,7 @@ from catmq_client.reading.workers import Workers
 from catmq_client.telemetry.traces import Traces
 from catmq_client.version import SDK
 
-log = logging.getLogger("catmq.consumer")
+log: logging.Logger = logging.getLogger("catmq.consumer")
 
 M = TypeVar("M", bound=Message)
 # How long close() waits until the last traces are sent.
@@ -66,8 +66,10 @@ class Reader(Generic[M]):
         if isinstance(topics, str):
             raise OptionError(f"topics={topics!r}: give a list, [{topics!r}]")
         self.group = group
-        self.topics = list(topics)
-        self.name = name or f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(2)}"
+        self.topics: list[str] = list(topics)
+        self.name: str = (
+            name or f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(2)}"
+        )
         self._own_transport: HttpTransport | None = None
         if transport is None:
             transport = self._own_transport = HttpTransport(

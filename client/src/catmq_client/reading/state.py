@@ -26,10 +26,10 @@ from catmq_client.message import Message
 from catmq_client.options import ConsumerOptions
 from catmq_client.reading.clocks import lease_clock
 from catmq_client.reading.owned import OwnedQueue
-from catmq_client.reading.subscription_settings import DEFAULTS, Settings, limits
+from catmq_client.reading.subscription_settings import DEFAULTS, Limits, Settings, limits
 from catmq_client.telemetry.process_report import AtWork
 
-log = logging.getLogger("catmq.consumer")
+log: logging.Logger = logging.getLogger("catmq.consumer")
 
 
 class Changed(threading.Condition):
@@ -46,9 +46,9 @@ class Changed(threading.Condition):
         lock = threading.RLock()
         super().__init__(lock)
         # Coroutines of catmq_client.aio wait on it, too.
-        self.messages = BellCondition(lock)
-        self.room = threading.Condition(lock)
-        self.reports = threading.Condition(lock)
+        self.messages: BellCondition = BellCondition(lock)
+        self.room: threading.Condition = threading.Condition(lock)
+        self.reports: threading.Condition = threading.Condition(lock)
 
     def notify_all(self) -> None:
         super().notify_all()
@@ -78,20 +78,22 @@ class GroupState:
 
     def __init__(self, options: ConsumerOptions) -> None:
         self.options = options
-        self.changed = Changed()
+        self.changed: Changed = Changed()
         self.consumer_id: str | None = None
         # Generations of the group: of the last applied assignment; the newest in any
         # answer; and the newest that was known when the last heartbeat was sent.
-        self.generation = self.newest_generation = self.requested_generation = 0
+        self.generation: int = 0
+        self.newest_generation: int = 0
+        self.requested_generation: int = 0
         # When something changed that a pull may not know of, monotonic.
-        self.changed_at = 0.0
-        self.session_timeout_s = 15.0
-        self.heartbeat_interval_s = 3.0
+        self.changed_at: float = 0.0
+        self.session_timeout_s: float = 15.0
+        self.heartbeat_interval_s: float = 3.0
         self.queues: dict[int, OwnedQueue] = {}
         # Settings of the subscriptions by topic, and the limits that follow from all of
         # them.
         self.settings: dict[str, Settings] = {}
-        self.limits = limits(options, ())
+        self.limits: Limits = limits(options, ())
         self._rotation: deque[OwnedQueue] = deque()
         # (queue, epoch) of released grants. A late answer may still assign them; they are
         # not taken again.
@@ -102,15 +104,17 @@ class GroupState:
         # Pending calls of on_assigned (True) and on_revoked (False), for the application's
         # thread.
         self.events: deque[tuple[bool, OwnedQueue]] = deque()
-        self.buffered = 0
-        self.buffered_bytes = 0
+        self.buffered: int = 0
+        self.buffered_bytes: int = 0
         # How many messages are finished, and how many attempts have failed.
-        self.finished = self.failed = 0
+        self.finished: int = 0
+        self.failed: int = 0
         # Since when no pull waits at the broker for lack of room, monotonic.
         self.full_since: float | None = None
         # Lease clock: until when handlers may begin, and the part of it that rests on
         # recorded heartbeats.
-        self.lease_until = self.recorded_lease_until = 0.0
+        self.lease_until: float = 0.0
+        self.recorded_lease_until: float = 0.0
         # When the application took messages and did not come back; None while it waits in
         # here.
         self.away_since: float | None = None
@@ -133,7 +137,7 @@ class GroupState:
         # No more messages are handed out. Heartbeats and commits continue until `closed`.
         self.stopping = False
         self.closed = False
-        self.heartbeat_wanted = False
+        self.heartbeat_wanted: bool = False
 
     def silent_since(self) -> float | None:
         """Return since when the application has not polled, or its oldest handler is at

@@ -20,7 +20,7 @@ from catmq_client.reading.dispatcher import Dispatcher, Job
 from catmq_client.reading.outcomes import Outcomes
 from catmq_client.reading.state import GroupState
 
-log = logging.getLogger("catmq.consumer")
+log: logging.Logger = logging.getLogger("catmq.consumer")
 
 
 class Workers:

@@ -113,16 +113,16 @@ class Accumulator:
         self._buffers: dict[tuple[str, int | None, Kind], QueueBuffer] = {}
         # A single lock for all buffers. Its two conditions keep a sender that ends a batch
         # from waking other senders.
-        self.lock = threading.RLock()
+        self.lock: threading.RLock = threading.RLock()
         self._batch_ready = threading.Condition(self.lock)
-        self.room_released = BellCondition(self.lock)
+        self.room_released: BellCondition = BellCondition(self.lock)
         # Messages and bytes that are buffered or in flight.
         self._messages = 0
         self._bytes = 0
         self._closed = False
-        self.callbacks = Callbacks(self.room_released)
+        self.callbacks: Callbacks = Callbacks(self.room_released)
         # Senders that wait for a ready batch.
-        self.idle_senders = 0
+        self.idle_senders: int = 0
         # Called when an append waits for room.
         self.on_full: Callable[[], object] = lambda: None
 

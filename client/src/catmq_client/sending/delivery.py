@@ -34,7 +34,7 @@ from catmq_client.sending.send_request import (
     send,
 )
 
-log = logging.getLogger("catmq.producer")
+log: logging.Logger = logging.getLogger("catmq.producer")
 
 # Pause between warnings about the same closed queue.
 WARN_EVERY_S = 30.0

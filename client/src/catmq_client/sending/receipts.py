@@ -14,7 +14,7 @@ from catmq_client.errors import CatmqError
 from catmq_client.loops import LoopEvent
 from catmq_client.sending.ids import uuid7
 
-log = logging.getLogger("catmq.producer")
+log: logging.Logger = logging.getLogger("catmq.producer")
 
 # Estimated size of a message in a request, without body, key and headers.
 OVERHEAD_BYTES = 64
@@ -190,7 +190,7 @@ class SendFuture:
     def __init__(self, ended: LoopEvent) -> None:
         # The event of its batch, not the batch itself. A reference cycle would keep all
         # messages in memory until the garbage collector runs.
-        self.ended = ended
+        self.ended: LoopEvent = ended
         self.outcome: Outcome | None = None
         self.callbacks: list[Callable[[SendFuture], object]] | None = None
 

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 from catmq_client.errors import AnswerLost, CatmqError, Forbidden, OptionError
 from catmq_client.http.transport import Transport, api_path, request_until
 
-log = logging.getLogger("catmq.producer")
+log: logging.Logger = logging.getLogger("catmq.producer")
 
 SLOTS = 1024
 # After a refusal, messages that may go to another queue avoid the refusing queue for this
@@ -79,8 +79,8 @@ class Routes:
     """
 
     def __init__(self, layout: Layout) -> None:
-        self.layout = layout
-        self.loaded_at = time.monotonic()
+        self.layout: Layout = layout
+        self.loaded_at: float = time.monotonic()
         self._avoided: dict[int, float] = {}
         self._turn = random.randrange(SLOTS)
         self._sticky: int | None = None

@@ -8,7 +8,7 @@ import logging
 
 from catmq_client.reading.failure_reports import Report, Reporter
 
-log = logging.getLogger("catmq.consumer")
+log: logging.Logger = logging.getLogger("catmq.consumer")
 
 
 class DroppingReporter(Reporter):

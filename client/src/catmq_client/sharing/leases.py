@@ -21,7 +21,7 @@ from catmq_client.sharing.messages import ShareMessage
 from catmq_client.sharing.runs import RENEW_FRACTION, HeldRun, RunKey, RunReport, run_key
 from catmq_client.telemetry.process_report import AtWork
 
-log = logging.getLogger("catmq.consumer")
+log: logging.Logger = logging.getLogger("catmq.consumer")
 
 # Brokers take at most this many reports in a request.
 MAX_REPORTS = 1_000
@@ -78,6 +78,10 @@ class LeaseBook(GroupState):
     condition of that lock: `room`, `messages` and `reports`.
     """
 
+    # Declared again, because pyright reads no type from an augmented assignment.
+    finished: int
+    buffered: int
+    buffered_bytes: int
     # Stores a failed message for a retry, or a message that is to be delivered later.
     # Called under the lock with the run, the message and the error.
     on_failed: Callable[..., object] = staticmethod(lambda *_, **__: None)
@@ -88,19 +92,19 @@ class LeaseBook(GroupState):
         self.runs: dict[RunKey, HeldRun] = {}
         # Rises when a membership ends. Brokers end its leases then, so an answer to a
         # request of an earlier membership extends no lease, however late it arrives.
-        self.term = 0
+        self.term: int = 0
         # The most recent lease, s.
-        self.lease_s = 30.0
+        self.lease_s: float = 30.0
         # Consumer's run(): how many messages its threads may have at work.
         self.max_at_work = 1
         # How many messages the application waits for; 0 if it does not wait.
         self.demand = 0
         # When the application last took or finished a message, monotonic.
-        self.progress_at = time.monotonic()
+        self.progress_at: float = time.monotonic()
         # All results are to be reported at once.
         self.flushing = False
         # The consumer is closing: runs that still arrive are given back.
-        self.closing = False
+        self.closing: bool = False
         # Number of pulls under way. Messages that are given back meanwhile might be leased to
         # this member again.
         self.pulls = 0

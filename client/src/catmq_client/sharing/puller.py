@@ -24,7 +24,7 @@ from catmq_client.reading.component import ErrorHandler, LongPoll
 from catmq_client.sharing.leases import LeaseBook
 from catmq_client.sharing.runs import RunReport
 
-log = logging.getLogger("catmq.consumer")
+log: logging.Logger = logging.getLogger("catmq.consumer")
 
 # How long the thread sleeps while the application has enough. More room wakes it.
 IDLE_S = 1.0

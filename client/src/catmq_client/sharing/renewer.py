@@ -14,7 +14,7 @@ from catmq_client.reading.clocks import lease_clock
 from catmq_client.reading.component import Component, ErrorHandler
 from catmq_client.sharing.leases import LeaseBook
 
-log = logging.getLogger("catmq.consumer")
+log: logging.Logger = logging.getLogger("catmq.consumer")
 
 # Limits of a request and of the pause after a failed request. They are short, because
 # leases end meanwhile.

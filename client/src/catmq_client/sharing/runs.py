@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -44,6 +45,10 @@ class HeldRun(OwnedQueue):
     Not locked: every call is made under the lock of the lease book.
     """
 
+    # Declared again, because pyright reads no type from an augmented assignment.
+    at_work: int
+    buffer: deque[Message]
+
     def __init__(self, entry: Mapping[str, Any], *, serial: int, sent_at: float) -> None:
         """Create it from a run in an answer to a request that was sent at `sent_at`, lease
         clock.
@@ -65,16 +70,16 @@ class HeldRun(OwnedQueue):
         self.grant: str = entry["grant"]
         self.deliveries: int = entry["deliveries"]
         self.lease_s: float = entry["lease_ms"] / 1000
-        self.lease_until = sent_at + self.lease_s
+        self.lease_until: float = sent_at + self.lease_s
         self._leased_at = time.monotonic()
         # The lease counts as a delivery only after a begin is recorded; see the class.
         self.uncounted: bool = entry.get("uncounted", False)
         # The application would begin with a message of it now, so brokers must record that.
-        self.begin_requested = False
+        self.begin_requested: bool = False
         # A broker has recorded the begin, or need not.
-        self.may_begin = not self.uncounted
+        self.may_begin: bool = not self.uncounted
         # The application has had a message of it.
-        self.has_begun = False
+        self.has_begun: bool = False
         # Neither finished nor given back.
         self.open: set[int] = set()
         # When the application got each open message, monotonic.
@@ -94,7 +99,7 @@ class HeldRun(OwnedQueue):
         self.unseen: set[int] = set()
         self.unreported_since: float | None = None
         # A report of it is being sent.
-        self.sending = False
+        self.sending: bool = False
         # The end of its lease was logged.
         self.expiry_logged = False
 

@@ -18,7 +18,7 @@ from catmq_client.errors import CatmqError
 from catmq_client.http.transport import Transport, api_path
 from catmq_client.message import Message
 
-log = logging.getLogger("catmq.consumer")
+log: logging.Logger = logging.getLogger("catmq.consumer")
 
 # Traces are collected for this time and then sent together.
 SEND_EVERY_S = 2.0

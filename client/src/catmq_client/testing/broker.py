@@ -71,10 +71,10 @@ class FakeBroker:
 
         Requests and answers are encoded and decoded by `codec` (default: JSON).
         """
-        self.clock = FakeClock()
-        self.topics = FakeTopics(self.clock)
+        self.clock: FakeClock = FakeClock()
+        self.topics: FakeTopics = FakeTopics(self.clock)
         self.groups: dict[str, FakeGroup] = {}
-        self.failures = FakeFailures(self.topics)
+        self.failures: FakeFailures = FakeFailures(self.topics)
         self.requests: list[Seen] = []
         self.session_timeout_ms = session_timeout_ms
         self._codec = codec or wire.JsonCodec()

@@ -43,8 +43,8 @@ class FakeGroup:
         self.name = name
         self.clock = clock
         self.session_timeout_ms = session_timeout_ms
-        self.heartbeat_interval_ms = min(3_000, session_timeout_ms // 3)
-        self.generation = 0
+        self.heartbeat_interval_ms: int = min(3_000, session_timeout_ms // 3)
+        self.generation: int = 0
         self.positions: dict[int, Position] = {}
         # Delivery settings of the subscriptions, by topic.
         self.delivery: dict[str, dict[str, Any]] = {}

@@ -55,12 +55,14 @@ class FakeShareGroup(FakeGroup):
 
     mode = "share"
     owns_queues = False
+    # Declared again, because pyright reads no type from an augmented assignment.
+    generation: int
 
     def __init__(
         self, name: str, *, clock: FakeClock, session_timeout_ms: int, **settings: int
     ) -> None:
         super().__init__(name, clock=clock, session_timeout_ms=session_timeout_ms)
-        self.share_settings = {**SETTINGS, **settings}
+        self.share_settings: dict[str, int] = {**SETTINGS, **settings}
         self.runs: list[FakeRun] = []
         self._next_offsets: dict[int, int] = {}
         self._granted: dict[str, FakeRun] = {}  # by each grant that ever was

@@ -133,7 +133,7 @@ class Watch:
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
-        self.urls_from = getattr(transport, "urls_from", "")
+        self.urls_from: str = getattr(transport, "urls_from", "")
         # Monotonic start of the first pull of the present idle time, None if messages may
         # be waiting.
         self._idle_since: float | None = None
@@ -192,8 +192,8 @@ class Printer:
         self._watch = watch
         self._lines = MessagePrinter(args.output)
         self._last_message_at = time.monotonic()
-        self.printed = 0
-        self.idle = False
+        self.printed: int = 0
+        self.idle: bool = False
 
     def run(self, consumer: Consumer | ShareConsumer, stop: Stop) -> None:
         """Print until --limit, --idle-timeout or a signal, then commit.

@@ -206,11 +206,11 @@ class Receipts:
 
     def __init__(self, args: argparse.Namespace) -> None:
         # Numbers of lines.
-        self.read = 0
-        self.sent = 0
-        self.failed = 0
+        self.read: int = 0
+        self.sent: int = 0
+        self.failed: int = 0
         # The program that read the receipts has ended.
-        self.reader_gone = False
+        self.reader_gone: bool = False
         # The receipts cannot be written, for example to a full disk.
         self.write_error: OSError | None = None
         self._prints = args.output != "none"

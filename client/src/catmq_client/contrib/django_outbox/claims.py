@@ -109,9 +109,10 @@ class Claims:
         lease_s: float = 15.0,
         address: str = "",
     ) -> None:
-        self.holder, self.address = holder, address
-        self.lease_s = lease_s
-        self.alias = using or router.db_for_write(OutboxMessage)
+        self.holder: str = holder
+        self.address: str = address
+        self.lease_s: float = lease_s
+        self.alias: str = using or router.db_for_write(OutboxMessage)
 
     @property
     def _rows(self) -> QuerySet[OutboxMessage]:

@@ -21,7 +21,7 @@ from django.db import DatabaseError, transaction
 from catmq_client.contrib.django_outbox import conf
 from catmq_client.contrib.django_outbox.models import OutboxRelay
 
-log = logging.getLogger("catmq.outbox")
+log: logging.Logger = logging.getLogger("catmq.outbox")
 
 # A process reads the relay's address again after this many seconds.
 ADDRESS_MAX_AGE_S = 5.0
@@ -94,7 +94,7 @@ class Listener:
         self._socket = udp
         self._token = secrets.token_hex(8)
         host, port, *_ = udp.getsockname()
-        self.address = f"{host} {port} {self._token}"
+        self.address: str = f"{host} {port} {self._token}"
 
     def wait(self, timeout_s: float) -> bool:
         """Wait for a notification. Return True if it came, False after `timeout_s` or when

@@ -53,7 +53,7 @@ from catmq_client.sending.send_request import (
     send,
 )
 
-log = logging.getLogger("catmq.outbox")
+log: logging.Logger = logging.getLogger("catmq.outbox")
 
 BATCH_MESSAGES = 500
 BATCH_BYTES = 1024 * 1024

@@ -16,7 +16,7 @@ from catmq_client.contrib.django_outbox.notify import Listener
 from catmq_client.contrib.django_outbox.relay import PassResult, Relay
 from catmq_client.http.backoff import Backoff
 
-log = logging.getLogger("catmq.outbox")
+log: logging.Logger = logging.getLogger("catmq.outbox")
 
 STANDBY_S = 2.0
 # While notifications arrive, the relay polls only every NOTIFIED_POLL_S. Once it finds

@@ -39,7 +39,7 @@ from catmq_client.errors import CatmqError
 from catmq_client.sending.ids import uuid7
 from catmq_client.sending.new_messages import NewMessage, encode_body
 
-log = logging.getLogger("catmq.tasks")
+log: logging.Logger = logging.getLogger("catmq.tasks")
 
 MAX_PATH_LENGTH = 255
 # Deepest nesting of arguments that MariaDB stores.

@@ -22,7 +22,7 @@ from catmq_client.contrib.kombu.registry import Binding
 from catmq_client.errors import OptionError
 from catmq_client.sharing.messages import ShareMessage
 
-log = logging.getLogger("catmq.kombu")
+log: logging.Logger = logging.getLogger("catmq.kombu")
 
 EXCHANGE_TYPES = ("direct", "topic", "fanout")
 # Arguments of queues that have an effect. Others are ignored, which is logged once.
@@ -66,7 +66,7 @@ class Channel(virtual.Channel):
     QoS = QoS
     supports_fanout = True
     body_encoding = None
-    from_transport_options = ()
+    from_transport_options: tuple[()] = ()
 
     def __init__(self, connection: Any, **kwargs: Any) -> None:
         super().__init__(connection, **kwargs)

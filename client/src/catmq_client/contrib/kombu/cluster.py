@@ -24,7 +24,7 @@ from catmq_client.http.transport import HttpTransport
 from catmq_client.message import Message, Source, make_row
 from catmq_client.producer import Producer
 
-log = logging.getLogger("catmq.kombu")
+log: logging.Logger = logging.getLogger("catmq.kombu")
 
 # Days for which messages are kept: in the log of an exchange, in the bindings, and unread
 # messages of queues.
@@ -54,10 +54,13 @@ class Cluster:
     """
 
     def __init__(self, key: ClusterKey) -> None:
-        self.options, self.names = key.options, TopicNames(key.vhost)
-        self.group = key.options.group or self.names.vhost
-        self.http = HttpTransport(key.urls, api_key=key.api_key, verify=key.options.verify)
-        self.admin = Admin(self.http)
+        self.options: TransportOptions = key.options
+        self.names: TopicNames = TopicNames(key.vhost)
+        self.group: str = key.options.group or self.names.vhost
+        self.http: HttpTransport = HttpTransport(
+            key.urls, api_key=key.api_key, verify=key.options.verify
+        )
+        self.admin: Admin = Admin(self.http)
         send_ms = key.options.send_timeout_s * 1000
         self._producer = Producer(
             transport=self.http,
@@ -65,10 +68,10 @@ class Cluster:
             request_timeout_ms=min(send_ms, 10_000),
             max_block_ms=send_ms,
         )
-        self.registry = Registry(
+        self.registry: Registry = Registry(
             self._read_bindings, partial(self._producer.send, self.names.bindings)
         )
-        self.transients = TransientQueues(self._open_log, self.step_of)
+        self.transients: TransientQueues = TransientQueues(self._open_log, self.step_of)
         # Names of topics, and of the group, that exist.
         self._ready: set[str] = set()
         self._connections: set[object] = set()

@@ -26,12 +26,12 @@ def escape_name(name: str) -> str:
 
 class TopicNames:
     def __init__(self, vhost: str) -> None:
-        self.vhost = escape_name(vhost)
+        self.vhost: str = escape_name(vhost)
         if not self.vhost or not self.vhost[0].isalnum() or not self.vhost.isascii():
             raise OptionError(
                 f"broker URL: {vhost!r} behind the /: begin it with a letter or a digit"
             )
-        self.bindings = self._check_length(f"{self.vhost}._bindings", "the URL's path")
+        self.bindings: str = self._check_length(f"{self.vhost}._bindings", "the URL's path")
 
     def topic(self, queue: str, *, step: int = 0) -> str:
         middle = f"._p{step}." if step else "."

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from catmq_client.errors import CatmqError
 
-log = logging.getLogger("catmq.kombu")
+log: logging.Logger = logging.getLogger("catmq.kombu")
 
 # Maximal age in seconds of the table by which a message is routed.
 MAX_AGE_S = 1.0

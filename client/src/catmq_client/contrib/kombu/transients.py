@@ -17,7 +17,7 @@ from catmq_client.errors import CatmqError, NotFound
 from catmq_client.http.backoff import Backoff
 from catmq_client.message import Message
 
-log = logging.getLogger("catmq.kombu")
+log: logging.Logger = logging.getLogger("catmq.kombu")
 
 # A log is read for this long after its last queue was deleted, so that a new queue, such as
 # that of the next reply, need not open it again.
@@ -52,10 +52,12 @@ class TransientQueue:
     def __init__(
         self, name: str, expires_s: float, rank: Callable[[messages.Payload], int]
     ) -> None:
-        self.name, self.expires_s, self._rank = name, expires_s, rank
+        self.name: str = name
+        self.expires_s: float = expires_s
+        self._rank = rank
         self.bindings: set[Binding] = set()
         self.consumers = 0
-        self.unused_since = time.monotonic()
+        self.unused_since: float = time.monotonic()
         # A heap.
         self._messages: list[QueuedMessage] = []
         self._numbers = itertools.count()

@@ -42,7 +42,7 @@ from catmq_client.http.transport import HttpTransport, api_path
 from catmq_client.sharing.messages import ShareMessage
 from catmq_client.version import VERSION
 
-log = logging.getLogger("catmq.kombu")
+log: logging.Logger = logging.getLogger("catmq.kombu")
 
 # Messages to lease at once if the channels have no prefetch limit.
 DEFAULT_PREFETCH = 10

@@ -65,11 +65,15 @@ class Attempt:
     """
 
     def __init__(self, claim: Claim, task: AnyTask, delivery: Delivery) -> None:
-        self.claim, self.task, self.delivery = claim, task, delivery
+        self.claim: Claim = claim
+        self.task: AnyTask = task
+        self.delivery: Delivery = delivery
         self.result: AnyResult = claim.record.result(task)
         limit_s = claim.job.timeout
-        self.deadline = None if limit_s is None else time.monotonic() + limit_s
-        self.thread = threading.get_ident()
+        self.deadline: float | None = (
+            None if limit_s is None else time.monotonic() + limit_s
+        )
+        self.thread: int = threading.get_ident()
         self._lock, self._over = threading.Lock(), False
 
     def end(self) -> bool:

@@ -61,7 +61,7 @@ from catmq_client.contrib.django_tasks.working.records import (
 from catmq_client.errors import CatmqError
 from catmq_client.http.backoff import Backoff
 
-log = logging.getLogger("catmq.tasks")
+log: logging.Logger = logging.getLogger("catmq.tasks")
 
 R = TypeVar("R")
 
@@ -108,7 +108,8 @@ class Execution:
         during a task ends the caller.
         """
         self._settings, self._worker = settings, worker
-        self._is_stopping, self.on_begin, self._on_end = is_stopping, on_begin, on_end
+        self._is_stopping, self._on_end = is_stopping, on_end
+        self.on_begin: Callable[[Attempt], object] = on_begin
         self.defer_result: Callable[[Attempt, Any], object] | None = None
         self._renew_connections: Callable[[], object] = (
             (lambda: None) if is_test else _renew_connections

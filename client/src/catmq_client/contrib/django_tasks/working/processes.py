@@ -17,7 +17,7 @@ from types import FrameType
 
 from django.db import connections
 
-log = logging.getLogger("catmq.tasks")
+log: logging.Logger = logging.getLogger("catmq.tasks")
 
 ORPHAN_EVERY_S = 1.0
 # A child that ended within SHORT_LIFE_S is replaced only after PAUSE_S.

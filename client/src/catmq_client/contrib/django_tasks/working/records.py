@@ -32,7 +32,7 @@ from catmq_client.contrib.django_tasks.models import TaskRecord
 from catmq_client.contrib.django_tasks.working.batching import Guard, update_rows
 from catmq_client.errors import CatmqError
 
-log = logging.getLogger("catmq.tasks")
+log: logging.Logger = logging.getLogger("catmq.tasks")
 
 Status = TaskRecord.Status
 # Limits of the errors that a row keeps: their number, and characters of each.

@@ -26,7 +26,7 @@ from catmq_client.contrib.django_tasks.task import TaskMissing, find_task
 from catmq_client.contrib.django_tasks.working.cron import Cron, WrongCron
 from catmq_client.errors import CatmqError
 
-log = logging.getLogger("catmq.tasks")
+log: logging.Logger = logging.getLogger("catmq.tasks")
 
 KEYS = {"task", "cron", "every", "args", "kwargs", "queue", "priority"}
 MAX_NAME_LENGTH = 150

@@ -25,7 +25,7 @@ from catmq_client.contrib.django_tasks.working.attempts import (
 from catmq_client.contrib.django_tasks.working.batching import MAX_ROWS
 from catmq_client.contrib.django_tasks.working.execution import Execution
 
-log = logging.getLogger("catmq.tasks")
+log: logging.Logger = logging.getLogger("catmq.tasks")
 
 WATCH_S = 0.2
 # If the database has not answered for STUCK_S, the worker counts as stuck, and logs it every
@@ -46,7 +46,7 @@ class Threads:
     ) -> None:
         self.count = count
         self._max_lost = count if max_lost is None else max_lost
-        self.is_worn_out = False
+        self.is_worn_out: bool = False
         self._execution = execution
         self._work: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._returned: queue.SimpleQueue[tuple[Attempt, Any] | None] = queue.SimpleQueue()

@@ -23,7 +23,7 @@ from catmq_client.contrib.django_tasks.jobs import (
 from catmq_client.contrib.django_tasks.models import TaskRecord
 from catmq_client.contrib.django_tasks.task import AnyTask, TaskMissing
 
-log = logging.getLogger("catmq.tasks")
+log: logging.Logger = logging.getLogger("catmq.tasks")
 
 Status = TaskRecord.Status
 # Rows of one DELETE.

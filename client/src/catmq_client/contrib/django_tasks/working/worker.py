@@ -36,7 +36,7 @@ from catmq_client.http.transport import Transport
 from catmq_client.share_consumer import ShareConsumer
 from catmq_client.sharing.dropping import DroppingReporter
 
-log = logging.getLogger("catmq.tasks")
+log: logging.Logger = logging.getLogger("catmq.tasks")
 
 # The thread that receives messages waits at most this long, so that it sees stop().
 STEP_S = 0.5
@@ -95,7 +95,7 @@ class Worker:
             auto_accept=False,
             reverse_topics_every=REVERSE_EVERY,
         )
-        self.worker_id = self._consumer.name
+        self.worker_id: str = self._consumer.name
         # _stopped ends the receiving of messages, _relay_stopped the relay: messages that
         # the last tasks wrote to the outbox are sent, too.
         self._stopped = threading.Event()

@@ -19,7 +19,7 @@ from catmq_client.contrib.django_tasks.working.upkeep import find_settings
 from catmq_client.contrib.django_tasks.working.worker import Worker, WorkerOptions
 from catmq_client.errors import CatmqError, Forbidden
 
-log = logging.getLogger("catmq.tasks")
+log: logging.Logger = logging.getLogger("catmq.tasks")
 
 
 class Command(BaseCommand):
