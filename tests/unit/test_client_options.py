@@ -111,7 +111,7 @@ def test_units_in_names_are_the_declared_units(
         ),
         (Consumer, {"mode": "broadcasting"}, "mode='broadcasting' without instance_id"),
         (Consumer, {"instance_id": 7}, "instance_id=7: write text"),
-        (Consumer, {"on_assigned": 7}, "on_assigned=7: give a plain function"),
+        (Consumer, {"on_assigned": 7}, "on_assigned=7: give a function"),
     ],
 )
 def test_a_wrong_option_is_refused_with_its_remedy(

@@ -129,7 +129,7 @@ def test_a_wrong_producer_option_is_answered_with_a_remedy(
         ({"group_id": "g"}, "did you mean group"),
         ({"group": "g", "auto_offset_reset": "newest"}, "earliest, latest, none"),
         ({"group": "g", "enable_auto_commit": 1}, "True or False"),
-        ({"group": "g", "on_assigned": 3}, "give a plain function"),
+        ({"group": "g", "on_assigned": 3}, "give a function"),
         ({"group": "g", "topics": "orders"}, "give a list"),
         ({"group": "g", "session_timeout_ms": 5}, "2000 to 300000"),
         ({"group": "g", "xyzzy": 5}, "the options are"),

@@ -41,7 +41,7 @@ def check_callable(name: str, function: Any) -> None:
     # accepts nearly all functions.
     if type(underlying) is FunctionType and not underlying.__code__.co_flags & _LAZY_FLAGS:
         return
-    remedy = _find_remedy(function, "a plain function")
+    remedy = _find_remedy(function)
     if remedy is not None:
         raise OptionError(f"{name}={function!r}: {remedy}")
 
@@ -59,7 +59,7 @@ def check_coroutine_function(name: str, function: Any) -> None:
     """Raise OptionError unless `function` is a coroutine function."""
     if is_coroutine_function(function):
         return
-    remedy = _find_remedy(function, "a coroutine function (async def)") or (
+    remedy = _find_remedy(function, kind="a coroutine function") or (
         "a plain function would block the event loop: write `async def`, with await "
         "asyncio.to_thread(…) around what blocks, or give it to run() of a Consumer or "
         "ShareConsumer, which call it in threads"
@@ -102,23 +102,22 @@ def check_handled(result: object) -> None:
     if isinstance(result, Future):
         raise OptionError(
             f"the handler returned a {type(result).__name__}, whose work may not be done "
-            "yet: wait for "
-            "it before returning, with .result()"
+            "yet: wait for it before returning, with .result()"
         )
     check_result("the handler", result)
 
 
-def _find_remedy(function: Any, accepted: str) -> str | None:
-    """Return what to pass in instead of `function`, or None if calling it does its work.
+def _find_remedy(function: Any, *, kind: str = "a function") -> str | None:
+    """Return what to pass in instead of `function`, or None if it can be called.
 
-    `accepted` is the kind of function that the caller accepts, for the advice.
+    `kind` names the functions that the caller accepts.
     """
     inner = _unwrap(function)
     if not callable(inner):
-        return f"give {accepted}"
+        return f"give {kind}, and not the result of calling it"
     if inspect.isclass(inner):
         return (
-            f"a class would only be instantiated: give {accepted}, or an instance whose "
+            f"a class would only be instantiated: give {kind}, or an instance whose "
             "__call__ is such a function"
         )
     # Python looks up __call__ on the type, not on the instance.
@@ -129,7 +128,7 @@ def _find_remedy(function: Any, accepted: str) -> str | None:
                 "lambda message: asyncio.run(handle(message))"
             )
         if inspect.isgeneratorfunction(candidate) or inspect.isasyncgenfunction(candidate):
-            return f"generators are not iterated: give {accepted}, without yield"
+            return f"generators are not iterated: give {kind}, without yield"
     return None
 
 
