@@ -108,8 +108,7 @@ class Job:
         ):
             raise ValueError(
                 f"the arguments of task {self.path} are nested deeper than {MAX_DEPTH} "
-                "levels: store them, "
-                "and give their id"
+                "levels: store them, and give their id"
             )
         # dataclasses.asdict would copy all arguments.
         data = _encode_json(
@@ -199,18 +198,28 @@ def is_nested_deeper(value: Any, depth: int) -> bool:
     return bool(containers)
 
 
+def _is_storable(value: Any) -> bool:
+    """Return True for arguments that the next message of their task can contain, too.
+
+    The JSON decoder accepts NaN, infinite numbers and lone surrogates, the encoder does not.
+    """
+    if is_nested_deeper(value, MAX_DEPTH):
+        return False
+    try:
+        _encode_json(value, "the arguments")
+    except (TypeError, ValueError):
+        return False
+    return True
+
+
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _CHECKS: Mapping[str, Callable[[Any], bool]] = {
     "id": lambda value: (
         isinstance(value, str) and bool(re.fullmatch(r"[0-9a-z_-]{1,32}", value))
     ),
     "path": _is_text(255),
-    "args": lambda value: (
-        isinstance(value, list) and not is_nested_deeper(value, MAX_DEPTH)
-    ),
-    "kwargs": lambda value: (
-        isinstance(value, dict) and not is_nested_deeper(value, MAX_DEPTH)
-    ),
+    "args": lambda value: isinstance(value, list) and _is_storable(value),
+    "kwargs": lambda value: isinstance(value, dict) and _is_storable(value),
     "backend": _is_text(128),
     "queue": lambda value: isinstance(value, str) and bool(NAME.fullmatch(value)),
     "priority": _is_integer(MIN_PRIORITY, MAX_PRIORITY),
