@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import pickle
 import sys
 from dataclasses import replace
@@ -98,9 +99,16 @@ def test_backends_that_a_collation_takes_for_the_same_are_named(other: str) -> N
         ]
 
 
-def test_queues_that_differ_in_capitals_only_are_named() -> None:
-    (error,) = checks.check_backend("default", ["mails", "default", "Mails"], {})
-    assert error.id == "catmq_tasks.E011" and "'Mails' and 'mails'" in error.msg
+@pytest.mark.parametrize("other", ["Mails", "máils", "MÁILS"])
+def test_queues_that_a_collation_takes_for_the_same_are_named(other: str) -> None:
+    errors = checks.check_backend("default", ["mails", "default", other], {})
+    # A queue with an accent is no valid topic either (E009).
+    (error,) = [error for error in errors if error.id == "catmq_tasks.E011"]
+    first, second = sorted(["mails", other])
+    assert error.msg == (
+        f"The queues {first!r} and {second!r} of TASKS['default'] differ only in capitals, "
+        "accents or blanks at the end."
+    )
 
 
 def test_a_task_is_found_by_the_path_of_its_function() -> None:
@@ -179,6 +187,10 @@ def test_a_message_of_any_shape_is_refused_or_can_be_worked_with(
         b"[" * 100_000,
         b'{"v": ' + b"9" * 5_000 + b"}",
         json.dumps(JOB | {"args": json.loads("[" * 102 + "]" * 102)}).encode(),
+        json.dumps(JOB | {"args": [math.nan]}).encode(),
+        json.dumps(JOB | {"args": [[-math.inf]]}).encode(),
+        json.dumps(JOB).replace("[1]", "[1e999]").encode(),
+        json.dumps(JOB | {"kwargs": {"k": ["\ud800"]}}).encode(),
         json.dumps(JOB | {"attempts": 10**9}).encode(),
         json.dumps(JOB | {"path": "m.\0"}).encode(),
         json.dumps(JOB | {"path": "m.\ud800"}).encode(),

@@ -1,4 +1,14 @@
-"""System checks of a backend in the setting TASKS, with the ids catmq_tasks.E001 to E011."""
+"""System checks of a backend in the setting TASKS.
+
+The ids are catmq_tasks.…:
+
+    E001  this app is not installed         E007  another option is wrong or unknown
+    E002  the outbox is not installed       E008  tasks and messages in two databases
+    E003  CATMQ_OUTBOX is wrong             E009  QUEUES give no topics, or invalid names
+    E004  PRIORITY_LANES is wrong           E010  two backends whose rows would be mixed
+    E005  MAX_ATTEMPTS is wrong             E011  two queues whose rows would be mixed
+    E006  SCHEDULES is wrong
+"""
 
 from __future__ import annotations
 
@@ -92,8 +102,8 @@ def _check_collisions(alias: str, queues: Sequence[str]) -> Iterator[CheckMessag
     for other in getattr(settings, "TASKS", {}):
         if other != alias and _fold(other) == _fold(alias):
             yield Error(
-                f"TASKS[{alias!r}] and TASKS[{other!r}] differ in capitals, accents "
-                "or blanks only.",
+                f"TASKS[{alias!r}] and TASKS[{other!r}] differ only in capitals, "
+                "accents or blanks at the end.",
                 hint="Name them otherwise: MySQL and MariaDB would take their rows for the "
                 "same.",
                 id="catmq_tasks.E010",
@@ -103,16 +113,18 @@ def _check_collisions(alias: str, queues: Sequence[str]) -> Iterator[CheckMessag
     for queue in sorted(queues):
         if (other := by_folded_name.setdefault(_fold(queue), queue)) != queue:
             yield Error(
-                f"The queues {other!r} and {queue!r} of TASKS[{alias!r}] differ in "
-                "capitals only.",
+                f"The queues {other!r} and {queue!r} of TASKS[{alias!r}] differ only in "
+                "capitals, accents or blanks at the end.",
                 hint="Name them otherwise: MySQL and MariaDB would count their tasks together.",
                 id="catmq_tasks.E011",
             )
 
 
 def _fold(name: str) -> str:
-    """Return a name as a collation compares it, without capitals, accents and trailing
-    blanks.
+    """Return a name in a form that is equal for names which a default collation may treat as
+    equal: without capitals, accents and trailing blanks.
+
+    MySQL 8 (utf8mb4_0900_ai_ci) compares trailing blanks; MariaDB ignores them.
 
     >>> _fold("Büro ") == _fold("buro")
     True

@@ -1,11 +1,16 @@
 """The rows of tasks as a worker changes them.
 
-A row's token fences it (see TaskRecord). Each delivery of a message has a token: that of its
-job plus the number of the delivery. So the first delivery of the first message has token 1,
-a redelivery has the next token, and the next message of a task begins above all tokens of
-its previous message (Job.next_job). A row begins with token 0. A claim raises the token of the
-row to that of its delivery. All later changes have `token = that of the claim` in their WHERE
-clause, so they change nothing after a later delivery has claimed the task.
+A task may be delivered several times: its message is redelivered if a worker is lost, and
+each retry sends another message. A fencing token ensures that only the latest delivery which
+has claimed the task changes its row:
+
+* Tokens rise from delivery to delivery. The first delivery of the first message has token 1,
+  a redelivery has the next number (Job.delivery_token), and the tokens of the next message
+  begin above all tokens of the message before (Job.next_job).
+* A row begins with token 0. A *claim* writes the token of its delivery into the row, and
+  only if that raises the row's token.
+* All later changes of the attempt have `token = that of the claim` in their WHERE clause. So
+  they change nothing once a later delivery has claimed the task.
 
 With RESULTS "none" there are no rows. Then the message carries the number of attempts, which
 is less exact, and nothing fences a worker that has lost its lease.
@@ -38,8 +43,10 @@ Status = TaskRecord.Status
 # Limits of the errors that a row keeps: their number, and characters of each.
 MAX_ERRORS = 20
 MAX_TRACEBACK = 64 * 1024
-# Without rows, each delivery of a message counts as an attempt, except this many: their leases
-# may have ended before the task was called.
+# Without rows, each delivery of a message counts as an attempt, except this many. In its first
+# two deliveries a message is leased together with others, so it may have been waiting when
+# its worker was lost. From the third delivery on it is leased alone (SUSPECT_FROM in
+# sharing/runs.py), and the lease counts only when the task is called.
 LEASES_NOT_COUNTED = 2
 
 
@@ -111,9 +118,12 @@ class DatabaseRecords:
         """Claim tasks in the first deliveries (token 1) of their first messages, all for the
         same worker.
 
-        This needs no SELECT: the rows are as they were enqueued, with token 0. Return [] if
-        any row was not in that state. The other rows are claimed then; the caller calls
-        `claim` for each, which recognises the claims of its own delivery.
+        This is a single UPDATE without a SELECT. It expects that each row is as it was
+        enqueued: READY, with token 0.
+
+        Return [] if any row is not in that state. The other rows are claimed all the same, and
+        this method cannot know which. So the caller then calls `claim` for each task, which
+        recognises a claim of its own delivery.
         """
         # The claimants differ in nothing but their message ids.
         running = _running_values(items[0][1], None, [])
@@ -140,11 +150,15 @@ class DatabaseRecords:
 
     def _claim_by_row(self, job: Job, claimant: Claimant) -> Claim:
         """Read the row and claim it if this delivery is the latest one."""
-        # Optimistic locking: read again if another delivery changed the row before the UPDATE.
+        # Optimistic locking: the UPDATE expects the status and token that were read, and is
+        # repeated from the start if another delivery has changed the row in between.
         while True:
             record = self._rows.filter(pk=job.id).first()
             if record is None:
                 return Claim(Verdict.MISSING, job, claimant.token, build_record(job))
+            # An operator may have raised the limit in the row after the message was sent. The
+            # job of the claim gets that limit, because it decides whether a failure is
+            # retried.
             max_attempts = record.max_attempts or job.max_attempts
             if (record.status, record.token, record.worker_ids[-1:]) == (
                 Status.RUNNING,
@@ -161,6 +175,8 @@ class DatabaseRecords:
                 )
             if record.is_over or record.token >= claimant.token:
                 return Claim(Verdict.OVER, job, claimant.token, record)
+            # The row is free, or belongs to an earlier delivery: claim it, or end it if each
+            # of its attempts was begun.
             is_used_up = len(record.worker_ids) >= max_attempts
             changes = (
                 _ended_values(Status.FAILED) | {"token": claimant.token}
@@ -234,6 +250,8 @@ class DatabaseRecords:
         """
         due_ms = now_ms() + round(delay_s * 1000)
         next_job = job.next_job(above=token, waits=job.waits + 1)
+        # The row if neither this delivery nor a later one has claimed it. RUNNING is then an
+        # earlier delivery, whose lease has ended; raising the token fences it, too.
         unclaimed = self._rows.filter(
             pk=job.id, status__in=(Status.READY, Status.RUNNING), token__lt=token
         )
