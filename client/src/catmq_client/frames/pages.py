@@ -106,28 +106,28 @@ class TopicReader:
 
         Raises OffsetsMissing, and what Transport.request raises.
         """
-        remaining = limit
+        # None without a limit.
+        rows_left = limit
         with ThreadPoolExecutor(1, thread_name_prefix="catmq-frames") as fetcher:
             try:
                 for span in ranges:
                     fetch = partial(self._fetch_page, span)
-                    upcoming: Future[Page] | None = None
+                    next_page: Future[Page] | None = None
                     if span.first < span.end:
-                        upcoming = fetcher.submit(fetch, span.first, remaining)
-                    while upcoming is not None:
-                        page = upcoming.result()
-                        remaining = (
-                            None if remaining is None else remaining - len(page.rows)
-                        )
-                        upcoming = None
+                        next_page = fetcher.submit(fetch, span.first, rows_left)
+                    while next_page is not None:
+                        page = next_page.result()
+                        if rows_left is not None:
+                            rows_left -= len(page.rows)
+                        next_page = None
                         # Requested before this page is used, so that the broker and the
                         # application work at the same time.
-                        if page.next_offset < span.end and remaining != 0:
-                            upcoming = fetcher.submit(fetch, page.next_offset, remaining)
+                        if page.next_offset < span.end and rows_left != 0:
+                            next_page = fetcher.submit(fetch, page.next_offset, rows_left)
                         for missing in page.missing:
                             self.report_missing(missing)
                         yield page
-                    if remaining == 0:
+                    if rows_left == 0:
                         return
             finally:
                 # The executor waits for its thread, which may be between two tries.
@@ -146,11 +146,11 @@ class TopicReader:
             )
         warn_of_missing(text)
 
-    def _fetch_page(self, span: QueueRange, offset: int, remaining: int | None) -> Page:
-        """Return messages of a range from `offset` on, at most `remaining`."""
+    def _fetch_page(self, span: QueueRange, offset: int, rows_left: int | None) -> Page:
+        """Return messages of a range from `offset` on, at most `rows_left`."""
         queue, end = span.queue, span.end
-        rows = min(PAGE_ROWS, end - offset, PAGE_ROWS if remaining is None else remaining)
-        answer = self._get_page({"queue": queue, "offset": offset, "limit": rows})
+        limit = min(PAGE_ROWS, end - offset, PAGE_ROWS if rows_left is None else rows_left)
+        answer = self._get_page({"queue": queue, "offset": offset, "limit": limit})
         page_rows: Sequence[Row] = answer.get("rows") or list(
             map(make_row, answer["messages"])
         )
@@ -161,18 +161,20 @@ class TopicReader:
         # None: the page reached the log end offset, which is not below the end of the range.
         if next_offset is None or next_offset > end:
             next_offset = end
-        reasons = [
+        missing = [
             MissingOffsets(queue, gap["first"], min(gap["end"], end), gap["reason"])
             for gap in answer.get("missing", ())
             if gap["first"] < end
         ]
-        explained = sum(gap.end - gap.first for gap in reasons)
-        if len(page_rows) + explained < next_offset - offset or next_offset <= offset:
-            # A broker of an earlier release gives no reasons, and repeats a page that lies
-            # in a gap.
-            reasons = [
-                MissingOffsets(queue, first, last, "unexplained")
-                for first, last in find_holes(
+        explained_count = sum(gap.end - gap.first for gap in missing)
+        is_complete = len(page_rows) + explained_count >= next_offset - offset
+        # Each offset of the page must have a message or a reason. A broker of an earlier
+        # release gives no reasons. For a page that lies in a gap it also repeats `offset` as
+        # the next offset, which would never end; then at least `offset` itself is missing.
+        if not is_complete or next_offset <= offset:
+            missing = [
+                MissingOffsets(queue, hole_first, hole_end, "unexplained")
+                for hole_first, hole_end in find_holes(
                     offset, max(next_offset, offset + 1), [row[OFFSET] for row in page_rows]
                 )
             ]
@@ -182,7 +184,7 @@ class TopicReader:
             sum([len(row[BODY]) for row in page_rows]),
             next_offset - offset,
             next_offset,
-            tuple(reasons),
+            tuple(missing),
         )
 
     def _get_page(self, params: dict[str, Any]) -> dict[str, Any]:

@@ -81,15 +81,15 @@ def plan_queue(
 ) -> QueueRange:
     queue, low, head = bounds.queue, bounds.low or 0, bounds.head or 0
     first = resolve(topic, bounds, start, default=low)
-    last = resolve(topic, bounds, end, default=head)
-    for name, offset in (("start", first), ("end", last)):
+    end_offset = resolve(topic, bounds, end, default=head)
+    for name, offset in (("start", first), ("end", end_offset)):
         if offset > head:
             raise OptionError(
                 f"{name}: offset {offset:,} of queue {queue} is not stored yet; the log end "
                 f"offset of the queue is {head:,}"
             )
-    if first < low and first < last:
-        topic.report_missing(MissingOffsets(queue, first, min(low, last), "expired"))
+    if first < low and first < end_offset:
+        topic.report_missing(MissingOffsets(queue, first, min(low, end_offset), "expired"))
     elif isinstance(start, datetime) and first == low > 0:
         # The age of deleted messages is not recorded, so this cannot be an error:
         # every read of "the last 30 days" would fail on a topic that keeps seven.
@@ -98,7 +98,7 @@ def plan_queue(
             f"retention, and some of their messages may have been stored after {start}"
         )
     first = max(first, low)
-    return QueueRange(queue, first, max(first, last))
+    return QueueRange(queue, first, max(first, end_offset))
 
 
 def resolve(topic: Topic, bounds: QueueBounds, position: Position, *, default: int) -> int:
