@@ -50,11 +50,12 @@ CALLBACK_TIMEOUT_S = 30.0
 
 
 class _AsyncReader(Generic[M]):
-    """Base class of the consumers for asyncio: takes messages from the engine of a Reader.
+    """Base class of the consumers for asyncio, over the Reader of a plain consumer.
 
-    It takes the part of the application's thread: it asks for messages, and calls the
-    callbacks. It holds the lock of the engine for some microseconds and waits for nothing
-    but a bell. Requests are sent by threads.
+    The threads of the Reader fetch messages and send all requests. This class does in
+    coroutines what Reader does in the application's thread: it asks for messages, and calls
+    the callbacks. It calls the same steps of Reader, which are private to both, with its own
+    way to wait: on a bell that the threads ring, never on a lock for more than microseconds.
     """
 
     options: ConsumerOptions | ShareConsumerOptions
@@ -69,7 +70,8 @@ class _AsyncReader(Generic[M]):
         self._bell: LoopBell | None = None
         # A task waits for messages, or is in run().
         self._in_use = False
-        self._unyielded = 0
+        # Calls of _take() since it last let other tasks run.
+        self._takes_since_yield = 0
         self._closing: Future[None] | None = None
 
     def __aiter__(self) -> Self:
@@ -161,9 +163,9 @@ class _AsyncReader(Generic[M]):
             reader._begin_take(limit)
             with reader._state.changed:
                 reader._finish_taken()
-            self._unyielded += 1
-            if self._unyielded >= YIELD_EVERY:
-                self._unyielded = 0
+            self._takes_since_yield += 1
+            if self._takes_since_yield >= YIELD_EVERY:
+                self._takes_since_yield = 0
                 await asyncio.sleep(0)
             return reader._note_taken(await self._wait_for_messages(limit, timeout_s))
         finally:
@@ -257,6 +259,8 @@ class AsyncConsumer(_AsyncReader[Message]):
         """Create the consumer without a connection or an event loop. The arguments are those
         of Consumer.
         """
+        # The Reader closes in a thread, where it calls callbacks like plain functions. So it
+        # gets objects that run them in the loop.
         if (on_assigned := options.get("on_assigned")) is not None:
             options["on_assigned"] = self._loop_callback("on_assigned", on_assigned)
         if (on_revoked := options.get("on_revoked")) is not None:
@@ -369,6 +373,8 @@ class AsyncConsumer(_AsyncReader[Message]):
         while (event := self._reader._next_due_callback()) is not None:
             _, callback, owned = event
             try:
+                # The callback is a _LoopCallback: __init__ made it. It is called for each queue
+                # alone, since each has an event of its own.
                 if callback is not None:
                     await cast(_LoopCallback, callback).call_in_loop([owned.name])
             finally:
@@ -450,7 +456,8 @@ class AsyncShareConsumer(_AsyncReader[ShareMessage]):
         cancelled, all calls are, and their messages are given back to the group. Only the
         handler timeout counts as a failure.
         """
-        # Checked first, because the book counts with the sizes.
+        # _run() repeats these checks. Here they come before _note_capacity(), which computes with
+        # the sizes.
         check_coroutine_function("handler", handler)
         check_sizes_and_order(order="none", batch=batch, concurrency=concurrency)
         self._reader._note_capacity(concurrency, batch)
@@ -470,8 +477,9 @@ class AsyncShareConsumer(_AsyncReader[ShareMessage]):
 class _LoopCallback:
     """A callback of the application that runs in its event loop.
 
-    The engine calls it like a function in the thread that closes the consumer. Elsewhere the
-    consumer awaits call_in_loop().
+    While the application takes messages, the consumer awaits call_in_loop(). close() works in
+    a thread of its own. There the Reader calls this object like a function: the call has the
+    callback run in the loop, and waits for it in the thread.
     """
 
     def __init__(

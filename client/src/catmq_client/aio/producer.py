@@ -41,7 +41,8 @@ class _LoopState:
         # Buffers with messages of send(). A call that makes them ready is scheduled for the
         # end of this turn of the loop.
         self.unready_buffers: set[QueueBuffer] = set()
-        self.unyielded = 0
+        # Calls of send_soon() since it last let other tasks run.
+        self.sends_since_yield = 0
         # The first look-ups of topics under way, and later ones in the background.
         self.look_ups: dict[str, asyncio.Task[Routes]] = {}
         self.refreshes: dict[str, Future[Routes]] = {}
@@ -148,9 +149,9 @@ class AsyncProducer:
         if appended is None:
             appended = await self._append(loop_state, topic, message)
         state.start_sender_if_needed()
-        loop_state.unyielded += 1
-        if loop_state.unyielded >= YIELD_EVERY:
-            loop_state.unyielded = 0
+        loop_state.sends_since_yield += 1
+        if loop_state.sends_since_yield >= YIELD_EVERY:
+            loop_state.sends_since_yield = 0
             await asyncio.sleep(0)
         return appended[0]
 
@@ -217,9 +218,9 @@ class AsyncProducer:
             # A module-level producer may see many calls of asyncio.run().
             if other.is_closed():
                 self._loop_states.pop(other, None)
-        state = self._loop_states.setdefault(loop, _LoopState(loop))
-        self._last_loop_state = state
-        return state
+        loop_state = self._loop_states.setdefault(loop, _LoopState(loop))
+        self._last_loop_state = loop_state
+        return loop_state
 
     def _append_now(
         self,
@@ -229,8 +230,11 @@ class AsyncProducer:
         *,
         wakes_sender: bool = True,
     ) -> tuple[ProcessState, tuple[SendFuture, QueueBuffer] | None]:
-        """Append a message if that needs no waiting. Its future and buffer are None if it
-        does.
+        """Append a message if that needs no waiting. Return the process's state, and the
+        message's future and buffer.
+
+        None instead of these: nothing was appended, and the caller must wait with _append().
+        It waits for the topic's layout, for room, or for tasks that wait for room already.
         """
         state = self._producer._process_state()
         routes = self._routes(loop_state, state, topic)
@@ -286,12 +290,13 @@ class AsyncProducer:
                     )
                     state.accumulator.make_ready(buffers)
                     state.start_sender_if_needed()
-                    # Without room for a message, none after it is appended.
+                    # Without room for a message, none after it is appended. So `appended` ends
+                    # with BufferFull for each of the messages that have to wait.
                     count = next(
                         (
                             i
-                            for i, end in enumerate(appended)
-                            if isinstance(end, BufferFull)
+                            for i, result in enumerate(appended)
+                            if isinstance(result, BufferFull)
                         ),
                         len(appended),
                     )
@@ -340,7 +345,13 @@ class AsyncProducer:
 
 
 class _Room:
-    """Waits for room in the buffer of a producer."""
+    """Waits for room in the buffer of a producer.
+
+    The caller repeats: expect(), an attempt to append, and wait() if there was no room. Most
+    appends find room at once, so the bell is made only by the first wait(). Room that was
+    released before that has rung no bell, so the first wait() returns at once, for another
+    attempt. Each later wait() waits.
+    """
 
     def __init__(self, state: ProcessState, block_s: float) -> None:
         self._condition = state.accumulator.room_released
@@ -349,19 +360,23 @@ class _Room:
         self._bell: LoopBell | None = None
 
     def expect(self) -> None:
-        """Notice room that is released from now on, if an earlier attempt found none."""
+        """Arm the bell, if there is one, before an attempt: a release during the attempt ends
+        the next wait().
+        """
         if self._bell is not None:
             self._bell.arm()
 
     async def wait(self) -> None:
-        """Wait for a release since expect(). Raises BufferFull after max_block_ms."""
+        """Wait until room was released since expect(); the first call does not wait.
+
+        Raises BufferFull after max_block_ms.
+        """
         left_s = self._deadline - time.monotonic()
         if left_s <= 0:
             raise BufferFull(
                 f"no room for {self._block_s:g} s: too many messages are unconfirmed"
             )
         if self._bell is None:
-            # Room may have been released before the bell was there, so the caller tries again.
             self._bell = LoopBell()
             self._condition.add_bell(self._bell)
         else:
