@@ -48,9 +48,13 @@ class CoroutineRun:
     A *turn* records the tasks that have ended, dispatches new messages, and starts tasks in
     the free places. Each of these three takes a lock once for all its messages. Between turns
     the loop runs the tasks. Without work, the run waits for a bell, which rings for new
-    messages, for slots that become ready, and for each task that ends.
+    messages, for slots of the dispatcher that become ready, and for each task that ends. (A
+    slot has messages that are handled in order; see dispatcher.py.)
 
-    Everything here runs in the loop's thread, except two threads. The clock finds handlers
+    A *task* is an asyncio task here: a call of the handler, for the messages of a job. Each
+    of these messages is a *part* (the dispatcher's class Task, in Job.tasks).
+
+    Everything here runs in the loop's thread, except two threads. The timer finds handlers
     that take longer than handler_timeout_ms. The watch logs handlers that block the loop.
     """
 
@@ -127,6 +131,8 @@ class CoroutineRun:
             self._end_dispatching()
             await self._await_tasks(end_timeout_s)
         finally:
+            # Again for an exception or a cancellation that left the loop above. A second call
+            # changes nothing.
             self._end_dispatching()
             try:
                 await self._cancel_tasks(end_timeout_s)
@@ -159,11 +165,14 @@ class CoroutineRun:
         jobs = dispatcher.take_ready(free, batch)
         if not jobs:
             return False
+        # Barred: queues that were lost, revoked or stopped since the jobs were taken.
         begun_jobs: list[Job] = []
         barred_jobs: list[Job] = []
         with state.changed:
             has_lease = state.has_lease()
             for job in jobs:
+                # `worker` is any number that no other job at work has: threads have theirs, for
+                # a task the identity of its job will do.
                 may_begin = has_lease and self._outcomes.begin(job, worker=id(job))
                 (begun_jobs if may_begin else barred_jobs).append(job)
         for job in barred_jobs:
@@ -178,7 +187,7 @@ class CoroutineRun:
         return bool(begun_jobs)
 
     async def _call(self, job: Job) -> None:
-        messages = [task.message for task in job.tasks if not task.message.failed]
+        messages = [part.message for part in job.tasks if not part.message.failed]
         # There are none if fail() was called for all, in a batch that raised afterwards.
         if messages:
             argument: Any = messages[0] if self._batch_limit is None else messages
@@ -218,8 +227,13 @@ class CoroutineRun:
         return True
 
     def _error_of(self, task: asyncio.Task[None], job: Job) -> BaseException | None:
-        """Return the error of an ended task: None after success, CancelledError if its
-        messages are to be given back.
+        """Return the outcome of an ended task as an error:
+
+        None             the handler has returned
+        CancelledError   this run has cancelled it, to give its messages back
+        HandlerTimeout   this run has cancelled it after handler_timeout_ms
+        HandlerFailed    something else has cancelled it
+        any other        the handler has raised it
         """
         error = asyncio.CancelledError() if task.cancelled() else task.exception()
         if job in self._overdue_jobs:
@@ -247,9 +261,9 @@ class CoroutineRun:
         """Give back the messages of a handler that was cancelled."""
         state = self._state
         with state.changed:
-            for task in job.tasks:
-                if not task.owned.lost:
-                    state.return_unfinished(task.owned, task.message.offset)
+            for part in job.tasks:
+                if not part.owned.lost:
+                    state.return_unfinished(part.owned, part.message.offset)
             self._outcomes.abandon(job)
 
     # Tasks that are cancelled.
@@ -286,7 +300,7 @@ class CoroutineRun:
                 self._cancel(task, job, self._returned_jobs)
 
     def _watch_deadlines(self) -> None:
-        """Have handlers cancelled that take too long. Body of the clock's thread."""
+        """Have handlers cancelled that take too long. Body of the timer thread."""
         while not self._dispatcher.ending:
             try:
                 for job in self._dispatcher.wait_for_overdue_jobs():

@@ -7,11 +7,17 @@ gives its queues to others. A heartbeat is sent at once after registering, when 
 has a new generation, and to confirm that revoked queues are released, including queues that
 this member has never acquired.
 
-While no broker can record heartbeats, because the metadata database is unavailable, each
-broker answers with a promise: it expires no member for a session from then on. The promises
-of all brokers together extend the lease (promises.py), so this member asks one broker after
-the other: a *round* of heartbeats without a pause, once in each heartbeat interval. A queue
-that was being handed over to another member is then kept: no other member can take it.
+While the metadata database is unavailable, no broker can record heartbeats. Members keep
+their queues all the same:
+
+* A broker answers a heartbeat with a *promise*: for a session timeout from then on it
+  expires no member, even if it reaches the database again.
+* Any broker can expire a member, so the lease is extended only if all brokers have promised
+  (promises.py). Therefore this member sends a *round* of heartbeats in each heartbeat
+  interval: to one broker after another, without a pause.
+* With the lease extended, this member takes back the queues that it was releasing to other
+  members. Without the database no broker can inform those members, so the queues would
+  idle.
 """
 
 from __future__ import annotations
@@ -53,8 +59,9 @@ log: logging.Logger = logging.getLogger("catmq.consumer")
 # application's thread.
 PERMANENT_ERRORS = (Unauthenticated, Forbidden, InvalidRequest, NotFound, Conflict)
 LEAVE_TIMEOUT_S = 3.0
-# Pause before the next heartbeat if an answer revokes a queue that this member does not
-# hold, although the last heartbeat should have released it.
+# Pause before the next heartbeat if an answer revokes a queue that this member no longer
+# holds, although the heartbeat should have released it. Repeating such heartbeats without a
+# pause could become a loop.
 RECONFIRM_S = 0.2
 # Minimum timeout of a heartbeat that releases a queue. A broker needs up to this time to
 # answer that metadata is unavailable, and without that answer the owner of the queue is
@@ -110,7 +117,12 @@ class Membership(Component):
             try:
                 self._leave_if_not_polled()
                 with state.changed:
+                    # Before the heartbeat is sent, so that a request for another heartbeat that
+                    # arrives meanwhile is kept.
                     state.heartbeat_wanted = False
+                    # The newest generation that a pull has reported has its heartbeat now. If
+                    # the heartbeat fails, that generation is no reason for another one
+                    # without a pause (is_heartbeat_due).
                     state.requested_generation = state.newest_generation
                     consumer_id, has_timed_out = state.consumer_id, bool(state.poll_timeout)
                 if has_timed_out:
@@ -180,8 +192,11 @@ class Membership(Component):
             )
 
     def handle_error(self, error: CatmqError, consumer_id: str | None) -> bool:
-        """Apply an error of a pull, a commit or another request that is no heartbeat. (Errors
-        of this class's own requests are handled by _after_error().)
+        """Apply an error of a pull, a commit or another request that names queues.
+
+        Errors of registrations and heartbeats go to _after_error() instead. There NotFound
+        and Conflict end the consumer, too, because they are about the group and its topics.
+        Here they may be about a single queue, and the consumer continues with the others.
 
         `consumer_id` is the membership that the request was sent under. Return True if the
         error ends that membership or the consumer:
@@ -340,6 +355,7 @@ class Membership(Component):
             if state.consumer_id != consumer_id:
                 # This membership ended meanwhile: the next pass of run() registers again.
                 return AT_ONCE_S
+            # Here the broker has recorded them for certain.
             self._mark_maybe_recorded(releases)
             state.extend_lease(sent_at + state.session_timeout_s)
             self._promises.clear()
@@ -350,20 +366,22 @@ class Membership(Component):
                 # This member still works on the revoked queues, if there are any. It sends a
                 # heartbeat at once when it has released one of them.
                 return state.heartbeat_interval_s
-            # The answer revokes queues that this member does not hold. The broker regards a
-            # queue as released by a heartbeat that does not name it and that carries the
-            # generation which revoked it, or a later one.
+            # The answer revokes queues that this member does not hold, and their new owners
+            # wait. For the broker, a queue is released by a heartbeat that does not list it
+            # and that carries the generation which revoked it, or a later one.
             if answer["generation"] > body["generation"]:
-                # This heartbeat carried an earlier generation. The next will carry the new.
+                # This heartbeat carried an earlier generation, so it released nothing. The next
+                # carries the new generation.
                 return AT_ONCE_S
-            # This heartbeat should have counted, so the repeat comes after a pause.
+            # This heartbeat carried the generation and should have released them.
             return min(RECONFIRM_S, state.heartbeat_interval_s)
 
     def _mark_maybe_recorded(self, releases: Iterable[tuple[int, int]]) -> None:
-        """Note that brokers have recorded these releases, or may have.
+        """Note that a broker has recorded these releases, or may have.
 
-        This member must not take these queues back (GroupState.reclaim_all): others may own
-        them. `releases` are pairs of queue and epoch.
+        From then on other members may own these queues, so this member must not take them
+        back when its lease is extended on promises (GroupState.reclaim_all). `releases` are
+        pairs of queue and epoch.
         """
         with self._state.changed:
             for queue_and_epoch in releases:
@@ -417,8 +435,9 @@ class Membership(Component):
                     state.lease_until, lease_start + state.session_timeout_s
                 )
                 state.reclaim_all()
-                # Own the queues that the nodes hold for this member: grants from before the
-                # outage, in an answer that did not arrive.
+                # `held` of the error has grants, in the form of an assignment: the queues
+                # that the nodes still keep for this member. Some may have been granted just
+                # before the outage, in an answer that did not arrive. Own these, too.
                 grants = [
                     grant
                     for grant in error.held.get("assigned", ())
@@ -431,9 +450,10 @@ class Membership(Component):
                 state.stop_ordered_at_lease_end()
             state.changed.notify_all()
         self._failures.failed(error)
-        # The round ends when every broker has promised, and also when a broker promises for the
-        # second time in it. Without the second condition, heartbeats without a pause would go
-        # to the brokers that answer for as long as another broker does not answer.
+        # The round continues without a pause while each heartbeat brings a promise that is new
+        # in it, and a promise is still missing. If a broker promises for the second time, all
+        # brokers that answer were asked already. Without that condition, heartbeats would go
+        # to them without a pause for as long as another broker does not answer.
         must_ask_others = (
             is_valid
             and is_new_in_round
@@ -519,8 +539,8 @@ class Membership(Component):
 
         If the membership has ended, the member registers again (see handle_lost_session).
         PERMANENT_ERRORS end the consumer. Unlike in handle_error() they include NotFound and
-        Conflict, because a registration names the group and its topics. Any other error is
-        temporary.
+        Conflict: these requests name the group and its topics, not a queue, so a repeat
+        cannot help. Any other error is temporary.
         """
         state = self._state
         consumer_id = state.consumer_id

@@ -1,8 +1,11 @@
 """Messages waiting to be sent, in a buffer for each queue and kind of route.
 
-The kind says whether a message may go to another queue than the chosen queue (routing.Kind):
-FREE messages may, KEYED messages stay with the queue of their key, and NAMED messages with the
-queue that their sender named.
+The kind of a message (routing.Kind) says what binds it to its queue:
+
+    FREE    nothing: it may go to another queue after a definite refusal
+    KEYED   its key: it waits for the queue of the key's slot, and follows the slot if a newer
+            layout moves it to another queue
+    NAMED   its sender, who named the queue
 
 The class is modelled on Kafka's RecordAccumulator: applications append, senders take. At
 most 1 batch of a buffer is in flight, so messages of a key are stored in the order of their
@@ -142,8 +145,10 @@ class Accumulator:
         `queue` in the message is the queue its sender named; with `queue_strict` False it
         is a preference. An urgent message is ready at once, and no sender is woken: the
         caller tries to deliver it. With wakes_sender=False the caller follows with
-        make_ready(). Waits up to `block_s` for room. Raises BufferFull,
-        Closed, or OptionError for a queue of another topic.
+        make_ready().
+
+        Waits up to `block_s` for room. Raises BufferFull, Closed, or OptionError for a queue
+        of another topic.
         """
         size = size_of(message)
         with self.lock:
@@ -206,7 +211,8 @@ class Accumulator:
         """Add messages as a batch. Return None unless they name the same queue and fit."""
         # Adding messages together costs a third of adding each alone.
         options, size = self._options, sum(map(size_of, messages))
-        # `queue_strict` is a field of a message only if it is False.
+        # None for a message without a queue, or whose queue is only a preference: such messages
+        # need a route each. (`queue_strict` is a field of a message only if it is False.)
         queues = {
             message.get("queue") if "queue_strict" not in message else None
             for message in messages
@@ -221,7 +227,8 @@ class Accumulator:
             return None
         (queue,) = queues
         buffer = self._buffers.get((routes.layout.topic, queue, Kind.NAMED))
-        # None is named, or the queue has no buffer yet: _route() is needed.
+        # No buffer: these messages name no queue (`queue` is None), or nothing was sent to that
+        # queue yet. Then _route() is needed.
         if buffer is None or queue not in routes.layout.nodes:
             return None
         batch = buffer.open_batch(size, count=len(messages))
@@ -333,8 +340,10 @@ class Accumulator:
                     (only,) if only else self._buffers.values()
                 )
                 if buffer is not None and ready_at <= now:
-                    # In this order: if this thread is interrupted between two of these lines,
-                    # its call of abandon() gets the batch from `current` or from `batches`.
+                    # An exception may be raised into this thread between any two of these
+                    # lines. `current` is set before the batch leaves `batches`, so the batch
+                    # is always in one of the two or in both, and is never lost. The caller
+                    # then calls abandon(), which recognises the batch by `taken_by`.
                     buffer.taken_by = threading.get_ident()
                     batch = buffer.current = buffer.batches[0]
                     buffer.batches.popleft()
@@ -393,18 +402,23 @@ class Accumulator:
         """Release the batch that this thread has taken, after an exception was raised into the
         thread.
 
-        The caller's own futures (`own`) end with `error`, and other threads send the messages
-        of other callers. A batch that has such messages and was tried may be stored, so it is
-        not divided: it is repeated as a whole, under its batch_id, and the own futures end with
-        its result.
+        `own` are the futures of the caller that gives up. By the messages of the batch:
+
+            only own messages          the batch fails with `error`
+            others, too; not tried     the own messages fail with `error`; the others are put
+                                       back, and other threads send them
+            others, too; tried         it may be stored, so it is not divided: it is repeated as
+                                       a whole, under its batch_id, and all futures end with
+                                       that result
         """
         with self.lock:
             self._recount()
             batch = buffer.current
             if batch is None or buffer.taken_by != threading.get_ident():
                 return
-            # The thread was interrupted in take() or put_back(), between the changes of
-            # `current` and `batches`.
+            # The thread was interrupted between the changes of `current` and `batches`: in take()
+            # before the popleft(), or in put_back() after the extendleft(). So the batch is in
+            # its place, and only `current` has to be released.
             if batch in buffer.batches:
                 self.put_back(buffer, [], delay_s=0.0)
                 return
@@ -480,8 +494,9 @@ class Accumulator:
         """Use a newer layout: move keyed messages to the new queues of their slots, in order.
 
         A buffer with a batch in flight, or with a batch that may be stored, keeps its messages
-        until that batch has ended: its moved slots are *held*. Later messages of these slots
-        join that buffer, or they could be stored before the earlier messages of their keys.
+        until that batch has ended. If its messages moved, they could be stored in the new
+        queue before the batch in the old queue, against the order of their keys. Until then
+        the moved slots are *held*: later messages of these slots join that buffer, too.
 
         `refused` is a batch in flight with its buffer, whose queue refused it definitely. It
         is put back as the first batch of the buffer, so that it does not hold the slots.
@@ -496,7 +511,7 @@ class Accumulator:
                 if buffer.routes is routes and buffer.kind == Kind.KEYED:
                     self._move_or_hold_slots(
                         buffer,
-                        staying=buffer.current is not None or buffer.has_unknown_outcome(),
+                        holds=buffer.current is not None or buffer.has_unknown_outcome(),
                     )
             self._batch_ready.notify_all()
 
@@ -505,12 +520,13 @@ class Accumulator:
         buffer may still be stored.
         """
         if buffer.held_slots and not buffer.has_unknown_outcome():
-            self._move_or_hold_slots(buffer, staying=False)
+            self._move_or_hold_slots(buffer, holds=False)
 
-    def _move_or_hold_slots(self, buffer: QueueBuffer, *, staying: bool) -> None:
-        """Apply the present layout to a buffer: move its messages to the queues of their slots.
+    def _move_or_hold_slots(self, buffer: QueueBuffer, *, holds: bool) -> None:
+        """Apply the present layout to a buffer whose slots it may assign to other queues.
 
-        If `staying`, hold the slots that moved instead. Replaces the slots held before.
+        If `holds`, the messages stay, and the moved slots are held. Otherwise the messages
+        move to the buffers of their new queues. Replaces the slots held before.
         """
         routes = buffer.routes
         for slot in buffer.held_slots:
@@ -523,8 +539,10 @@ class Accumulator:
             for slot in slots
             if routes.layout.slots and routes.layout.slots[slot] != buffer.queue
         }
-        if staying:
+        if holds:
             buffer.held_slots = moved_slots
+            # The `or 0` is for the type only: the queue of a KEYED buffer of a topic with slots
+            # is not None.
             routes.held_slots.update(dict.fromkeys(moved_slots, buffer.queue or 0))
         elif moved_slots:
             buffer.batches = deque()

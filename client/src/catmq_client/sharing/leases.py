@@ -44,27 +44,32 @@ MAX_DELAY_S = 366 * 86_400  # maximum delay of a delivery
 
 
 class LeaseBook(GroupState):
-    """State of a member of a share group: it owns no queues, but leases runs of any of
+    """State of a member of a share group: it owns no queues, but leases messages of any of
     them.
 
-    A *run* is a stretch of offsets of a queue that are leased together. (The consumer's
-    method run() is something else: it calls a handler in worker threads.) Each message of a
-    run waits here, is then at work, which means that the application has it, and ends as
-    finished or given back. The run stays in the book until a broker has recorded the result
-    of each message.
+    Terms:
 
-    Each lease of a run is a *grant* with an id. Reports carry it, so that a broker refuses
-    reports of an earlier lease. If a lease ends and this member leases the same run again,
-    the run here gets the new grant.
+        run         a stretch of offsets of a queue that is leased as a whole (HeldRun); the
+                    consumer's method run(), which calls a handler, is something else
+        waiting     a message that is leased and that the application has not begun with
+        at work     a message that the application has, and has not finished
+        finished    a message whose handling has ended: it is reported as done
+        given back  a message that any member may get again, at once
+        report      the results of a run, sent to brokers; the run stays here until a broker
+                    has recorded the result of each message
+        grant       the id of a lease of a run; brokers refuse reports of an earlier grant
+        lapsed      a lease that has passed its end; a broker may still renew it
+        lost        a run that has left the book, because a broker has refused its report or
+                    leases it to this member no longer
+        suspect     a message with which at least two workers were lost: it may have killed
+                    them, so it is leased in a run of its own
 
-    A lease that has passed its end is *lapsed*: brokers may still renew it. A *lost* run has
-    left the book, because a broker has answered that it cannot be renewed.
+    If a lease ends and this member leases the same run again, the run here gets the new grant.
 
-    Brokers count the deliveries of a run. This number shows messages that kill their
-    workers: from the third delivery on, each is *suspect* and is leased in a run of its
-    own; after max_deliveries it is a dead letter. A lease must not count if the run only
-    waited in a member that died. So a broker first records that a redelivered run is begun;
-    only then may its messages start:
+    Brokers count the deliveries of a run, that is its leases. From the third delivery on a
+    message is suspect; after max_deliveries it becomes a dead letter. A lease must not count
+    if the run only waited in a member that died. So a run that is delivered again passes
+    through three states, and its messages may start only in the last:
 
         uncounted        the lease does not count yet
         begin_requested  the application has room for the run: the next report says so
@@ -72,6 +77,9 @@ class LeaseBook(GroupState):
 
     A first lease counts at once, to save that request. It becomes uncounted when it is
     renewed before any message of the run is begun.
+
+    GroupState is written for owned queues. HeldRun is a subclass of OwnedQueue, so that the
+    methods of GroupState work on runs; in those that are overridden here, `owned` is a run.
 
     The lock `changed` guards the book. The puller adds runs, the application's threads
     finish messages, and the renewer renews leases and sends reports. Each waits for a
@@ -154,21 +162,23 @@ class LeaseBook(GroupState):
                 continue
             held = next((run for run in self.runs.values() if run.is_same_run(entry)), None)
             if held is not None:
-                # Its lease had ended, and this member got it again, under a new grant. It
-                # has no new messages.
+                # The lease had ended, and this member got the run again, under a new grant.
+                # Its messages are here already. The grant is a part of the key.
                 del self.runs[held.key]
                 held.regrant(entry, sent_at=sent_at)
                 self.runs[held.key] = held
                 self._log_renewal(held)
                 continue
             run = HeldRun(entry, serial=next(self._serials), sent_at=sent_at)
-            # The epoch is the serial number of the run: in share groups, queues have no owner.
+            # An epoch distinguishes the ownerships of a queue. A run has none, so its `epoch` is
+            # its serial number, which distinguishes the runs of a queue.
             source = Source(run.subscription, run.queue, run.epoch)
             run.fill(
                 parse_messages(entry, source, partial(ShareMessage, run=run, book=self))
             )
             self.runs[run.key] = run
             self.lease_s = run.lease_s
+            # GroupState hands out the messages of its rotation in turns, here run by run.
             self._rotation.append(run)
             self._adjust_buffered(run, 1)
             has_new_messages = has_new_messages or bool(run.open)
@@ -184,7 +194,7 @@ class LeaseBook(GroupState):
         """
         if not isinstance(owned, HeldRun) or owned.lost:
             return
-        # The results are lost, too: commit() reports that to the application.
+        # The results are lost, too: the next commit() raises CommitFailed.
         if owned.finished:
             self.unannounced_losses[owned.queue] = owned
         self._remove(owned)
@@ -205,7 +215,7 @@ class LeaseBook(GroupState):
         log.error("the consumer stops; its unfinished messages go to other members")
 
     def redeliver_failed(self, owned: OwnedQueue) -> None:
-        """Give the failed messages of a run back, because they cannot be stored for a retry.
+        """Give back the messages of a run that failed and cannot be stored for a retry.
 
         Any member may then lease them again.
         """
@@ -366,8 +376,9 @@ class LeaseBook(GroupState):
         the number that it is expected to begin with in AHEAD_S. More would wait here for a
         slow message, although other members could handle them.
 
-        A pull of few messages costs as much as a pull of many. So while messages wait here, the
-        result is 0 until there is room for half of the messages leased ahead.
+        A pull of few messages costs as much as a pull of many. So while messages wait here,
+        the result is 0 until there is room for half of the messages leased ahead. If none
+        waits, the application may be idle, and any room is used.
         """
         # A suspect run may kill this worker. Other messages that it leases meanwhile would be
         # lost with it, and count as delivered.
@@ -384,7 +395,8 @@ class LeaseBook(GroupState):
             self._idle_capacity() + ahead - waiting,
             options.max_in_flight - self.in_flight(),
         )
-        return room if room >= max(1, ahead // 2) or (room > 0 and not waiting) else 0
+        is_worth_a_pull = room >= max(1, ahead // 2) or (room > 0 and not waiting)
+        return room if is_worth_a_pull else 0
 
     def _idle_capacity(self) -> int:
         """Return how many messages the application would begin with at once."""
@@ -445,10 +457,10 @@ class LeaseBook(GroupState):
         ]
 
     def _request_begin_records(self) -> bool:
-        """Request that brokers record the begin of runs which the application has room for.
+        """Set `begin_requested` in the uncounted runs that the application has room for.
 
-        Sets `begin_requested` in each such run, so that its next report has the request (see
-        the class). Return True if it was set in any run.
+        The next report of such a run has the request (see the class). Return True if it was
+        set in any run.
         """
         unrecorded_runs = [
             run
@@ -461,11 +473,13 @@ class LeaseBook(GroupState):
         recorded_runs = [
             run for run in self.runs.values() if run.may_begin or run.begin_requested
         ]
-        # Messages that may begin already come first.
+        # Messages of runs that may begin, or soon may, come first: only the room that they
+        # leave is for other runs.
         free = capacity - sum(run.waiting for run in recorded_runs)
         if capacity > 0 and time.monotonic() - self.progress_at >= HELD_UP_S:
-            # The recorded messages do not begin although the application has room. They must
-            # not hold up every other run, so one more run may begin.
+            # Those messages do not begin although the application has room, for example
+            # because their subscription is paused. They must not hold up every other run, so
+            # another run may begin.
             free = max(free, 1)
         for run in unrecorded_runs:
             if free > 0:
@@ -600,9 +614,10 @@ class LeaseBook(GroupState):
         """Give back messages that are at work for longer than max_processing_ms, and messages
         that wait for a stalled application (is_stalled()).
         """
+        # A pull under way would lease the messages to this member again. An application that
+        # polls is away then and would not begin with them. Worker threads may, so for them
+        # only messages that wait for a stalled application are kept until the pull has ended.
         if self.pulls and not self.has_worker_threads:
-            # The pull under way would lease them to this member again, whose application is
-            # not waiting for messages.
             return
         is_stalled = self.is_stalled(now) and not self.pulls
         limit_ms = self.share_options.max_processing_ms
