@@ -171,8 +171,7 @@ class CoroutineRun:
         with state.changed:
             has_lease = state.has_lease()
             for job in jobs:
-                # `worker` is any number that no other job at work has: threads have theirs, for
-                # a task the identity of its job will do.
+                # `worker` is any number that no other job at work has.
                 may_begin = has_lease and self._outcomes.begin(job, worker=id(job))
                 (begun_jobs if may_begin else barred_jobs).append(job)
         for job in barred_jobs:
@@ -229,11 +228,13 @@ class CoroutineRun:
     def _error_of(self, task: asyncio.Task[None], job: Job) -> BaseException | None:
         """Return the outcome of an ended task as an error:
 
-        None             the handler has returned
-        CancelledError   this run has cancelled it, to give its messages back
-        HandlerTimeout   this run has cancelled it after handler_timeout_ms
-        HandlerFailed    something else has cancelled it
-        any other        the handler has raised it
+            None             the handler has returned
+            HandlerTimeout   this run has cancelled it after handler_timeout_ms
+            CancelledError   this run, or the end of the loop, has cancelled it: its messages
+                             are to be given back
+            HandlerFailed    something else has cancelled it
+
+        Any other error was raised by the handler.
         """
         error = asyncio.CancelledError() if task.cancelled() else task.exception()
         if job in self._overdue_jobs:
