@@ -152,6 +152,8 @@ REST = (
         "site-sqlite", "tests/integration/site", measured=True, CATMQ_TEST_ENGINE="sqlite"
     ),
     tests("contract-others", *OF_OTHER_CLIENTS),
+    # FastAPI and uvicorn: 10 MB to download; skipped if they cannot be had
+    tests("web", "tests/web"),
     tests("spark", "tests/spark", "spark_tasks", "-m", "not everyday"),
     tests("browser", "tests/browser", "-m", "not everyday"),
     Step("public-types", (PYTHON, "-m", "tests.public_types")),

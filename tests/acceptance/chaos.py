@@ -45,6 +45,7 @@ from tests.acceptance.scenarios import (
     storm,
     takeover,
     tasks,
+    web,
     workers,
 )
 from tests.acceptance.scenarios.stage import Stage
@@ -123,6 +124,18 @@ def play_main_job(stage: Stage, source: Path) -> None:
     for batch in (500, 1):
         main_job.run(stage, source=source, batch=batch)
         main_job.backlog(stage, source=source, batch=500)
+
+
+def play_web_fastapi(stage: Stage, source: Path) -> None:
+    """10,000 orders to FastAPI under uvicorn; clients leave, and the application is killed
+    and terminated --times times (default 20).
+    """
+    web.run(stage, kind="fastapi", count=10_000, restarts=stage.times or 20)
+
+
+def play_web_django(stage: Stage, source: Path) -> None:
+    """The same with async views of Django: its web process, relay and workers."""
+    web.run(stage, kind="django", count=10_000, restarts=stage.times or 20)
 
 
 def play_storm(stage: Stage, source: Path) -> None:
@@ -343,6 +356,8 @@ SCENARIOS: dict[str, Callable[[Stage, Path], None]] = {
     "celery": play_celery,
     "main-job": play_main_job,
     "storm": play_storm,
+    "web-fastapi": play_web_fastapi,
+    "web-django": play_web_django,
     "frozen": play_frozen,
     "shaky": play_shaky,
     "slow-group": play_slow_group,

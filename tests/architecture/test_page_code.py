@@ -58,6 +58,7 @@ PROGRAMS = {
     "wc",
 }
 PROGRAMS |= {"catmq", "celery", "django-admin", "manage.py", "pip", "python", "systemctl"}
+PROGRAMS |= {"uvicorn"}
 PACKAGES = {
     **dict.fromkeys(("mariadb", "mariadb-dump", "mariadb-binlog"), "mariadb-client"),
     **dict.fromkeys(("mysql", "mysqldump", "mysqlbinlog"), "mysql-client"),

@@ -179,6 +179,12 @@ def test_refusals_become_the_clients_errors(
         producer.send(topic, "a")
     assert unknown.value.code == "unauthenticated"
     weak.close()
+    with (
+        Producer(broker.url, api_key="") as producer,
+        pytest.raises(CatmqError, match="set CATMQ_API_KEY, or pass api_key=") as missing,
+    ):
+        producer.send(topic, "a")
+    assert missing.value.code == "unauthenticated"
 
 
 def test_every_code_of_the_server_has_its_place_in_the_client() -> None:

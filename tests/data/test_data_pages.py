@@ -21,15 +21,13 @@ import pytest
 
 from catmq_client import HttpTransport, Producer, frames
 from catmq_client.admin.api import Admin
-from tests.support import documents, java
+from tests.support import documents, java, venvs
 from tests.support.environment import ROOT
 from tests.support.server import Server
 
 PANDAS_PAGE = (ROOT / "docs/how-to/read-a-topic-with-pandas.md").read_text()
 SPARK_PAGE = (ROOT / "docs/how-to/read-a-topic-with-spark.md").read_text()
 NOTEBOOK = ROOT / "examples/notebooks/sales.ipynb"
-CACHES = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-VENV = CACHES / "catmq" / "data"
 REQUIREMENTS = Path(__file__).with_name("requirements.txt")
 LIMIT_S = 600
 TEXT_BLOCK = re.compile(r"^ *```text\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
@@ -45,24 +43,7 @@ nbformat.write(notebook, sys.argv[2])
 @pytest.fixture(scope="module")
 def python() -> str:
     """The Python of the virtualenv with the pinned libraries. Skips if they cannot be had."""
-    interpreter, installed = VENV / "bin/python", VENV / "installed.txt"
-    if not installed.exists() or installed.read_text() != REQUIREMENTS.read_text():
-        run(sys.executable, "-m", "venv", "--clear", str(VENV))
-        pip = subprocess.run(
-            [interpreter, "-m", "pip", "install", "-q", "-r", str(REQUIREMENTS)],
-            capture_output=True,
-            text=True,
-            timeout=LIMIT_S,
-            check=False,
-        )
-        if pip.returncode:
-            pytest.skip(f"{REQUIREMENTS.name} cannot be installed: {pip.stderr[-500:]}")
-        installed.write_text(REQUIREMENTS.read_text())
-    (library,) = (VENV / "lib").glob("python*/site-packages")
-    session_packages = next(path for path in sys.path if path.endswith("site-packages"))
-    # A plain line adds a directory to sys.path, behind the packages of the virtualenv.
-    (library / "outer.pth").write_text(f"{session_packages}\n")
-    return str(interpreter)
+    return venvs.python_with(REQUIREMENTS)
 
 
 @pytest.fixture(scope="module")

@@ -34,6 +34,7 @@ ELSEWHERE = {
     "how-to/install-the-client.md": "tests/acceptance/test_install_page.py",
     "how-to/copy-definitions.md": "tests/acceptance/test_operator_pages.py",
     "how-to/read-a-topic-with-pandas.md": "tests/data/test_data_pages.py",
+    "how-to/use-it-with-asyncio.md": "tests/web/test_asyncio_page.py",
     "how-to/query-with-sql.md": "tests/integration/test_queries.py",
     "how-to/run-on-mariadb.md": "tests/acceptance/test_operator_pages.py",
     "how-to/run-two-brokers.md": "tests/acceptance/test_broker_pages.py",

@@ -99,6 +99,7 @@ class Terminal:
         *argv: str,
         name: str = "",
         environ: Mapping[str, str] | None = None,
+        python: str = sys.executable,
         **options: Any,
     ) -> Process:
         """Start a Python program. `name` names its output file, `environ` adds to its
@@ -106,9 +107,7 @@ class Terminal:
         """
         out = self.directory / f"{name or f'process-{next(self._numbers)}'}.out"
         whole_environ = {**self.environ, **(environ or {})}
-        process = Process(
-            [sys.executable, *argv], environ=whole_environ, out=out, **options
-        )
+        process = Process([python, *argv], environ=whole_environ, out=out, **options)
         self._running.append(process)
         return process
 

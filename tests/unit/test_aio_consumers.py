@@ -538,7 +538,7 @@ class _Handler:
         (_generator, "without yield"),
         (_async_generator, "without yield"),
         (_Handler, "a class would only be instantiated"),
-        (None, "give a function"),
+        (None, "give a coroutine function, and not the result"),
     ],
 )
 def test_a_handler_that_is_no_coroutine_function_is_refused_before_anything_is_taken(
@@ -723,11 +723,11 @@ def test_a_handler_whose_queue_is_lost_is_cancelled_and_has_not_failed(
                 state.lose(owned)
                 state.want_heartbeat()
             await happens(lambda: handler.cancelled == [0])
-            # It is granted again, and its message comes again.
+            # The queue is granted again, and its message comes at least once more.
             broker.expire("g", consumer.name)
             state.want_heartbeat()
             handler.release.set()
-            await happens(lambda: handler.finished == [0])
+            await happens(lambda: handler.finished)
             assert failures(consumer) == 0
 
     run(main())

@@ -7,6 +7,7 @@ from __future__ import annotations
 import functools
 import itertools
 import threading
+from collections.abc import AsyncIterator
 from concurrent.futures import Future
 from typing import Any
 from unittest.mock import AsyncMock, MagicMock
@@ -123,6 +124,16 @@ def test_a_coroutine_function_is_taken_where_it_is_awaited(function: Any) -> Non
 def test_anything_else_is_refused_where_it_is_awaited(function: Any) -> None:
     with pytest.raises(OptionError, match="handler="):
         check_coroutine_function("handler", function)
+
+
+def test_the_remedy_names_the_kind_of_function_that_is_awaited() -> None:
+    async def events(message: object) -> AsyncIterator[object]:
+        yield message
+
+    with pytest.raises(OptionError, match="give a coroutine function, without yield"):
+        check_coroutine_function("handler", events)
+    with pytest.raises(OptionError, match="not the result of calling it"):
+        check_coroutine_function("handler", plain(1))
 
 
 def error_of_a_message(

@@ -376,6 +376,8 @@ def test_send_batch_takes_bytes_text_dicts_and_messages(
     assert make().send_batch("t", []) == []
     with pytest.raises(OptionError, match="keey is not a field"):
         make().send_batch("t", [{"body": b"", "keey": "x"}])
+    with pytest.raises(OptionError, match="a message of type int: give a NewMessage"):
+        make().send_batch("t", [b"1", 2])
 
 
 def test_send_batch_may_be_larger_than_the_buffer(

@@ -59,7 +59,7 @@ def check_coroutine_function(name: str, function: Any) -> None:
     """Raise OptionError unless `function` is a coroutine function."""
     if is_coroutine_function(function):
         return
-    remedy = _find_remedy(function) or (
+    remedy = _find_remedy(function, kind="a coroutine function") or (
         "a plain function would block the event loop: write `async def`, with await "
         "asyncio.to_thread(…) around what blocks, or give it to run() of a Consumer or "
         "ShareConsumer, which call it in threads"
@@ -108,11 +108,14 @@ def check_handled(result: object) -> None:
     check_result("the handler", result)
 
 
-def _find_remedy(function: Any) -> str | None:
-    """Return what to pass in instead of `function`, or None if it can be called."""
+def _find_remedy(function: Any, *, kind: str = "a function") -> str | None:
+    """Return what to pass in instead of `function`, or None if it can be called.
+
+    `kind` names the functions that the caller accepts.
+    """
     inner = _unwrap(function)
     if not callable(inner):
-        return "give a function"
+        return f"give {kind}, and not the result of calling it"
     if inspect.isclass(inner):
         return (
             "a class would only be instantiated: give a function, or an instance that "
@@ -126,7 +129,7 @@ def _find_remedy(function: Any) -> str | None:
                 "lambda message: asyncio.run(handle(message))"
             )
         if inspect.isgeneratorfunction(candidate) or inspect.isasyncgenfunction(candidate):
-            return "generators are not iterated: give a plain function, without yield"
+            return f"generators are not iterated: give {kind}, without yield"
     return None
 
 

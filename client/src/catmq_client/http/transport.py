@@ -32,6 +32,7 @@ from catmq_client.errors import (
     Closed,
     ConnectFailed,
     OptionError,
+    Unauthenticated,
     Unavailable,
     from_problem,
 )
@@ -380,9 +381,15 @@ class HttpTransport:
             if "json" in response.headers.get("Content-Type", ""):
                 with suppress(ValueError, RecursionError):
                     problem = _JSON.decode(response.data)
-            raise from_problem(
+            error = from_problem(
                 response.status, problem if isinstance(problem, dict) else {}
             )
+            if isinstance(error, Unauthenticated) and "Authorization" not in self._headers:
+                # The broker's remedy is a header, which programs do not set themselves.
+                error.detail = (
+                    "the request has no API key: set CATMQ_API_KEY, or pass api_key=…"
+                )
+            raise error
         if response.status >= 300:
             raise ConnectFailed(
                 f"{url} is not a CatMQ broker: HTTP {response.status}", retriable=False

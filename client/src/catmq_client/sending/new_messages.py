@@ -150,6 +150,11 @@ def build_batch_message(
             body, key=key, tag=tag, headers=headers, trace_id=trace_id, queue=queue,
             delay_ms=delay_ms, deliver_at=deliver_at, queue_strict=strict,
         )  # fmt: skip
+    if not isinstance(item, Mapping):
+        raise OptionError(
+            f"a message of type {type(item).__name__}: give a NewMessage, bytes, text, or a "
+            "mapping with its fields"
+        )
     unknown = set(item) - {*NewMessage._fields, "json"}
     if unknown:
         raise OptionError(

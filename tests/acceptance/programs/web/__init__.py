@@ -1,0 +1,1 @@
+"""Two web applications that send and consume: FastAPI, and Django with async views."""
