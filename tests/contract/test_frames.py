@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
@@ -21,7 +22,7 @@ from catmq_client.errors import (
     OptionError,
     Unavailable,
 )
-from catmq_client.frames import OffsetsMissingWarning, ReadProgress, pages
+from catmq_client.frames import OffsetsMissingWarning, ReadProgress, pages, ranges
 from catmq_client.http.wire import JsonCodec
 from metadata import actors
 from metadata.cache import snapshot
@@ -246,6 +247,81 @@ def test_a_deleted_start_is_an_error_that_names_the_range_or_a_warning(
     # Deleted messages may have been within the time, or not.
     with pytest.warns(OffsetsMissingWarning, match="offsets below 4 were deleted"):
         frames.read("single", start=datetime(2020, 1, 1, tzinfo=UTC), transport=transport)
+
+
+def line_of(action: Callable[[], object]) -> int:
+    """Return the line of this file that the warning of `action` names; a lambda has one."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        action()
+    (warning,) = caught
+    assert issubclass(warning.category, OffsetsMissingWarning)
+    assert warning.filename == __file__
+    return warning.lineno
+
+
+@pytest.mark.parametrize("start", ["offset", "time"])
+def test_a_warning_of_the_start_names_the_line_of_the_caller(
+    broker: Broker, queue: int, transport: HttpTransport, start: str
+) -> None:
+    send(broker, 10)
+    raise_low(queue, 4)
+    remove(queue, 0, 1, 2, 3)
+    first: Any = {queue: 1} if start == "offset" else datetime(2020, 1, 1, tzinfo=UTC)
+    options: Any = {"start": first, "on_expired": "warn", "transport": transport}
+    topic = pages.TopicReader(transport, "single", raise_expired=False, retry_s=1.0)
+    plan: Any = {"queues": None, "start": first, "end": "latest"}
+    for call in (
+        lambda: frames.read("single", **options),
+        lambda: frames.batches("single", **options),
+        lambda: ranges.plan_ranges(topic, **plan),
+    ):
+        assert line_of(call) == call.__code__.co_firstlineno
+
+
+def test_a_warning_within_a_read_names_the_line_that_reads(
+    broker: Broker, queue: int, transport: HttpTransport, small_pages: None
+) -> None:
+    send(broker, 30)
+    remove(queue, *range(6, 20))
+    declare_gap(queue, 6, 20)
+    for call in (
+        lambda: frames.read("single", transport=transport),
+        lambda: frames.batches("single", transport=transport).read_all(),
+        lambda: list(frames.batches("single", transport=transport)),
+    ):
+        assert line_of(call) == call.__code__.co_firstlineno
+
+
+@pytest.mark.parametrize("use", ["never iterated", "left early", "read to its end"])
+def test_a_reader_closes_its_own_transport(
+    *,
+    broker: Broker,
+    queue: int,
+    small_pages: None,
+    monkeypatch: pytest.MonkeyPatch,
+    use: str,
+) -> None:
+    transports: list[HttpTransport] = []
+
+    def connect(*args: Any, **more: Any) -> HttpTransport:
+        transports.append(HttpTransport(*args, **more, discover=False))
+        return transports[-1]
+
+    monkeypatch.setattr(frames, "HttpTransport", connect)
+    monkeypatch.setattr(frames, "BATCH_ROWS", 5)
+    send(broker, 20)
+    reader = frames.batches("single", urls=broker.url, api_key=broker.api_key)
+    if use == "left early":
+        reader.read_next_batch()
+    elif use == "read to its end":
+        assert reader.read_all().num_rows == 20
+    (transport,) = transports
+    is_open_before_drop = transport._process_session is not None
+    assert is_open_before_drop == (use != "read to its end")
+    del reader
+    gc.collect()
+    assert transport._process_session is None
 
 
 @pytest.mark.parametrize("on_expired", ["raise", "warn"])

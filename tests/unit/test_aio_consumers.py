@@ -535,9 +535,9 @@ class _Handler:
     [
         (_plain, "async def"),
         (lambda message: asyncio.sleep(0), "async def"),
-        (_generator, "without yield"),
-        (_async_generator, "without yield"),
-        (_Handler, "a class would only be instantiated"),
+        (_generator, "give a coroutine function, without yield"),
+        (_async_generator, "give a coroutine function, without yield"),
+        (_Handler, "a class would only be instantiated: give a coroutine function"),
         (None, "give a coroutine function, and not the result"),
     ],
 )

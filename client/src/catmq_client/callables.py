@@ -102,8 +102,7 @@ def check_handled(result: object) -> None:
     if isinstance(result, Future):
         raise OptionError(
             f"the handler returned a {type(result).__name__}, whose work may not be done "
-            "yet: wait for "
-            "it before returning, with .result()"
+            "yet: wait for it before returning, with .result()"
         )
     check_result("the handler", result)
 
@@ -118,8 +117,8 @@ def _find_remedy(function: Any, *, kind: str = "a function") -> str | None:
         return f"give {kind}, and not the result of calling it"
     if inspect.isclass(inner):
         return (
-            "a class would only be instantiated: give a function, or an instance that "
-            "can be called"
+            f"a class would only be instantiated: give {kind}, or an instance whose "
+            "__call__ is such a function"
         )
     # Python looks up __call__ on the type, not on the instance.
     for candidate in (inner, _unwrap(type(inner).__call__)):

@@ -172,10 +172,14 @@ def _start_read(
             retry_s=retry_timeout_ms / 1000,
         )
         ranges = plan_ranges(topic_reader, queues=queues, start=span[0], end=span[1])
-        # From here on, the generator closes the transport when it ends or is closed.
-        resources = until_planned.pop_all()
-    meter = ProgressMeter(topic, sum(r.end - r.first for r in ranges), progress)
-    record_batches = build_batches(topic_reader, ranges, builder, meter, limit, resources)
+        meter = ProgressMeter(topic, sum(r.end - r.first for r in ranges), progress)
+        # From here on, the generator closes the transport.
+        record_batches = build_batches(
+            topic_reader, ranges, builder, meter, limit, until_planned.pop_all()
+        )
+    # Run it up to its first yield, which is within its `with resources`. A generator that
+    # never began would close nothing when it is dropped.
+    next(record_batches)
     return builder.schema, record_batches
 
 
@@ -187,8 +191,13 @@ def build_batches(  # noqa: PLR0917
     limit: int | None,
     resources: ExitStack,
 ) -> Iterator[RecordBatch]:
-    """Yield the rows of all ranges as batches, and close the resources at the end."""
+    """Yield None, then the rows of all ranges as batches.
+
+    Closes the resources when it ends, is closed or is dropped, once the caller has taken the
+    None.
+    """
     with resources:
+        yield None
         for page in topic_reader.pages(ranges, limit=limit):
             builder.append(page)
             meter.add(page)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+import warnings
+from types import FrameType
 from typing import NamedTuple
 
 
@@ -33,6 +36,26 @@ class MissingOffsets(NamedTuple):
             f"{topic}, queue {self.queue}: offsets {self.first:,} … {self.end - 1:,} "
             f"({messages}) {_REASONS[self.reason]}"
         )
+
+
+def warn_of_missing(text: str) -> None:
+    """Emit an OffsetsMissingWarning that names the line which called into this package.
+
+    That is the caller of `read`, `batches` or `plan_ranges`, or the code that iterates a
+    RecordBatchReader.
+    """
+    # Computed, because the depth of the stack differs between these callers. (The argument
+    # skip_file_prefixes of warn() exists only from Python 3.12 on.)
+    level, frame = 1, sys._getframe()
+    while frame.f_back is not None and _is_own_module(frame):
+        level, frame = level + 1, frame.f_back
+    warnings.warn(text, OffsetsMissingWarning, stacklevel=level)
+
+
+def _is_own_module(frame: FrameType) -> bool:
+    # Code in exec() may have no name.
+    name = str(frame.f_globals.get("__name__"))
+    return name == __package__ or name.startswith(f"{__package__}.")
 
 
 _REASONS = {

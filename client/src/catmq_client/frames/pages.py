@@ -8,7 +8,6 @@ has no message.
 from __future__ import annotations
 
 import threading
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ from typing import Any
 
 from catmq_client.admin.calls import path_of
 from catmq_client.errors import Closed, InvalidRequest, OffsetsMissing, Unavailable
-from catmq_client.frames.missing import MissingOffsets, OffsetsMissingWarning
+from catmq_client.frames.missing import MissingOffsets, warn_of_missing
 from catmq_client.frames.ranges import QueueBounds, QueueRange
 from catmq_client.http.transport import Transport, repeat_call, request_until
 from catmq_client.message import BODY, OFFSET, Row, make_row
@@ -145,8 +144,7 @@ class TopicReader:
                 "continue without them with on_expired='warn'",
                 missing,
             )
-        # The level is that of a caller of frames.read; a RecordBatchReader has no caller.
-        warnings.warn(text, OffsetsMissingWarning, stacklevel=5)
+        warn_of_missing(text)
 
     def _fetch_page(self, span: QueueRange, offset: int, remaining: int | None) -> Page:
         """Return messages of a range from `offset` on, at most `remaining`."""

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Literal, NamedTuple, Protocol, TypeAlias
 
 from catmq_client.errors import OptionError
-from catmq_client.frames.missing import MissingOffsets, OffsetsMissingWarning
+from catmq_client.frames.missing import MissingOffsets, warn_of_missing
 
 # "earliest", "latest", an aware time, or {queue: offset}.
 Position: TypeAlias = Literal["earliest", "latest"] | datetime | Mapping[int, int]
@@ -94,11 +93,9 @@ def plan_queue(
     elif isinstance(start, datetime) and first == low > 0:
         # The age of deleted messages is not recorded, so this cannot be an error:
         # every read of "the last 30 days" would fail on a topic that keeps seven.
-        warnings.warn(
+        warn_of_missing(
             f"{topic.topic}, queue {queue}: offsets below {low:,} were deleted by "
-            f"retention, and some of their messages may have been stored after {start}",
-            OffsetsMissingWarning,
-            stacklevel=5,
+            f"retention, and some of their messages may have been stored after {start}"
         )
     first = max(first, low)
     return QueueRange(queue, first, max(first, last))
