@@ -1,30 +1,27 @@
 """Pull messages from the offsets that a consumer names, fenced by the reader rows of the
 nodes.
 
-The *head* of a queue is its log end offset: the offset that the next message gets. The *position*
-of a consumer is the offset at which it pulls. In the code, a `Position` is a row: the state of a
-queue and of the group's reader in it (head, low, owner, epoch, committed offset), as a node
-returns it. The offset of a consumer is always `offset` there.
+The *head* of a queue is its log end offset: the offset that the next message gets. A `Position`
+in this module is not an offset. It is the state of a queue and of the group's reader row in it
+(head, low, owner, epoch, committed offset), as a node returns it.
 
 Every queue of the answer has a `state`:
 
     ok            messages, or none yet
     fenced        another owner or epoch holds the queue
     stopped       an operator stopped the group, the subscription or the queue in it
-    cleaned       the position is below `low`: retention deleted the messages there
-    out_of_range  the position is above the head
-    lost_tail     the position is in a declared gap (`gap`); `next_offset` is its end
+    cleaned       the offset is below `low`: retention deleted the messages there
+    out_of_range  the offset is above the head
+    lost_tail     the offset is in a declared gap (`gap`); `next_offset` is its end
     corrupt       an offset is missing without a declared gap: nothing is delivered, an operator
                   must act
     unavailable   neither the queue's node nor a replica of it answers
 
-In this table, the position is the offset of the consumer.
-
 If a pull needs several nodes, it does not wait for a slow node: the queues of that node are
 `ok`, without messages and without a head.
 
-For a group with a filter on tags or headers, a pull passes over messages that do not match:
-the position moves past up to `scan_limit` of them. So an answer without messages may have a
+For a group with a filter on tags or headers, a pull passes over messages that do not match,
+up to `scan_limit` of them. So an answer without messages may have a
 higher `next_offset`.
 
 Only durable messages are delivered, and the `head` of an answer is the durable head. If a queue
