@@ -377,7 +377,7 @@ class _NodePull:
         position = positions.pop(pull_queue.queue, None)
         if position is None:
             return PulledQueue(pull_queue.queue, "fenced", [], pull_queue.offset), positions
-        # Rows of a fenced consumer, or of a position outside of the log, are dropped.
+        # Rows of a fenced consumer, or of an offset outside of the log, are dropped.
         answer = _without_rows(pull_queue, position, consumer)
         if answer is not None:
             return answer, positions
