@@ -13,8 +13,9 @@ free place is answered at once, empty, and `retry_after_ms` is the pause of the 
 same happens if a consumer waits in too many pulls at once, or if the pulls of a single API
 key or address have three quarters of the places.
 
-The `board` has the durable log end offsets that this broker knows, and wakes threads that
-watch them.
+The `board` has the durable heads that this broker knows, and wakes threads that watch them. The
+*head* of a queue is its log end offset: the offset that the next message gets. Messages below
+the durable head are on disk, and only they are delivered (messagestore/consume/pull.py).
 """
 
 from __future__ import annotations

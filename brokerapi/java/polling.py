@@ -23,10 +23,21 @@ Besides its polls, a client sends *heartbeat calls* from a thread of its own (jo
 bring no news, and count only while the client also polls. In this module a heartbeat is the
 record that a poll makes, and a heartbeat call is always called so.
 
-Versions: those of a membership start at the time (ms since 1970) when the client registered,
-and each answer with news has the next. The version of a deleted group is the time of its
-deletion. So it is above all versions that the client has of the group, and below those of a new
-group of the same name, for which the client has to register again.
+The versions of a group must rise from answer to answer, also after its deletion and after a new
+registration:
+
+* A membership begins with the time of the client's registration (ms since 1970) as its
+  version. Each answer with news adds 1.
+* A deleted group is answered with the time of its deletion as its version. That is above the
+  versions of all earlier answers, which are fewer than one per ms since the registration.
+* For a new group of the same name the client registers again, later, so its versions are above
+  that of the deleted group.
+
+Three modules do the work around a poll. java_beats.py notes heartbeats of quiet clients in
+memory, and writes them in batches. It also knows which members need a full check: those whose
+heartbeat could not be written, because they are gone or have a newer answer. holds.py makes a
+thread wait, if a place for waiting is free. handles.py keeps the consumer id of each member,
+because later pulls and commits of these clients name only the member.
 """
 
 from __future__ import annotations
@@ -131,6 +142,9 @@ class Poll(JavaEndpoint):
         # A group without a membership was deleted, or the client's membership has expired.
         missing = sorted(versions.keys() - {member.group for member in members})
         deleted = groups.deletion_times(missing[:MOST_DELETED]) if missing else {}
+        # Each group that the poll names must have a membership or be deleted. If a group has
+        # neither, its membership has expired. Without any membership, all groups are deleted
+        # or expired: there is nothing to poll for.
         if not members or len(members) + len(deleted) < len(versions):
             return _require_registration(call, java_id, members)
         for member in members:
@@ -216,7 +230,9 @@ def _find_quiet_client(java_id: int, versions: Mapping[str, int]) -> _QuietClien
         or client.snapshot_version != snapshot.current().version
     ):
         return None
-    # Another broker or an expiry may have changed a membership: then the cache is outdated.
+    # A batch did not write the heartbeat of a member (java_beats.flush): usually the membership
+    # has ended, or another broker has answered it under a newer version. The cached memberships
+    # are dropped, so that this poll reads them from the database and records full heartbeats.
     if java_beats.needs_full_check(member.consumer.member_id for member in client.members):
         java_members.forget_client(java_id)
         return None
@@ -244,6 +260,9 @@ def _require_registration(
 def _is_full_refresh(members: Sequence[JavaMember], versions: Mapping[str, int]) -> bool:
     """Return True if the poll is a full refresh: the client sends version 0 for all groups,
     to compare the answer with its own state.
+
+    A new client sends version 0 too, until its first answer. So only memberships that have had
+    an answer make a full refresh.
 
     A separate thread of the client does so every two minutes, in parallel with the other
     polls. In some clients this thread survives the threads that poll, for example when a
@@ -287,30 +306,36 @@ def _wait_for_news(
 ) -> dict[str, Any]:
     """Record heartbeats, then wait until one of the groups has news. Return the news by
     group name.
+
+    There are up to two waits. A client that expects no news waits for the end of the tick
+    (phase 1), its heartbeat is recorded (2), it becomes quiet (3), and the poll is held (4).
+    After a change, a second heartbeat gets the news (5). A client that may have news starts
+    with phase 2, and is held only if there is none.
     """
     java_id = members[0].java_id
+    # The queue ids in an answer contain only the number of the member. Its pulls and commits
+    # find the consumer id here, without a query.
     for member in members:
         handles.remember(member.consumer)
-    # A client that has started and has the newest versions most likely gets no news. Its
-    # heartbeat may wait for the end of the tick, and after the heartbeat it can become quiet.
-    seems_quiet = not deleted_news and all(
+    # A client that has started and has the newest versions most likely gets no news.
+    expects_no_news = not deleted_news and all(
         versions[member.group] == member.version
         and (java_id, member.group) not in _answers_until_start
         for member in members
     )
-    # The server has held this poll already, as a repeat, until something changed. So it is
-    # answered at once.
+    # The server's event loop has held this request already, as a repeat of an earlier poll, and
+    # something has changed since (_RepeatedPoll). So it is answered at once.
     was_held = call.was_held()
     until = time.monotonic() + (
         0 if was_held else _count_down_and_choose_hold_s(java_id, members)
     )
     with holds.waiting_place(f"poll {java_id}", call.actor) as max_wait_s:
-        if seems_quiet and not was_held:
+        # Phase 1: wait for the end of the tick before the heartbeat, so that a single statement
+        # records the heartbeats of many clients. A change of a group ends this wait.
+        if expects_no_news and not was_held:
             known_generations = holds.read_generations(
                 member.consumer.group_id for member in members
             )
-            # Wait for the end of the tick before the heartbeat: a single statement then records the
-            # heartbeats of many clients.
             tick_s = min(
                 TICK_S,
                 *(
@@ -318,13 +343,18 @@ def _wait_for_news(
                     for member in members
                 ),
             )
+            # Ticks end at the multiples of `tick_s` on the clock, which all threads share. So the
+            # threads whose clients have the same session timeout wake up together.
             now = time.monotonic()
             holds.wait(known_generations, now + min(tick_s - now % tick_s, max_wait_s))
-        # Read before the heartbeats: a later change has another version, and ends the quiet.
+        # Phase 2: heartbeats, which also find the news. The version of the snapshot is read
+        # before them: a later change has another version, and ends the quiet.
         snapshot_version = snapshot.current().version
         news, generations = _record_heartbeats(java_id, members, versions)
+        # Phase 3: the client becomes quiet, before the hold. If nothing changes, its next poll
+        # needs no query, and its repeats are held without a thread.
         if (
-            seems_quiet
+            expects_no_news
             and not news
             and all(member.session_timeout_ms >= MIN_QUIET_SESSION_MS for member in members)
         ):
@@ -332,12 +362,15 @@ def _wait_for_news(
             _quiet_clients[java_id] = _QuietClient(
                 time.monotonic() + SETTLED_S, tuple(members), generations, snapshot_version
             )
+        # Phase 4: without news, hold the poll until a generation rises or the time is over.
         if not news and not deleted_news and not draining.must_not_wait():
             holds.wait(
                 generations,
                 min(until, time.monotonic() + max_wait_s),
                 is_over=call.has_hung_up,
             )
+            # Phase 5: a second heartbeat gets the news. The memberships are read again, because
+            # the change may have ended or renewed them.
             if holds.has_changed(generations) and not call.has_hung_up():
                 news, _ = _record_heartbeats(
                     java_id, _find_members(java_id, versions), versions
@@ -357,10 +390,13 @@ def _record_heartbeats(
         generations[member.consumer.group_id] = member_news.generation
         if member_news.group is not None:
             news[member.group] = member_news.group
-            # The client starts its queues again after an answer with a higher `rbVersion`, and
-            # then needs START_ANSWERS more answers. It may also have missed such an answer, if
-            # its version is not that of the last answer: the answer was lost, or it went to a
-            # full refresh.
+            # `rb_version` is a second number in each answer. It rises when the client gets other
+            # queues, or another number of threads for a queue (assignment.py). The client then
+            # stops all its queues and starts them again, which takes START_ANSWERS answers.
+            # `member` has the last answer before this heartbeat, `member_news.member` has the
+            # answer of now.
+            # A client whose version is not that of the last answer has missed it: the answer was
+            # lost, or it went to a full refresh. It may have missed such a rise, too.
             if (
                 member_news.member.last_answer.rb_version > member.last_answer.rb_version
                 or versions[member.group] != member.version
@@ -377,10 +413,14 @@ def _wait_for_quiet_client(
     ids = [member.consumer.member_id for member in members]
     _record_quiet_poll(quiet_client)
 
+    # Also over if the noted heartbeat could not be written: the client must then learn that its
+    # membership has ended, or get the newer answer.
     def is_over() -> bool:
         return java_beats.needs_full_check(ids) or call.has_hung_up()
 
     with holds.waiting_place(f"poll {java_id}", call.actor) as max_wait_s:
+        # The client's own timeout runs since it sent the request. The server may have held the
+        # request before this call began, and that time is subtracted.
         until = time.monotonic() + min(
             _count_down_and_choose_hold_s(java_id, members) - call.waited_s(), max_wait_s
         )

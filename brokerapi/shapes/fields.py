@@ -2,13 +2,16 @@
 
 Serializers check requests and report all wrong fields at once, build answers, and describe
 both in the schema. Sends, pulls, commits and queries use the faster msgspec structs instead,
-whose bases in shapes/base.py are also called Request and Answer. A view whose fields are just
-those of the answer is a struct and needs no serializer (metadata.rules.wire).
+whose bases in shapes/base.py are also called Request and Answer.
+
+A *view* in this module is a dataclass or struct of the layers below that holds what an answer
+shows. It has nothing to do with Django's views. A view whose fields are just those of the
+answer is a struct and needs no serializer (metadata.rules.wire).
 
 A request refuses unknown fields and values of another type: DRF alone would ignore unknown
-fields, turn "4" into 4 and strip strings. An answer reads its fields from a view, which is a
-dataclass of the layers below, and takes their types from its annotations. Settings are
-declared once, in metadata.rules.settings, for requests and answers alike.
+fields, turn "4" into 4 and strip strings. An answer reads its fields from a view and takes
+their types from the view's annotations. Settings are declared once, in metadata.rules.settings,
+for requests and answers alike.
 """
 
 from __future__ import annotations

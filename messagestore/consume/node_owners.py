@@ -54,9 +54,11 @@ def claim_granted() -> None:
         try:
             with node_pools.node(node_id).reading(within_s=WITHIN_S) as session:
                 for grant in node_grants:
-                    # A member that keeps the queue under a new epoch still commits under its
-                    # earlier epoch. Raising the epoch here would fence it, so this is left to
-                    # its own acquire.
+                    # Only a row with another owner is claimed. If the owner is the same, a grant
+                    # means a new epoch for a queue that it keeps. It still commits under the
+                    # earlier epoch, and raising the epoch here would fence these commits. So
+                    # that is left to its own acquire.
+                    # Instance "": the row that all members of the group share.
                     positions = reader_sql.read_positions(
                         session, group_id=grant.group_id, queues=[grant.queue], instance=""
                     )
@@ -86,7 +88,9 @@ def positions(*, consumer: ConsumerId, claims: Iterable[tuple[int, int]]) -> dic
     claimed_epochs = dict(claims)
     offsets: dict[int, int] = {}
     for node_id, queues in _by_node(claimed_epochs).items():
-        for row in _rows_or_none(node_id, consumer.group_id, queues, consumer.instance):
+        for row in _rows_if_available(
+            node_id, consumer.group_id, queues, consumer.instance
+        ):
             is_confirmed = (
                 row.owner == consumer.text and row.epoch == claimed_epochs[row.queue]
             )
@@ -157,7 +161,7 @@ def _read_owners(group_id: int) -> _Owned:
         (row.owner, (row.queue, row.epoch))
         for node_id, node_queues in _by_node(queues).items()
         # Instance "": the reader rows that all members of a group share.
-        for row in _rows_or_none(node_id, group_id, node_queues, "")
+        for row in _rows_if_available(node_id, group_id, node_queues, "")
         if row.owner and row.epoch is not None
     )
     _remembered[group_id] = (now, owners)
@@ -172,10 +176,10 @@ def _by_node(queues: Iterable[int]) -> dict[int, list[int]]:
     )
 
 
-def _rows_or_none(
+def _rows_if_available(
     node_id: int, group_id: int, queues: Sequence[int], instance: str
 ) -> Iterable[shapes.Position]:
-    """Return what _read_rows() returns, or nothing if the node is unavailable."""
+    """Return the reader rows of queues on a node, or () if the node is unavailable."""
     try:
         return _read_rows(node_id, group_id, queues, instance)
     except NodeUnavailable as error:

@@ -185,18 +185,20 @@ def _acquire_on_node(
             consumer.group_id,
             claim.queue,
         )
+    # A refused claim: the row on the node contradicts it, so it is fenced. Metadata shows which
+    # side is outdated. NotFound: the subscription ended meanwhile, so the claim stays fenced.
     for claim, epoch in outdated:
-        # NotFound: the subscription ended meanwhile. The claim stays fenced.
         with suppress(NotFound):
-            # Usually the row has another owner because this member has just lost the queue:
-            # then metadata no longer confirms the claim either.
+            # The usual case: the claim is outdated. This member has just lost the queue, so
+            # metadata does not confirm the claim either, and there is nothing to repair.
             granted = ownership.check_owned(consumer=consumer, queues=[claim.queue])
             if granted.get(claim.queue) != claim.epoch:
                 continue
-            # Metadata confirms the claim and the node refuses it: a reset failed after it had
-            # changed the node and before it changed metadata, or metadata lost its latest
-            # changes. The epoch in metadata is raised above that of the node, so that the
-            # member can acquire the queue under it.
+            # The rare case: metadata confirms the claim, but the node refuses it. A reset failed
+            # between its change of the node and its change of metadata, or metadata lost its
+            # latest changes, for example in a restore. The claim stays fenced now. The epoch in
+            # metadata is raised above that of the node, so that the member gets the queue
+            # under an epoch that the node accepts.
             log.warning(
                 "group %d queue %d: the node has epoch %d, metadata had %d",
                 consumer.group_id,
@@ -301,9 +303,11 @@ def _commit_on_node(
             if distance is None:
                 refused.append(offset)
                 continue
+            # `handled`: the messages that the commit moves past, without the offsets of declared
+            # gaps, which hold no message. A gap is declared when a promoted replica lacks messages
+            # of its node, and has at least JUMP (10 million) offsets. So the gaps are read only
+            # for a commit over as many.
             handled = distance
-            # A declared gap has at least JUMP offsets, so the gaps are read only for a commit
-            # over as many.
             if distance >= JUMP:
                 before = offset.offset - distance
                 gaps = queue_sql.read_gaps(session, queue=offset.queue, position=before)

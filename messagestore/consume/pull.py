@@ -1,14 +1,18 @@
 """Pull messages from the offsets that a consumer names, fenced by the reader rows of the
 nodes.
 
+The *head* of a queue is its log end offset: the offset that the next message gets. A `Position`
+in this module is not an offset. It is the state of a queue and of the group's reader row in it
+(head, low, owner, epoch, committed offset), as a node returns it.
+
 Every queue of the answer has a `state`:
 
     ok            messages, or none yet
     fenced        another owner or epoch holds the queue
     stopped       an operator stopped the group, the subscription or the queue in it
-    cleaned       the position is below `low`: retention deleted the messages there
-    out_of_range  the position is above the head
-    lost_tail     the position is in a declared gap (`gap`); `next_offset` is its end
+    cleaned       the offset is below `low`: retention deleted the messages there
+    out_of_range  the offset is above the head
+    lost_tail     the offset is in a declared gap (`gap`); `next_offset` is its end
     corrupt       an offset is missing without a declared gap: nothing is delivered, an operator
                   must act
     unavailable   neither the queue's node nor a replica of it answers
@@ -16,8 +20,8 @@ Every queue of the answer has a `state`:
 If a pull needs several nodes, it does not wait for a slow node: the queues of that node are
 `ok`, without messages and without a head.
 
-For a group with a filter on tags or headers, a pull passes over messages that do not match:
-the position moves past up to `scan_limit` of them. So an answer without messages may have a
+For a group with a filter on tags or headers, a pull passes over messages that do not match,
+up to `scan_limit` of them. So an answer without messages may have a
 higher `next_offset`.
 
 Only durable messages are delivered, and the `head` of an answer is the durable head. If a queue
@@ -88,11 +92,16 @@ def pull(
             ):
                 pulled[answer.queue] = answer
         except (db_errors.Final, NodeUnavailable) as error:
+            # The three kinds of errors:
+            # - SlowNode (a NodeUnavailable): the queues are `ok` without messages, and the next
+            #   pull reads the node again.
+            # - another NodeUnavailable: the replica is read instead of the node.
+            # - Final: a table of the node is missing or was altered. Its queues are `corrupt`,
+            #   and the other nodes are still read.
             unanswered = [
                 pull_queue for pull_queue in node_queues if pull_queue.queue not in pulled
             ]
             state = "ok" if isinstance(error, db_errors.SlowNode) else "unavailable"
-            # Final: a table of the node is missing or was altered. Other nodes are still read.
             if isinstance(error, db_errors.Final):
                 state = "corrupt"
                 for pull_queue in unanswered:
@@ -103,8 +112,7 @@ def pull(
                 pulled[pull_queue.queue] = PulledQueue(
                     pull_queue.queue, state, [], pull_queue.offset
                 )
-            # A slow node is read again by the next pull. Only for a failed node its replica is
-            # read instead.
+            # Queues that the replica cannot serve keep the state `unavailable`.
             if isinstance(error, NodeUnavailable) and not isinstance(
                 error, db_errors.SlowNode
             ):
@@ -261,8 +269,11 @@ class _NodePull:
 
         Return its answer and the positions of `other_queues`.
         """
+        # All durable messages, one range: without a filter, a single statement reads them up to
+        # the budget.
         end = board.durable_head(pull_queue.queue)
-        # With a delivery delay, messages that were stored after this time are not due yet.
+        # With a delivery delay, messages that were stored after this time are not due yet. None
+        # without a delay.
         youngest_ms = delivery_delay.youngest_ms(
             session, group_id=self._consumer.group_id, queue=pull_queue.queue
         )
@@ -312,8 +323,9 @@ class _NodePull:
             if not has_advanced or answer.next_offset >= end or self._budget.spent():
                 break
             pull_queue = pull_queue._replace(offset=answer.next_offset)
-        # A state that ended the loop early (fenced, cleaned, corrupt) is not returned
-        # together with rows. The next pull begins at that offset and returns the state.
+        # The rows of earlier ranges were checked, and are delivered. A state that ended the loop
+        # at a later range (fenced, cleaned, corrupt) is not returned together with rows: the next
+        # pull begins at the offset of that range and returns the state.
         if answer.state == "ok" or not rows:
             return answer._replace(rows=rows)
         return PulledQueue(pull_queue.queue, "ok", rows, pull_queue.offset, answer.head)
@@ -347,6 +359,9 @@ class _NodePull:
                 reader=ReaderKey(consumer.group_id, pull_queue.queue, consumer.instance),
                 first=pull_queue.offset,
                 end=pull_queue.offset + scan_length,
+                # The rows after this many bytes are cut off, so that a single read cannot take
+                # too much memory. That costs the connection, so the bound is above the budget:
+                # `most_rows` is an estimate (budget.OVERSHOOT).
                 most_bytes=OVERSHOOT * budget.size,
                 only=only,
                 most=most_rows,
@@ -362,7 +377,7 @@ class _NodePull:
         position = positions.pop(pull_queue.queue, None)
         if position is None:
             return PulledQueue(pull_queue.queue, "fenced", [], pull_queue.offset), positions
-        # Rows of a fenced consumer, or of a position outside of the log, are dropped.
+        # Rows of a fenced consumer, or of an offset outside of the log, are dropped.
         answer = _without_rows(pull_queue, position, consumer)
         if answer is not None:
             return answer, positions

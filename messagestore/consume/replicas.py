@@ -5,9 +5,11 @@ A replica lags by an unknown time. That limits its answers:
 * A pull at or above the replica's head returns no messages, never an error: later messages
   may not have arrived yet.
 * Nothing is acquired or committed there. Consumers continue from their own positions.
-* Its reader row may name a former owner. So metadata decides who owns the queue, because it
-  grants every acquire beforehand. The row must only not contradict that: by a later epoch,
-  or by another owner of the same epoch. Without metadata nothing is served.
+* Its reader row may be outdated, and name a former owner. So it does not fence the pull, as the
+  row on the node would. Metadata decides who owns the queue, because a queue is granted there
+  before it is acquired on the node. Without metadata nothing is served.
+* A row can still be newer than metadata: then it has a later epoch, or another owner under the
+  same epoch. A pull that the row contradicts in this way is not served.
 * A gap or `low` there is as true as on the node. A hole that they do not explain may be a
   fault of the replica alone, so the queue is unavailable and not corrupt.
 """
@@ -63,7 +65,7 @@ def pull(
                     or granted.get(pull_queue.queue) != pull_queue.epoch
                 ):
                     continue
-                # The row must not contradict the grant of metadata.
+                # The row is newer than the grant of metadata (module docstring).
                 if position.epoch > pull_queue.epoch or (
                     position.epoch == pull_queue.epoch and position.owner != consumer.text
                 ):
@@ -95,6 +97,7 @@ def _read_queue(
     answer = PulledQueue(pull_queue.queue, "ok", [], pull_queue.offset, head, stale=True)
     if pull_queue.offset < position.low:
         return answer._replace(state="cleaned", low=position.low)
+    # At the head (or above that of the replica) there is nothing to read.
     if pull_queue.offset == head or budget.spent():
         return answer
     only = snapshot.current().message_filter(group_id, pull_queue.queue)
@@ -106,6 +109,7 @@ def _read_queue(
         most_bytes=OVERSHOOT * budget.size,
         only=only,
     )
+    # First the rows without a hole, then those of them that are due.
     if count := dense_length(pull_queue.offset, [row[ROW_OFFSET] for row in rows]):
         youngest_ms = delivery_delay.youngest_ms(
             session, group_id=group_id, queue=pull_queue.queue

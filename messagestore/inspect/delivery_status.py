@@ -157,9 +157,11 @@ class _Message(Struct, frozen=True):
 
     @property
     def origin(self) -> str:
-        """The beginning of the JSON text in the `origin` column of its copies.
+        """The text with which the column `origin` begins in all copies of the message.
 
-        Its first three fields name the message; the fields after them differ between copies.
+        The column has JSON of `origins.Origin`: topic, queue and offset come first and are the
+        same in all copies, first_failed_at_ms and error differ. So dead letters of the message
+        are found with a prefix search, without parsing.
         """
         fields = {"topic": self.topic, "queue": self.queue, "offset": self.offset}
         return msgspec.json.encode(fields).decode().removesuffix("}") + ","
@@ -177,8 +179,9 @@ def _correct_skipped(
         return status
     subscription = snapshot.current().subscription(group.id, traced.topic_id)
     if message is not None and subscription is not None:
-        tag_filter = subscription.delivery.only
-        if not tag_filter.takes(message.tag, message.headers):
+        # Without `message`, its tag and headers are unknown and the filter cannot be tried.
+        message_filter = subscription.delivery.only
+        if not message_filter.takes(message.tag, message.headers):
             return structs.replace(status, state="skipped", skipped_by="filter")
     since = datetime.fromtimestamp(traced.stored_at_ms / 1000, tz=UTC)
     if offset_resets.has_skipped(

@@ -114,9 +114,10 @@ def cut(
 
 
 def cut_again(batch: Batch, part: Part, *, routing: Routing) -> list[Part]:
-    """Cut the messages of a refused part by another routing. Return [] if that changes nothing.
+    """Cut the messages of a refused part by the current routing. Return [] if that changes
+    nothing.
 
-    A piece is not cut a second time.
+    `routing` is the old one, by which the batch was cut. A piece is not cut a second time.
     """
     current = batch_routing.current_routing(batch.topic, batch.queues)
     if part.piece_of is not None or routing == current:

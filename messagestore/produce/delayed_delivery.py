@@ -20,13 +20,16 @@ If that queue is closed, the rules of a send apply: the message goes to another 
 the topic, except for a key of a `strict` topic, which waits.
 
 Pacing: the loop must deliver a message soon after it is due, and must not keep the node busy
-with queries. A query returns when the next row is due. The next query is made at that time, but
-after IDLE_S at the latest, because rows that are stored meanwhile may be due earlier. There are
-two exceptions:
+with queries. A query returns when the next row is due, and is then followed by a pause. Rows that
+are stored during the pause may be due earlier. This broker's workers count the rows that they
+store (`board.shared.delayed_at`), but the loop does not see rows that other brokers store. So
+two times are set after each query:
 
-* If no other broker is alive, this broker's workers store nearly all rows, and count them
-  (`board.shared.delayed_at`). While the count stays the same, the pause may be ALONE_S.
-* If queries are slow, the pause is at least PACE times their duration.
+* `_not_before`: no query before it, whatever happens. It is the time when the next known row is
+  due, at most IDLE_S away. If queries are slow, it is at least PACE times their duration away.
+* `_nothing_due_before`: no query before it either, unless the count of stored rows has changed.
+  It is the time when the next known row is due, at most IDLE_S away, or ALONE_S if no other
+  broker is alive.
 """
 
 from __future__ import annotations
@@ -117,10 +120,11 @@ class DelayedDelivery:
         self._lease = leases.LeaseHolder(f"delays-{node_id}", holder, ttl_s=LEASE_S)
         self._holds_lease = False
         self._lease_asked_at = float("-inf")
-        # Times are of time.monotonic(). No query is made before this time.
+        # The two times of the pacing (module docstring), of time.monotonic(). No query is made
+        # before this time, even if rows are stored.
         self._not_before = float("-inf")
-        # No row is expected to be due before this time, except one that a worker of this
-        # broker stores.
+        # No query is made before this time, unless a worker of this broker stores a row. Until
+        # then no other row is expected to be due.
         self._nothing_due_before = float("-inf")
         # Number of rows of the node that this broker's workers had stored at the last query.
         self._counter_at_query = 0
@@ -225,17 +229,19 @@ class DelayedDelivery:
         return self._split_by_node(rows)
 
     def _plan_next_query(self, started_at: float, due_in_ms: Mapping[int, int]) -> None:
-        """Set the times before which no query is needed, after a query that began at
+        """Set both times of the pacing (module docstring), after a query that began at
         `started_at` and returned {queue: ms until its first message is due}.
         """
+        # Without a row the value is as long as the longest pause.
         next_due_s = min(due_in_ms.values(), default=1000 * ALONE_S) / 1000
-        # Wait until the next message is due, but not so long that a row stored meanwhile is
-        # late. If queries are slow, the wait is longer, so that they use a tenth of the time.
+        # `_not_before`: until the next message is due, but not so long that a row stored
+        # meanwhile is late. If queries are slow, it is longer, so that they use a tenth of the
+        # time.
         pause_s = max(PACE * min(self._query_durations_s), min(next_due_s, IDLE_S))
         # The pause between two passes is EVERY_S anyway.
         self._not_before = started_at + (pause_s if pause_s > EVERY_S else 0.0)
-        # Rows that another broker stores are not in this broker's counter. So even if nothing
-        # is due for long, the query is repeated soon if there are other brokers.
+        # `_nothing_due_before`: rows that another broker stores are not in this broker's counter.
+        # So even if nothing is due for long, the query is repeated soon if there are others.
         self._nothing_due_before = started_at + min(
             next_due_s, ALONE_S if self._is_alone() else IDLE_S
         )
@@ -255,9 +261,11 @@ class DelayedDelivery:
         for queue, rows in due_rows.items():
             for row in rows:
                 target = current.queues.get(queue)
-                # A row that already names a queue of another node keeps that queue: an
-                # earlier try may have copied it there. Only hand_over, which can find the
-                # copy, may change it.
+                # A row that names a queue of this node gets its queue chosen now. A row that
+                # names a queue of another node was retargeted by an earlier pass. It keeps this
+                # queue, because an earlier hand_over may have copied it there. Only hand_over,
+                # which finds that copy by its id, may change it. (A queue that is not in the
+                # snapshot is for _choose_queue to judge: it returns None.)
                 if target is None or target.node_id == self._node_id:
                     target = _choose_queue(current, queue, row, row_node_id=self._node_id)
                 # The row must wait: there is no open queue for it, or a move into that queue
@@ -295,6 +303,7 @@ class DelayedDelivery:
             try:
                 count += self._move_together(node, {queue: row_ids})
             except db_errors.NoPartition:
+                # The rows stay due. After the partitions are added, the next pass moves them.
                 try:
                     partitions.extend(queue)
                 except CatmqError as error:
@@ -395,10 +404,11 @@ def as_message(node_id: int, row: DelayedRow) -> NewMessage:
     received for it.
     """
     message = delayed_store.copied(row)
-    # A row with an origin is a copy of a failed message, which no sender has an id of.
+    # A row with an origin is a copy of a failed message. No sender has an id of it.
     if row.origin is not None:
         return message
-    # A row that was handed over has a new id here: `known_as` keeps that of its first row.
+    # A row that was handed over is a new row with a new id. Its column `known_as` has the id of
+    # the first row, which the sender received. In a first row it is NULL.
     sender_id = row.known_as or delayed_store.delayed_id(node_id, row.id)
     return msgspec.structs.replace(
         message, headers={**(message.headers or {}), ID_HEADER: sender_id}
@@ -445,6 +455,7 @@ def _retarget(node: Node, row: DelayedRow) -> bool:
 
     The next pass moves or hands over the row to that queue.
     """
+    # The size is not used for the choice.
     due_row = DueRow(row.id, row.by_key, row.key, 0)
     target = _choose_queue(snapshot.current(), row.queue, due_row, row_node_id=node.info.id)
     if target is not None and target.id != row.queue:
@@ -457,6 +468,8 @@ def _retarget(node: Node, row: DelayedRow) -> bool:
 
 def _store_copy(node_id: int, row: DelayedRow) -> None:
     """Store a due row as a delayed message on the node of its queue, due at the same time."""
+    # The copy has the sender's id in `known_as`, as in as_message(): that of this row if it is
+    # the first. A copy of a failed message has none.
     message = delayed_store.copied(row, deliver_at_ms=row.due_at_ms)
     sender_id = row.known_as or (
         delayed_store.delayed_id(node_id, row.id) if row.origin is None else None

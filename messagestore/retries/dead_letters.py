@@ -53,12 +53,17 @@ class DeadLetterWrite(Write[StoredCopy]):
     """
 
     def __init__(self, dead: NewDead) -> None:
+        # A write has a batch id and a digest of its messages, which tells a repeat from another
+        # batch under the same id. The id of a dead letter is derived from the failed message,
+        # so it serves as the digest as well. `fresh=False`: an earlier report of the same
+        # failure may have stored it.
         super().__init__(
             dead.batch_id, dead.batch_id, name=dead.batch_id.hex(), fresh=False
         )
         self._dead = dead
 
     def store(self, node: Node, queue: int, *, alone: bool) -> StoredCopy:
+        # `alone` has no effect: each dead letter is written in a transaction of its own.
         with node.writing() as session:
             if not dead_letter_sql.insert_dead(
                 session, queue=queue, node_epoch=node.info.epoch, dead=self._dead
@@ -67,9 +72,11 @@ class DeadLetterWrite(Write[StoredCopy]):
         return StoredCopy(dead=True, stored_at_ms=0)
 
     def find(self, node: Node) -> tuple[StoredCopy, None] | None:
-        """Return the stored copy, or None.
+        """Return the stored copy, or None. The copy may be a retry instead: an earlier report was
+        handled under other settings.
 
-        The copy may be a retry instead: an earlier report was handled under other settings.
+        The None beside it are heads that must be durable before the answer: None means
+        everything that was visible on the node (Write.find).
         """
         with node.reading() as session:
             stored = failure_sql.find_copies(session, batches=[self.batch_id])
@@ -99,6 +106,7 @@ class DeadLetterInfo(FailedMessage, frozen=True, kw_only=True):
     id: str
     trace_id: str | None
     attempts: Annotated[Number, Meta(description="number of failures")]
+    # Declared again, so that the schema describes it.
     error: Annotated[str, Meta(description="the last error")]
     error_class: Annotated[
         str,
@@ -184,27 +192,28 @@ def page(
     group.
 
     `topic`, `error` (a class of errors) and `key` restrict the list. `after` is `next` of the
-    previous page, '' for the first. With a key, a page
-    reads at most SCAN dead letters of each node, so it may be short or empty although
-    `next` is set.
+    previous page, '' for the first. With a key, a page reads at most SCAN dead letters of each
+    node, so it may be short or empty although `next` is set.
 
     Raises NotFound, Forbidden, Invalid, and NodeUnavailable if no retry node answers.
     """
     selection = build_filter(group=group, topic=topic, error=error, actor=actor)
     check_limit(limit)
-    from_node, start = _parse_after(after)
+    # The last entry of the previous page: its node, and its position there.
+    last_node, last_position = _parse_after(after)
     entries: list[tuple[int, DeadRow]] = []
-    # (died_at_ms, node, id) of each unfinished scan
+    # (died_at_ms, node, id) where the scan of a node ended, if older dead letters are left there
     scan_ends: list[tuple[int, int, int]] = []
 
     def read(session: Session, info: NodeInfo) -> None:
-        # The order is (time, node id, row id), the highest first. So dead letters of the time
-        # `start.died_at_ms` are still to come from a node with a lower id than `from_node`, and
-        # were all on earlier pages for a node with a higher id.
-        before = start
-        if info.id != from_node:
-            below_id = _END.id if info.id < from_node else 0
-            before = DeadPosition(start.died_at_ms, below_id)
+        # The order of all pages is (time, node id, row id), the highest first. The node of the
+        # last entry continues below that entry. The dead letters of the same ms on other nodes:
+        # - node with a lower id: all come after the last entry, so none is left out;
+        # - node with a higher id: all came before it, so no row id is below the bound 0.
+        before = last_position
+        if info.id != last_node:
+            below_id = _END.id if info.id < last_node else 0
+            before = DeadPosition(last_position.died_at_ms, below_id)
         if key is None:
             rows = dead_letter_sql.list_dead(
                 session, selection=selection, before=before, most=limit + 1
@@ -224,9 +233,10 @@ def page(
 
     nodes_away = query_retry_nodes(sweeping.retry_nodes(), read)
     entries.sort(key=_sort_key, reverse=True)
-    # A node whose scan ended early may have older matches that were not read yet. So the merged
-    # page ends where the first of these scans ended, and older entries of other nodes are left
-    # to the next page.
+    # A node whose scan ended early may have older matches that were not read yet. Entries down to
+    # the newest of these ends (`max`: the earliest in the list) are complete. Older entries
+    # of other nodes could belong after matches that are still unread, so they are left to the
+    # next page.
     end = max(scan_ends, default=None)
     complete = (
         entries if end is None else [entry for entry in entries if _sort_key(entry) >= end]

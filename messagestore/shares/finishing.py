@@ -11,7 +11,15 @@ A report may be repeated, because offsets that have left a run stay out of it. C
 guarded by the row as it was read (compare and set). If the row changed meanwhile, it is read
 again.
 
-Whether a lease counts as a delivery is explained in run_leases.py.
+A lease counts as a delivery at once, or when the member reports that it has begun the run. The
+table in run_leases.py shows which. In the second case the member gets the run *uncounted*,
+together with the number of the delivery that the lease would be, and its report returns this
+number (`GrantReport.delivery`, `begun`).
+
+All changes use `node.reading()`, the session for statements that may be repeated: a lost
+connection raises NodeUnavailable, and the member sends its report again. That is harmless,
+because each change is guarded by the grant or the row. So `writing()`, which reports a lost
+answer as an unknown outcome, is not needed.
 """
 
 from __future__ import annotations
@@ -52,14 +60,15 @@ class GrantReport(NamedTuple):
     finished: Sequence[Span] = ()
     # Offsets to deliver again, to any member.
     release: Sequence[int] = ()
-    # The same, but no application saw these messages: the lease is no delivery of them.
+    # Offsets to deliver again, too, but the member had not handed these messages to its
+    # application. So this lease is not counted as a delivery of these messages.
     unseen: Sequence[int] = ()
     renew: bool = False
-    # Number of the delivery that this lease is (Run.delivery_number), if the run came to the
-    # member uncounted. 0 for a run whose lease was counted at once.
+    # The n in "this lease is the n-th delivery of these messages", as the member got it with the
+    # run (Run.delivery_number). 0: no number came with the run, its lease was counted at once.
     delivery: int = 0
-    # For an uncounted run: whether the member has begun to process it, so that the lease counts
-    # as a delivery. None: the report does not say.
+    # True: the member has begun to process the run, so the lease counts as delivery n. False: it
+    # has not, so the row's count becomes n - 1. None: the report leaves the count as it is.
     begun: bool | None = None
 
 
@@ -158,7 +167,17 @@ def _check_report(index: int, report: GrantReport) -> _Entry | str:
 class _Recorder:
     """Writes the reports of a member on the runs of a node.
 
-    Each step takes entries without an outcome, and sets the outcome of those that it settles.
+    record() runs five steps. An entry may need several of them: a report can have begun, finish
+    some offsets and renew the lease for the others. A step sets the outcome of the entries that
+    need no later step, or that it refuses, and the later steps skip entries that have failed.
+
+    | step                | entries                               | outcome that it sets         |
+    |---------------------|---------------------------------------|------------------------------|
+    | _finish_whole_runs  | `whole`                               | always                       |
+    | _count_deliveries   | with `begun`                          | if refused, or nothing else  |
+    | _remove_offsets     | with offsets, none refused            | always                       |
+    | _renew              | with `renew`, none refused            | `ok` with the new `lease_ms` |
+    | _answer_from_row    | without an outcome after these steps  | always                       |
     """
 
     def __init__(self, node: Node, group: GroupInfo, owner: str) -> None:
@@ -182,7 +201,8 @@ class _Recorder:
             self._renew(
                 [e for e in entries if e.report.renew and self._state(e) in (None, "ok")]
             )
-            # Reports that change nothing, and renewals of a grant that does not hold.
+            # What has no outcome now: reports that change nothing, and renewals of a grant that
+            # does not hold.
             self._answer_from_row(
                 [entry for entry in entries if self._state(entry) is None]
             )
@@ -227,7 +247,9 @@ class _Recorder:
         self._answer_from_row([entry for entry in ordered if entry not in held_entries])
 
     def _transact(self, change: Callable[[Session], list[bool]]) -> list[bool]:
-        """Change several runs in a single transaction. After a rollback (a deadlock), try again."""
+        """Change several runs in a single transaction. After a rollback (a deadlock), try again.
+        Raises NodeUnavailable, and RolledBack after TRIES rollbacks.
+        """
         for attempt in _tries():
             try:
                 with self._node.reading() as session:
@@ -265,9 +287,10 @@ class _Recorder:
             elif not (entry.removes_offsets or entry.report.renew):
                 self._answer(entry, "ok")
         self._answer_from_row(failed)
+        # The count is refused if the grant does not hold, or if the delivery number is wrong. The
+        # row has just decided about the grant: `lost` and `gone` stay. An `ok` means that the
+        # grant holds, so it was the number, and the outcome becomes `invalid`.
         for entry in failed:
-            # The row answered `ok`: the grant holds. So the count was refused because of the
-            # delivery number.
             if self._state(entry) == "ok":
                 self._refuse_delivery(entry)
 
@@ -318,9 +341,11 @@ class _Recorder:
         if state != "ok" or run is None:
             self._answer(entry, state)
             return True
+        # `delivery`: the number of this lease as a delivery. A released message keeps it as its
+        # count. Without a number in the report, it is the row's count.
         delivery = entry.report.delivery or run.deliveries
-        # The count in the row includes this lease, or does not include it yet. The member can
-        # have received no other number with this run.
+        # The row's count includes this lease, or does not include it yet (uncounted). So the
+        # member can have received no other number with this run.
         if not run.deliveries <= delivery <= run.deliveries + 1:
             self._refuse_delivery(entry)
             return True
@@ -338,11 +363,14 @@ class _Recorder:
                 )
                 if free_runs is None:
                     return False
+            # `rest`: the row as the transaction before it has left it, to compare with. `done` are
+            # the offsets that have left the run, whether finished or released.
             rest = run._replace(done=run.done | finished)
             if released and not self._release(session, rest, released, delivery):
                 return False
             rest = rest._replace(done=rest.done | released)
-            # `delivery` includes this lease, which is no delivery of unseen messages.
+            # `delivery` includes this lease, which is no delivery of unseen messages. Without a
+            # number in the report, `delivery` is 0 for a run that was never counted.
             if unseen and not self._release(session, rest, unseen, max(0, delivery - 1)):
                 return False
         except db_errors.RolledBack:

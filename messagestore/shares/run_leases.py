@@ -7,14 +7,21 @@ Each lease of new messages locks the group's position row. So that members do no
 that lock, a worker's calls for the same (group, queue) share one transaction. If the outcome
 of a lease is unknown, its owner finds the runs again with renew_held().
 
-How deliveries are counted: by default every lease counts as a delivery at once. A member may
-promise to report when it begins a run (`member_reports_begin`). Then a lease counts only when
-that report arrives, so a member that dies before it begins does not bring its messages closer
-to the dead letters. There is a single exception: the first lease of new messages counts at
-once, unless it is the last delivery as well (`max_deliveries` is 1).
+A lease counts as a delivery of its messages at one of two moments:
 
-Until the last lease of a run is counted, `Run.uncounted` is True and `Run.deliveries` does not
-include it. `Run.delivery_number` always includes it.
+| the member reports when it begins a run | lease of the messages           | counts           |
+|-----------------------------------------|---------------------------------|------------------|
+| no                                      | any                             | at once          |
+| yes (`member_reports_begin`)            | first, and more are allowed     | at once          |
+| yes                                     | first, and `max_deliveries` = 1 | when it begins   |
+| yes                                     | second and later                | when it begins   |
+
+"When it begins": a member that dies before it begins does not bring its messages closer to the
+dead letters. The second row saves the report for most messages, which are leased once. There a
+death may cost one delivery, but never the last.
+
+While a lease is not counted, its run is `uncounted`: `Run.deliveries` leaves the lease out, and
+`Run.delivery_number` includes it.
 """
 
 from __future__ import annotations
@@ -44,7 +51,7 @@ MOST_DUE = 20  # due runs that a call reads
 MOST_HELD = 1_000  # runs of a member that renew_held() returns
 # Errors of a shared transaction that a single one of its calls may have caused. After them
 # each call is repeated in a transaction of its own.
-_SPOILED = (db_errors.RolledBack, db_errors.Final)
+_TRY_ALONE_AFTER = (db_errors.RolledBack, db_errors.Final)
 
 
 class RunRequest(NamedTuple):
@@ -189,9 +196,9 @@ def lease_new(
         if sharing.must_lease_alone(1, max_deliveries=delivery_limit)
         else request.group.run_messages
     )
-    # The first lease counts at once even if the member reports when it begins: so most
-    # messages need no such report. But if the first delivery is the last one allowed, it must
-    # not: a message would become a dead letter although no member began it.
+    # The table in the module docstring, for a first lease. `is_exhausted(1, …)`: the first
+    # delivery is the last that is allowed. Counted at once, it would make the message a dead
+    # letter although no member began it.
     counted_at_once = not (
         request.member_reports_begin
         and sharing.is_exhausted(1, max_deliveries=delivery_limit)
@@ -215,22 +222,32 @@ def lease_new(
 
 
 def _lease_together(call: _Call, *, alone: bool) -> list[Run]:
-    """Lease the runs of a call, in a shared transaction unless `alone`."""
+    """Lease the runs of a call, in a shared transaction unless `alone`.
+
+    Calls for the same pair that arrive while a transaction runs wait for each other in a
+    NodeCoalescer (metadata/limits/coalescer.py). One of them becomes the leader: its
+    `turn.items` are the calls to do, its own first, and its `turn.results` are given to their
+    callers. A call that a leader has done finds `turn.items` empty, and its runs in
+    `turn.result`.
+    """
     pair = call.target.group_id, call.target.queue
     coalescer = _coalescers.get(pair)
     if coalescer is None:
         created = NodeCoalescer[_Call, list[Run]](
             limit_s=READ_TIMEOUT_S,
+            # How many of the waiting calls fit into the next transaction.
             take=_count_leading_calls,
+            # Called while a call waits. It raises if the node's circuit has opened.
             check=lambda waiting_call: waiting_call.target.node.circuit.check(),
-            apart_after=_SPOILED,
+            apart_after=_TRY_ALONE_AFTER,
         )
         # Two threads may create a coalescer at the same time. Both must use the same.
         with _guard:
             coalescer = _coalescers.setdefault(pair, created)
     runs: list[Run] | None = None
-    # The result is None if the shared transaction failed with an error of _SPOILED. Another
-    # call may be the cause, so this call is tried alone.
+    # The loop runs twice at most. The result is None only if a transaction of several calls
+    # failed with an error of _TRY_ALONE_AFTER. Another call may be the cause, so each call is then
+    # tried alone. An error of a single call is raised by `turn`.
     while runs is None:
         with coalescer.turn(call, alone=alone) as turn:
             if calls := turn.items:
@@ -279,7 +296,8 @@ def _lease_calls(calls: Sequence[_Call]) -> list[list[Run]]:
     elif entry is not None and entry.view.epoch == target.epoch:
         due_in_s = lease_requests[0].lease_ms / 1000
         entry.leased_to(new_leases.next_offset, due_in_s=due_in_s)
-    # The runs come in the order of the requests, None for a request that got no message.
+    # The runs come in the order of the requests, call after call, None for a request that got
+    # no message. So each call takes as many from the iterator as it has requests.
     runs = iter(new_leases.runs)
     runs_by_call = {
         id(call): [run for _ in call.lease_requests if (run := next(runs)) is not None]
@@ -312,9 +330,10 @@ def renew_held(
             if grants
             else []
         )
-    # A member that reports when it begins cannot have done so for these runs, because it never
-    # received them. So their last lease is still uncounted, with the single exception of a first
-    # lease (grant number 1) that counted at once and made `deliveries` 1.
+    # The row does not say whether its last lease is counted, but it follows from the table in
+    # the module docstring. The member never received these runs, so it has not reported their
+    # begin, and only a lease that counted at once is counted. That is a first lease (grant
+    # number 1) that made `deliveries` 1. With `deliveries` 0, the first lease is uncounted.
     return [
         run._replace(
             uncounted=member_reports_begin and (run.grant_no > 1 or not run.deliveries)

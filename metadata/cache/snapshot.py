@@ -83,18 +83,21 @@ class _Holder:
 
         Raises MetadataUnavailable. The old snapshot stays then.
         """
-        # Long enough for the rest of the load that is under way, and for the next load.
+        # A thread may have to wait for the rest of the load that is under way, and then for the
+        # next load, which has the full limit of a metadata call.
         limit_s = 2 * config.metadata_timeout_ms / 1000
         before = self.snapshot
         with self.turn:
-            # A load that is under way may have read before the caller's change. The next
-            # load has certainly read after it.
+            # A load that is under way may have read before the caller's change. The next load
+            # has certainly read after it. So this call returns after the load with the number
+            # `needed`, or a later one.
             needed = self.last_begun + 1
             while self.loading and self.last_ended < needed:
                 if not self.turn.wait(limit_s):
                     raise MetadataUnavailable(
                         "The metadata database is slow to answer.", retry_after_ms=1000
                     )
+            # Another thread has run a load that is new enough, or else this thread runs it.
             if self.last_ended >= needed:
                 if self.failed:
                     raise MetadataUnavailable.no_answer()
@@ -126,6 +129,7 @@ class _Holder:
     def renew_after_miss(self) -> None:
         """Load for a look-up that missed, at most every 50 ms.
 
+        Returns once a load that began after this call has ended, whichever thread ran it.
         Raises MetadataUnavailable without a load shortly after a failure, and while the
         database is silent. Else requests for unknown names would each hold a thread for
         seconds.

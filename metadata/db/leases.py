@@ -61,8 +61,8 @@ class LeaseHolder:
         if self._is_held_by_other_worker():
             return False
         lease = {"name": self._name, "holder": self._holder}
-        # To renew takes a single statement, to acquire several. So a lease that has not ended yet
-        # is renewed if possible.
+        # A renewal is a single statement, an acquire is several. So if this process noted an
+        # end that has not come, it tries to renew first. The renewal may fail: then it acquires.
         may_hold = time.monotonic_ns() < self._noted_end
         is_held = may_hold and renew(**lease, ttl_s=self._ttl_s)
         if not is_held and not acquire(**lease, ttl_s=self._ttl_s):
@@ -85,7 +85,9 @@ class LeaseHolder:
 
     def _is_held_by_other_worker(self) -> bool:
         """Return True if another worker of this broker has the lease."""
-        # An end that this process has not noted was noted by another worker.
+        # The shared memory has one end for each lease name. If it is not the end that this
+        # process noted last, another worker has noted it. Without shared memory, no other
+        # worker is known.
         end = _ends.end(self._name) if _ends is not None else 0
         return end != self._noted_end and time.monotonic_ns() < end
 
@@ -125,9 +127,11 @@ def acquire_term(*, name: str, holder: str, ttl_s: float) -> int | None:
         if row is None:
             return _create(name, holder, ttl_s)
         now, ttl, is_own = to_utc(row.now), timedelta(seconds=ttl_s), row.holder == holder
-        # Another holder's lease can be taken when it has ended. An own lease is renewed when a
-        # third of its duration is over: a LeaseHolder calls this when half is over by its own
-        # clock, and that clock may run faster than the database's.
+        # Nothing to do while the lease has more time left than this. Of another holder: until
+        # it has ended (0 left). Own lease: until a third of its duration is over (2/3 left). A
+        # LeaseHolder calls this when half is over by its own clock. A third by the database's
+        # clock leaves room for a difference between the two clocks, or the call would return
+        # without a renewal.
         if row.expires_at - now > (ttl * 2 / 3 if is_own else timedelta()):
             return row.term if is_own else None
         # The UPDATE is guarded. By the term: of several processes that have read an expired lease,

@@ -6,11 +6,13 @@ that. The same thread then reads the states of the members, in this order:
 (a) the members, with the generations of their groups,
 (b) the queues of groups whose generation is new (assignment_cache.py).
 
-The order matters if a rebalance commits between the two reads. As it is, the answer then has the
-new queues under the old generation, which costs the member one more heartbeat. With (b) first,
-the answer would have the old queues under the new generation: a queue that was just granted
-would be missing. The member's next heartbeat would report the new generation without this queue,
-and that could count as a release that was never ordered.
+The order matters if a rebalance commits between the two reads:
+
+* (a) before (b): the answer has the new queues under the old generation. The member has to ask
+  once more, and nothing else happens.
+* (b) before (a) would give the old queues under the new generation. A queue that the rebalance
+  has just granted would be missing. The member would then report the new generation without
+  this queue, and that could count as a release that was never ordered.
 
 Releases are guarded updates under the group's lock. Releases and the recording use the
 bulkhead's unlimited pool, so no other kind of call can delay a hand-over by taking all
@@ -131,20 +133,25 @@ def heartbeat(
     beat = _Beat(consumer, generation, pack(report) if report else "")
     try:
         # The batch would be refused for the same reasons, but waiting for it would occupy a
-        # thread.
+        # thread. `_coalescer` is created at the end of this module.
         _check_recordable()
         state = _coalescer.submit(beat)
     except MetadataUnavailable as error:
-        # (a) Only this process has trouble. It is overloaded, or the database recorded
-        # heartbeats of this broker a moment ago. Other brokers can reach the database and
-        # would expire the member, so `busy` makes it try another process or broker.
+        # Case 1: only this process has trouble. It is overloaded (the error is already `busy`),
+        # or this broker's last recorded heartbeat (`unrecorded_s`) is so recent that the
+        # database works. Other brokers can reach it and would expire the member, so `busy`
+        # makes the member try another process or broker.
         only_this_process = error.code == Code.BUSY or contact.unrecorded_s() <= SILENT_S
         if only_this_process:
             raise MetadataUnavailable(
                 error.detail, code=Code.BUSY, retry_after_ms=error.retry_after_ms
             ) from error
-        # (b) The database is down for all. This broker promises to expire no member, so that
-        # the member may continue with its queues.
+        # Case 2: no heartbeat of this broker was recorded for longer than SILENT_S, so the
+        # database counts as down for all. The member may continue with its queues if every
+        # broker gives it these two facts (contact.py):
+        # - for `silent_ms` no process of the broker has had any answer, so the broker has
+        #   expired no member in that time;
+        # - it promises to expire none for a session timeout from now on.
         refusal = Unrecorded(error.detail, retry_after_ms=error.retry_after_ms)
         refusal.silent_ms = int(contact.silent_s() * 1000)
         contact.promise()
@@ -152,8 +159,10 @@ def heartbeat(
     state = _require_member(state)
     reported_queues = {queue for queue, _ in owned}
     if state.stands_by:
-        # A member never acquires the same (queue, epoch) twice. It still reports queues under
-        # the present epochs, so it needs new ones before it may become active again.
+        # A member that stands by must stop reading, and drops its queues. It never acquires the
+        # same (queue, epoch) a second time. So if it reports queues under the epochs that it
+        # would get on becoming active again, the epoch of its instance is raised now, and it
+        # will get the queues under a new epoch.
         if {(held.queue, held.epoch) for held in state.held} & set(owned):
             broadcast_instances.raise_epoch(
                 instance_id=consumer.instance_id, epoch=state.instance_epoch
@@ -226,6 +235,7 @@ def _require_member(state: _MemberState) -> _MemberState:
     return state
 
 
+# Pool None is never full: only one thread at a time records, and no other call may delay it.
 @bulkhead.permit(None)
 def _record(beats: Sequence[_Beat]) -> list[_MemberState]:
     """Record a batch of heartbeats. Return the states of the members, in the order of
@@ -378,6 +388,8 @@ def _read_broadcast_states(
                 OwnedQueue(
                     topic=queue.topic,
                     queue=queue.queue,
+                    # Epochs of this subscription begin at `base_epoch`, above those of earlier
+                    # subscriptions. The epoch of the instance counts from there.
                     epoch=queue.base_epoch + epoch,
                     stopped=queue.group_stopped
                     or paused.covers(queue.group_id, queue.topic_id, queue.queue),
@@ -388,6 +400,8 @@ def _read_broadcast_states(
             stands_by=member.group_id in limited_groups and member.pk not in active,
         )
         for member in broadcast_members
+        # Without an epoch, the member was replaced between the reads. It is left out, and its
+        # heartbeat is answered without queues.
         if (epoch := epochs.get(member.consumer_id)) is not None
     }
 
@@ -415,6 +429,7 @@ def replaced_error() -> Gone:
     )
 
 
+# Pool None, as for _record(): the new owners of the queues wait for the release.
 @bulkhead.permit(None)
 @transactional
 def _release(
