@@ -117,7 +117,9 @@ def batches(
 
     `progress` is called with a ReadProgress after each page. While brokers or nodes are
     unavailable, requests are repeated for `retry_timeout_ms`. `urls` and `api_key` are
-    those of the brokers, by default CATMQ_URL and CATMQ_API_KEY; or pass a `transport`.
+    those of the brokers, by default CATMQ_URL and CATMQ_API_KEY; or pass a `transport`, which
+    stays open. Own connections are closed after the last batch, or when the reader is
+    deleted; pyarrow's close() does not end its source.
 
     The call itself raises OptionError, and NotFound or Forbidden for the topic. Iterating
     raises OffsetsMissing, BodyNotText, and what Transport.request raises.
