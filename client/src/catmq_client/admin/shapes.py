@@ -310,6 +310,7 @@ FoundMessages = TypedDict(
         "scanned": int,
         # value of `after` for the next page; null on the last one
         "next": int | str | None,
+        # offsets of the page that have no message, and why
         "missing": NotRequired[list[dict[str, Any]]],
         # messages as lists: offset, key, tag, headers, body, trace id, time, attempt
         "rows": NotRequired[list[list[Any]]],
