@@ -31,6 +31,7 @@ ROOT = Path(__file__).resolve().parent.parent
 BIN = Path(sys.executable).parent
 CLIENT = ROOT / "client" / "src"
 EXAMPLES = ROOT / "examples"
+PROJECTS = ("shop", "fastapi")  # examples that are folders of their own
 # Adapters subclass classes of Django and kombu, which ship no types of their own. mypy
 # checks them with the stubs of Django in the step `mypy`.
 WITHOUT_TYPES = "catmq_client.contrib."
@@ -52,6 +53,14 @@ ACCEPTED = {
     "docs/how-to/read-a-topic-with-spark.md": (
         r"PandasDataFrameLike",
         "pyspark knows the types of pandas only where it is installed",
+    ),
+    "docs/how-to/use-it-with-asyncio.md": (
+        r"\b(fastapi|orders\.models)\b",
+        "FastAPI is not installed in the gate, and the model is the reader's own",
+    ),
+    "examples-fastapi": (
+        r'"(fastapi|pydantic)"',
+        "FastAPI is not installed in the gate; script/test web runs the example",
     ),
     "examples-shop": (
         r"list\[str\]. is not callable",
@@ -328,13 +337,15 @@ def write_pages(work: Path) -> list[Path]:
 
 
 def copy_examples(work: Path) -> list[Path]:
-    """Copy the examples. Return the directories: the programs, and the Django project."""
-    programs, shop = work / "examples", work / "examples-shop"
-    shutil.copytree(EXAMPLES, programs, ignore=shutil.ignore_patterns("shop", "*.pyc"))
-    shutil.copytree(
-        EXAMPLES / "shop", shop, ignore=shutil.ignore_patterns("*.pyc", "migrations")
-    )
-    return [programs, shop]
+    """Copy the examples. Return the directories: the programs, and each project."""
+    programs = work / "examples"
+    shutil.copytree(EXAMPLES, programs, ignore=shutil.ignore_patterns(*PROJECTS, "*.pyc"))
+    # Each beside the programs: a folder `fastapi` below them would hide the package.
+    projects = [work / f"examples-{name}" for name in PROJECTS]
+    for name, project in zip(PROJECTS, projects, strict=True):
+        ignored = shutil.ignore_patterns("*.pyc", "migrations")
+        shutil.copytree(EXAMPLES / name, project, ignore=ignored)
+    return [programs, *projects]
 
 
 def write_wrong_uses(work: Path) -> Path:
