@@ -36,7 +36,7 @@ def test_every_entry_about_a_page_names_a_page_with_blocks() -> None:
     assert {"README.md", "README.zh-CN.md", "docs/reference/client.md"} <= pages
     for table in (public_types.SKIPPED, public_types.CONTEXT, public_types.FILES):
         assert table.keys() <= pages
-    assert public_types.ACCEPTED.keys() <= pages | {"examples-shop"}
+    assert public_types.ACCEPTED.keys() <= pages | {"examples-shop", "examples-fastapi"}
     assert pages >= public_types.SEPARATE
 
 
