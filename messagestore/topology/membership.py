@@ -35,7 +35,9 @@ AGAIN_S = 0.05
 
 
 class Joined(consumers.Registered, frozen=True):
-    """`created` names what was created: "group:billing", "subscription:orders"."""
+    """A registered member. `created` lists the objects that its join had to create, as
+    "kind:name", for example "group:billing" or "subscription:orders".
+    """
 
     created: tuple[str, ...]
 

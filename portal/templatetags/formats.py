@@ -125,15 +125,17 @@ def iso_time(value: int) -> str:
 
 @register.filter
 def polyline(values: Sequence[int]) -> str:
-    """Return the points of a small chart of 100 by 24 units.
+    """Return the points of a small chart of 100 by 24 units. A single value is a level line.
 
-    >>> polyline([0, 1, 2])
-    '0,22 50,12 100,2'
+    >>> polyline([0, 1, 2]), polyline([7])
+    ('0,22 50,12 100,2', '0,2 100,2')
     """
     if not values:
         return ""
+    if len(values) == 1:
+        values = [*values, *values]
     max_value = max(values) or 1
-    step = 100 / max(len(values) - 1, 1)
+    step = 100 / (len(values) - 1)
     return " ".join(
         f"{index * step:.4g},{22 - 20 * value / max_value:.4g}"
         for index, value in enumerate(values)

@@ -17,8 +17,13 @@ const drawCharts = (() => {
   const zoned = (parts) => new Intl.DateTimeFormat("sv", parts);  // 2026-11-24 09:30, in the zone of the browser
   const DAY = zoned({ month: "2-digit", day: "2-digit" });
   const MINUTE = zoned({ hour: "2-digit", minute: "2-digit" });
+  const SECOND = zoned({ hour: "2-digit", minute: "2-digit", second: "2-digit" });
   const EXACT = zoned({ dateStyle: "short", timeStyle: "medium" });
-  const formatTick = (at, all) => (all.length > 1 && all[1] - all[0] >= 86400 ? DAY : MINUTE).format(at * 1000);
+  // A young installation has a chart of a minute or two: marks within one minute need seconds.
+  const formatTick = (at, all) => {
+    const step = all.length > 1 ? all[1] - all[0] : 60;
+    return (step >= 86400 ? DAY : step >= 60 ? MINUTE : SECOND).format(at * 1000);
+  };
   const compact = (value) => Intl.NumberFormat(undefined, { notation: "compact", maximumFractionDigits: 1 }).format(value);
 
   // A canvas knows no custom properties, and light-dark() is resolved only in a colour that an element uses.
