@@ -168,7 +168,7 @@ const drawCharts = (() => {
         drawAxes: [(one) => drawEvents(one, table, kindLabels)], draw: [(one) => placeStrips(one, table)],
       },
       axes: [
-        { ...axis, values: (_, all) => all.map((at) => formatTick(at, all)) },
+        { ...axis, space: 70, values: (_, all) => all.map((at) => formatTick(at, all)) },
         { ...axis, size: 48, values: (_, all) => all.map(compact), ...(isWhole ? { incrs: WHOLE_STEPS } : {}) },
       ],
       scales: {
