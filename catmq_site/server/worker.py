@@ -483,6 +483,7 @@ class Worker(ThreadWorker):  # type: ignore[misc]
         """Answer a request that the parser has read from `head` and the bytes after it, and
         remember its head.
         """
+        answer: Answer
         answer, environ = wsgi.create(
             request,
             channel,
