@@ -20,7 +20,7 @@ SEEDED = 20  # messages to pull
 PAGE = 100
 WAVE = 24  # connections
 SESSION_MS = 300_000  # longer than any test
-KINDS = ("send", "pull", "commit", "heartbeat", "share")
+KINDS = ("send", "pull", "commit", "heartbeat", "share", "pull_commit")
 
 
 @dataclass(frozen=True)
@@ -122,6 +122,24 @@ class HotCalls:
                 assert [m["body"] for m in pulled["messages"]] == [f"m{offset}"]
 
             return f"{consumer}/pull", pull, check_pulled
+        if kind == "pull_commit":
+            foreign = {"queue": 10_000 + number, "epoch": 1, "offset": 0}
+            body = {
+                "generation": generation,
+                "queues": [position],
+                "max_messages": 1,
+                "commit": [foreign, position],
+            }
+
+            def check_pulled_and_committed(answer: Answer) -> None:
+                both = _ok(answer)
+                (pulled,) = both["queues"]
+                assert [m["body"] for m in pulled["messages"]] == [f"m{offset}"]
+                other, own = both["commit"]
+                assert own == {"queue": self.queue, "state": "ok"}
+                assert other["queue"] == 10_000 + number and other["state"] != "ok"
+
+            return f"{consumer}/pull", body, check_pulled_and_committed
         if kind == "commit":
             # Two positions of which the second is not this member's: the order shows.
             foreign = {"queue": 10_000 + number, "epoch": 1, "offset": 0}
