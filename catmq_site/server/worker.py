@@ -31,7 +31,7 @@ from typing import Any
 
 from gunicorn import glogging
 from gunicorn.http import wsgi
-from gunicorn.http.errors import NoMoreData
+from gunicorn.http.errors import LimitRequestHeaders, NoMoreData
 from gunicorn.http.parser import RequestParser
 from gunicorn.workers.gthread import ThreadWorker
 
@@ -41,7 +41,7 @@ from catmq_site.background import broker_memory
 from catmq_site.server import answers, refusals
 from catmq_site.server.answers import Answer
 from catmq_site.server.channels import BODY, NO_WAIT, Channel
-from catmq_site.server.connections import Connection, UnreadAnswers
+from catmq_site.server.connections import MAX_HEAD_BYTES, Connection, UnreadAnswers
 from catmq_site.server.known_heads import KnownHeads
 from catmq_site.server.repeats import MAX_REQUEST_BYTES, HeldRequest, RepeatedRequests
 from catmq_site.server.wait_lists import WaitList
@@ -411,6 +411,11 @@ class Worker(ThreadWorker):  # type: ignore[misc]
         request_bytes = connection.buffer.take()
         known = self.known_heads.find(connection, request_bytes[:head_bytes])
         try:
+            # Refused also if it arrived at once, so that its parts make no difference.
+            if head_bytes > MAX_HEAD_BYTES:
+                raise LimitRequestHeaders(
+                    f"the headers have more than {MAX_HEAD_BYTES} bytes"
+                )
             if known is not None and len(request_bytes) >= head_bytes + known.body_bytes:
                 end = head_bytes + known.body_bytes
                 body, next_bytes = request_bytes[head_bytes:end], request_bytes[end:]

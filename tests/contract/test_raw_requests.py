@@ -6,42 +6,16 @@ is stored twice.
 from __future__ import annotations
 
 import itertools
-import logging
 from collections.abc import Iterator
 from contextlib import ExitStack
 
 import msgspec
 import pytest
-import requests
 
 from catmq_client.sending.ids import uuid7
 from tests.support.broker import Broker
 from tests.support.hot_calls import KINDS, HotCall, HotCalls
 from tests.support.waiting import until
-
-
-@pytest.fixture
-def calls(
-    broker: Broker,
-    queue: int,
-    caplog: pytest.LogCaptureFixture,
-    capfd: pytest.CaptureFixture[str],
-) -> Iterator[HotCalls]:
-    """Hot calls of a broker, which is healthy after the test and has logged no error."""
-    made = HotCalls(broker, queue)
-    yield made
-    made.check_stored()
-    for kind in KINDS:
-        call = made.make(kind)
-        made.exchange([call], [call.data])
-    assert requests.get(f"{broker.url}/readyz", timeout=10).status_code == 200
-    worker = broker.worker
-    assert worker is not None
-    until(lambda: not worker.connections)
-    assert not len(worker.slow), "a thread waits for a client"
-    errors = [record for record in caplog.records if record.levelno >= logging.ERROR]
-    assert errors == []
-    assert "Traceback" not in capfd.readouterr().err
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -167,18 +167,21 @@ class HotCalls:
             self.check_answers(client, calls)
 
     def exchange_many(
-        self, exchanges: Iterable[tuple[Sequence[HotCall], list[bytes]]]
+        self,
+        exchanges: Iterable[tuple[Sequence[HotCall], list[bytes]]],
+        *,
+        wave_size: int = WAVE,
     ) -> None:
         """Send many exchanges, each as calls and the pieces of their bytes, in waves of
-        WAVE connections that are used again and again.
+        `wave_size` connections that are used again and again.
 
         A wave is sent before its first answer is read: heartbeats and commits of many
         requests share a transaction, and each alone would wait for it.
         """
         with ExitStack() as stack:
-            clients = [stack.enter_context(self.client()) for _ in range(WAVE)]
+            clients = [stack.enter_context(self.client()) for _ in range(wave_size)]
             remaining = iter(exchanges)
-            while wave := list(islice(remaining, WAVE)):
+            while wave := list(islice(remaining, wave_size)):
                 for client, (_, pieces) in zip(clients, wave, strict=False):
                     client.send_pieces(pieces)
                 for client, (calls, _) in zip(clients, wave, strict=False):

@@ -119,15 +119,10 @@ class RawClient:
             status, headers, self._read_body(method, status, headers), (*interim,)
         )
 
-    def answers(self, methods: Iterable[str]) -> list[Answer]:
-        """Read the answers to several requests, up to one that ends the connection."""
-        answers: list[Answer] = []
-        for method in methods:
-            answers.append(self.answer(method))
-            if answers[-1].ends_connection:
-                assert self.read_until_end() == b""
-                break
-        return answers
+    def wait_for_interim(self, status: int) -> None:
+        """Read an informational answer that must come before any other bytes."""
+        assert self._read_status() == status
+        assert self._read_headers() == {}
 
     def _read_status(self) -> int:
         line = self._reader.readline(1000)
