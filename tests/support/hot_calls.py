@@ -19,8 +19,12 @@ from tests.support.sharing import ShareMember
 SEEDED = 20  # messages to pull
 PAGE = 100
 WAVE = 24  # connections
+FOREIGN_QUEUE = 10_000  # numbers above it are of no queue
 SESSION_MS = 300_000  # longer than any test
 KINDS = ("send", "pull", "commit", "heartbeat", "share", "pull_commit")
+
+# path, body and check of a call
+Parts = tuple[str, dict[str, Any], Callable[[Answer], None]]
 
 
 @dataclass(frozen=True)
@@ -96,81 +100,92 @@ class HotCalls:
         length = f"Content-Length: {len(encoded)}"
         return HotCall(self.head(path, *lines, length, version=version), encoded, check)
 
-    def parts(
-        self, kind: str, batch_id: str | None = None
-    ) -> tuple[str, dict[str, Any], Callable[[Answer], None]]:
+    def parts(self, kind: str, batch_id: str | None = None) -> Parts:
         """Return path, body and check of the next call of a kind."""
         self._number += 1
         number = self._number
+        makers: dict[str, Callable[[int], Parts]] = {
+            "send": lambda number: self._send_parts(number, batch_id),
+            "pull": self._pull_parts,
+            "commit": self._commit_parts,
+            "heartbeat": self._heartbeat_parts,
+            "share": self._share_parts,
+            "pull_commit": self._pull_commit_parts,
+        }
+        return makers[kind](number)
+
+    def _send_parts(self, number: int, batch_id: str | None) -> Parts:
+        message = {"body": f"s{number}", "queue": self.sent_queue}
+        body: dict[str, Any] = {"messages": [message]}
+        if batch_id is not None:
+            body["batch_id"] = batch_id
+        return (
+            "/api/v1/topics/sent/messages",
+            body,
+            lambda answer: self._check_sent(answer, f"s{number}"),
+        )
+
+    def _pull_parts(self, number: int) -> Parts:
         offset = number % SEEDED
-        consumer = f"/api/v1{self.member.path}"
-        position = self.member.position(self.queue, offset)
-        generation = self.member.generation
-        if kind == "send":
-            message = {"body": f"s{number}", "queue": self.sent_queue}
-            named = {} if batch_id is None else {"batch_id": batch_id}
-            return (
-                "/api/v1/topics/sent/messages",
-                {"messages": [message], **named},
-                lambda answer: self._check_sent(answer, f"s{number}"),
-            )
-        if kind == "pull":
-            pull = {"generation": generation, "queues": [position], "max_messages": 1}
+        body = {
+            "generation": self.member.generation,
+            "queues": [self.member.position(self.queue, offset)],
+            "max_messages": 1,
+        }
 
-            def check_pulled(answer: Answer) -> None:
-                (pulled,) = _ok(answer)["queues"]
-                assert [m["body"] for m in pulled["messages"]] == [f"m{offset}"]
+        def check(answer: Answer) -> None:
+            (pulled,) = _ok(answer)["queues"]
+            assert [message["body"] for message in pulled["messages"]] == [f"m{offset}"]
 
-            return f"{consumer}/pull", pull, check_pulled
-        if kind == "pull_commit":
-            foreign = {"queue": 10_000 + number, "epoch": 1, "offset": 0}
-            body = {
-                "generation": generation,
-                "queues": [position],
-                "max_messages": 1,
-                "commit": [foreign, position],
-            }
+        return f"/api/v1{self.member.path}/pull", body, check
 
-            def check_pulled_and_committed(answer: Answer) -> None:
-                both = _ok(answer)
-                (pulled,) = both["queues"]
-                assert [m["body"] for m in pulled["messages"]] == [f"m{offset}"]
-                other, own = both["commit"]
-                assert own == {"queue": self.queue, "state": "ok"}
-                assert other["queue"] == 10_000 + number and other["state"] != "ok"
+    def _commit_parts(self, number: int) -> Parts:
+        body = {"offsets": self._offsets_to_commit(number)}
 
-            return f"{consumer}/pull", body, check_pulled_and_committed
-        if kind == "commit":
-            # Two positions of which the second is not this member's: the order shows.
-            foreign = {"queue": 10_000 + number, "epoch": 1, "offset": 0}
+        def check(answer: Answer) -> None:
+            self._check_committed(_ok(answer)["results"], number)
 
-            def check_committed(answer: Answer) -> None:
-                own, other = _ok(answer)["results"]
-                assert own == {"queue": self.queue, "state": "ok"}
-                assert other["queue"] == 10_000 + number and other["state"] != "ok"
+        return f"/api/v1{self.member.path}/commit", body, check
 
-            return f"{consumer}/commit", {"offsets": [position, foreign]}, check_committed
-        if kind == "heartbeat":
-            owned = [{"queue": self.queue, "epoch": self.member.owned[self.queue]}]
+    def _pull_commit_parts(self, number: int) -> Parts:
+        path, body, check_pulled = self._pull_parts(number)
 
-            def check_heartbeat(answer: Answer) -> None:
-                beat = _ok(answer)
-                assert [assigned["queue"] for assigned in beat["assigned"]] == [self.queue]
+        def check(answer: Answer) -> None:
+            check_pulled(answer)
+            self._check_committed(_ok(answer)["commit"], number)
 
-            return (
-                f"{consumer}/heartbeat",
-                {"generation": generation, "owned": owned},
-                check_heartbeat,
-            )
+        return path, {**body, "commit": self._offsets_to_commit(number)}, check
+
+    def _offsets_to_commit(self, number: int) -> list[dict[str, int]]:
+        # The second queue is not this member's, so that the order of the results shows.
+        foreign = {"queue": FOREIGN_QUEUE + number, "epoch": 1, "offset": 0}
+        return [self.member.position(self.queue, number % SEEDED), foreign]
+
+    def _check_committed(self, results: list[Any], number: int) -> None:
+        own, foreign = results
+        assert own == {"queue": self.queue, "state": "ok"}
+        assert foreign["queue"] == FOREIGN_QUEUE + number and foreign["state"] != "ok"
+
+    def _heartbeat_parts(self, number: int) -> Parts:
+        owned = [{"queue": self.queue, "epoch": self.member.owned[self.queue]}]
+        body = {"generation": self.member.generation, "owned": owned}
+
+        def check(answer: Answer) -> None:
+            assigned = _ok(answer)["assigned"]
+            assert [queue["queue"] for queue in assigned] == [self.queue]
+
+        return f"/api/v1{self.member.path}/heartbeat", body, check
+
+    def _share_parts(self, number: int) -> Parts:
         report = {"queue": self.queue, "first": number, "grant": f"g{number}", "all": True}
 
-        def check_shared(answer: Answer) -> None:
+        def check(answer: Answer) -> None:
             shared = _ok(answer)
             (done,) = shared["done"]
             assert (done["first"], done["grant"]) == (number, f"g{number}")
             assert shared["runs"] == []
 
-        return f"/api/v1{self.share_member.path}/share", {"done": [report]}, check_shared
+        return f"/api/v1{self.share_member.path}/share", {"done": [report]}, check
 
     def _check_sent(self, answer: Answer, body: str) -> None:
         (stored,) = _ok(answer)["results"]
