@@ -487,12 +487,7 @@ def literal_rows(batches: Sequence[NewBatch]) -> list[bytes]:
         simple_end = b"',NULL," + producer + b",@t)"
         for index, message in enumerate(batch.messages, len(rows)):
             key = message.key
-            if (
-                key is None
-                or message.tag is not None
-                or message.trace_id is not None
-                or message.headers
-            ):
+            if message.tag is not None or message.trace_id is not None or message.headers:
                 texts = (key, message.tag, headers_text(message.headers), message.trace_id)
                 key_sql, tag, headers, trace = (
                     b"NULL" if text is None else quoted(text.encode()) for text in texts
@@ -501,10 +496,15 @@ def literal_rows(batches: Sequence[NewBatch]) -> list[bytes]:
                     b"(@b+%d,%b,%b,%b,_binary%b,%b,%b,@t)"
                     % (index, key_sql, tag, headers, quoted(message.body), trace, producer)
                 )
+            # Nearly all messages have a body and perhaps a key only. Formatting dominates the CPU
+            # cost of a send, so they take one expression. The quote that it opens before the body
+            # is closed by `simple_end`.
+            elif key is None:
+                rows.append(
+                    b"(@b+%d,NULL,NULL,NULL,_binary'%b%b"
+                    % (index, escaped(message.body), simple_end)
+                )
             else:
-                # Nearly all messages have a key and a body only. Formatting dominates the CPU cost
-                # of a send, so they take one expression. The quote that it opens before the
-                # body is closed by `simple_end`.
                 rows.append(
                     b"(@b+%d,'%b',NULL,NULL,_binary'%b%b"
                     % (index, escaped(key.encode()), escaped(message.body), simple_end)
