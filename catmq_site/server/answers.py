@@ -30,6 +30,8 @@ class Answer(Response):  # type: ignore[misc]
     repeat: Repeat | None = None  # the condition for giving the same answer again
     is_last = False  # its head has `Connection: close`
     headers_sent: bool
+    headers: list[tuple[str, str]]
+    response_length: int | None  # as the headers declare it
 
     def process_headers(self, headers: list[tuple[str, str]]) -> None:
         # Most answers have the headers of an earlier one; checking them costs more than
