@@ -14,9 +14,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from messagestore.engine import db_errors
-from messagestore.engine.mysql_session import READ_TIMEOUT_S, MySqlSession, Session
+from messagestore.engine.mysql_session import READ_TIMEOUT_S, Session
 from messagestore.engine.sqlite_session import SqliteSession
-from messagestore.pool import node_guard
+from messagestore.pool import node_guard, writers
 from messagestore.pool.circuit import SILENT_S
 from messagestore.pool.slow_nodes import SlowAnswers
 from metadata.cache.snapshot_types import NodeInfo
@@ -24,7 +24,6 @@ from metadata.config import config
 from metadata.errors import Code, NodeUnavailable
 from metadata.limits.concurrency import limiter
 from metadata.rules.nodes import Engine
-from metadata.rules.tls import Tls
 
 CHECKOUT_TIMEOUT_S = 2.0
 MAX_AGE_S = 300.0
@@ -35,33 +34,31 @@ MAX_STALLED = 4
 STALLED_S = 0.3
 
 
-def connect(info: NodeInfo, *, read_timeout_s: int = READ_TIMEOUT_S) -> Session:
-    """Return a new session on a node, unchecked and outside any pool. Raises
-    NodeUnavailable.
+def connect(
+    info: NodeInfo, *, read_timeout_s: int = READ_TIMEOUT_S, reads_only: bool = False
+) -> Session:
+    """Return a new session on a node, unchecked and outside any pool.
+
+    Of several servers it is that which accepts writes; with `reads_only` any of them.
+    Raises NodeUnavailable.
     """
     if info.engine == Engine.SQLITE:
         return SqliteSession(name=info.name, path=sqlite_path(info.database))
-    return MySqlSession(
-        name=info.name,
-        host=info.host,
-        port=info.port or 3306,
-        database=info.database,
-        username=info.username,
-        password=info.password,
-        encryption=Tls(info.tls, info.tls_ca),
-        read_timeout_s=read_timeout_s,
-    )
+    connect_to = writers.connect_to_read if reads_only else writers.connect
+    return connect_to(info, read_timeout_s=read_timeout_s)
 
 
 @contextmanager
-def direct(info: NodeInfo, *, any_schema: bool = False, **limits: int) -> Iterator[Session]:
+def direct(
+    info: NodeInfo, *, any_schema: bool = False, read_timeout_s: int = READ_TIMEOUT_S
+) -> Iterator[Session]:
     """Return a session outside the pool, which is closed at the end. Raises
     NodeUnavailable.
 
     It works for a node that is offline, too. `any_schema` also accepts tables that this
-    release cannot use. `limits` are arguments of `connect`.
+    release cannot use.
     """
-    session = connect(info, **limits)
+    session = connect(info, read_timeout_s=read_timeout_s)
     try:
         if not any_schema:
             node_guard.check_release(info, session)

@@ -64,6 +64,18 @@ def _parse_address(text: str, default_port: int) -> Address:
     return Address(host, int(port_text or default_port))
 
 
+def describe(text: str, port: int | None) -> str:
+    """Return a host field with the port of every address.
+
+    >>> describe("db1,db2:3307", 3306), describe("db1", None)
+    ('db1:3306, db2:3307', 'db1:3306')
+    """
+    try:
+        return ", ".join(map(str, parse_addresses(text, port)))
+    except ValueError:  # stored before addresses were checked
+        return f"{text}:{port or DEFAULT_PORT}"
+
+
 def is_list(text: str) -> bool:
     """Return True if a host field names several servers.
 
@@ -73,7 +85,7 @@ def is_list(text: str) -> bool:
     return "," in text
 
 
-def check_addresses(text: str) -> None:
+def check_hosts(text: str) -> None:
     """Raise ValueError unless the text is empty or a list of addresses."""
     if text:
         parse_addresses(text)

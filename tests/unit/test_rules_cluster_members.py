@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from metadata.rules.addresses import Address, check_addresses, parse_addresses
+from metadata.rules.addresses import Address, check_hosts, parse_addresses
 from metadata.rules.cluster_members import (
     Member,
     NoWriter,
@@ -173,7 +173,7 @@ def test_unreachable_servers_are_named_with_their_reason() -> None:
 )
 def test_bad_lists_are_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"must be HOST|addresses"):
-        check_addresses(text)
+        check_hosts(text)
 
 
 def test_the_same_address_counts_once() -> None:
