@@ -169,7 +169,9 @@ def test_a_server_with_the_data_of_another_node_is_never_promoted(
     # As a list of a node whose writer is not recorded, it is refused by name.
     with pytest.raises(writers.NoWriter, match="data of another node"):
         writers.find_writer(replace(info, writer=""))
-    replica.execute(f"UPDATE {place.schema}.node_identity SET identity = %s", [info.identity])
+    replica.execute(
+        f"UPDATE {place.schema}.node_identity SET identity = %s", [info.identity]
+    )
     heal(ill, replica)
 
 
