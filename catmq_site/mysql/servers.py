@@ -18,22 +18,12 @@ from typing import Any
 
 from metadata.rules import cluster_members
 from metadata.rules.addresses import Address, parse_addresses
-from metadata.rules.cluster_members import Member, NoWriter, ServerKind
+from metadata.rules.cluster_members import Member, NoWriter
 
 log = logging.getLogger(__name__)
 REVIEW_EVERY_S = 2.0
 ASK_TIMEOUT_S = 2
 NO_CONNECTION = 2003  # CR_CONN_HOST_ERROR
-# Wait until the member has applied what the cluster has committed: rows that another process
-# wrote through the former writer have to be visible. The session keeps its own value.
-_WAIT = (
-    "SET @waits = @@SESSION.{0}; SET SESSION {0} = {1};"
-    " SELECT COUNT(*) FROM information_schema.schemata; SET SESSION {0} = @waits"
-)
-_WAITS = {
-    ServerKind.GALERA: _WAIT.format("wsrep_sync_wait", "1"),
-    ServerKind.GROUP: _WAIT.format("group_replication_consistency", "'BEFORE'"),
-}
 
 
 class Servers:
@@ -67,13 +57,17 @@ class Servers:
 
     def settle(self, connection: Any, member: Member) -> None:
         """Wait until a new connection sees what the cluster has committed."""
-        statements = _WAITS.get(member.kind)
-        if statements is None:
+        barrier = cluster_members.BARRIERS.get(member.kind)
+        if barrier is None:
             return
+        variable, value = barrier
         with closing(connection.cursor()) as cursor:
-            cursor.execute(statements)
-            while cursor.nextset():
-                pass
+            cursor.execute(f"SHOW SESSION VARIABLES LIKE '{variable}'")
+            own_value = cursor.fetchone()[1]
+            cursor.execute(f"SET SESSION {variable} = {value}")
+            # Any read of a table waits; the session's own value is set again after it.
+            cursor.execute("SELECT COUNT(*) FROM information_schema.schemata")
+            cursor.execute(f"SET SESSION {variable} = '{own_value}'")
 
     def _ask(self, parameters: dict[str, Any]) -> None:
         unreachable: dict[Address, str] = {}

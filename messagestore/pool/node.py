@@ -229,7 +229,11 @@ class Node:
         # Taken before the heads are read, so that a concurrent send cannot make them look
         # too low.
         lowest = {} if self._is_replica else node_guard.lowest_heads(self.info)
-        session = session_pool.connect(self.info, reads_only=self._is_replica)
+        session = (
+            writers.connect_to_read(self.info)
+            if self._is_replica
+            else session_pool.connect(self.info)
+        )
         try:
             node_guard.check_server(
                 self.info, session, lowest=lowest, primary=not self._is_replica

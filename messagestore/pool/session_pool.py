@@ -34,31 +34,25 @@ MAX_STALLED = 4
 STALLED_S = 0.3
 
 
-def connect(
-    info: NodeInfo, *, read_timeout_s: int = READ_TIMEOUT_S, reads_only: bool = False
-) -> Session:
+def connect(info: NodeInfo, *, read_timeout_s: int = READ_TIMEOUT_S) -> Session:
     """Return a new session on a node, unchecked and outside any pool.
 
-    Of several servers it is that which accepts writes; with `reads_only` any of them.
-    Raises NodeUnavailable.
+    Of several servers it is that which accepts writes. Raises NodeUnavailable.
     """
     if info.engine == Engine.SQLITE:
         return SqliteSession(name=info.name, path=sqlite_path(info.database))
-    connect_to = writers.connect_to_read if reads_only else writers.connect
-    return connect_to(info, read_timeout_s=read_timeout_s)
+    return writers.connect(info, read_timeout_s=read_timeout_s)
 
 
 @contextmanager
-def direct(
-    info: NodeInfo, *, any_schema: bool = False, read_timeout_s: int = READ_TIMEOUT_S
-) -> Iterator[Session]:
+def direct(info: NodeInfo, *, any_schema: bool = False, **limits: int) -> Iterator[Session]:
     """Return a session outside the pool, which is closed at the end. Raises
     NodeUnavailable.
 
     It works for a node that is offline, too. `any_schema` also accepts tables that this
-    release cannot use.
+    release cannot use. `limits` are arguments of `connect`.
     """
-    session = connect(info, read_timeout_s=read_timeout_s)
+    session = connect(info, **limits)
     try:
         if not any_schema:
             node_guard.check_release(info, session)

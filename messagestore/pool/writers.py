@@ -32,16 +32,6 @@ from metadata.rules.tls import Tls
 
 log = logging.getLogger(__name__)
 SURVEY_TIMEOUT_S = 2  # for an answer of each server
-# A member may commit what it has received before it applied it. Until then its heads look
-# too low. Both variables can be set without a right; the session keeps its own value.
-_WAIT = (
-    "SET @waits = @@SESSION.{0}; SET SESSION {0} = {1}; SELECT COUNT(*) FROM node_identity;"
-    " SET SESSION {0} = @waits"
-)
-_WAITS = {
-    ServerKind.GALERA: _WAIT.format("wsrep_sync_wait", "1").encode(),
-    ServerKind.GROUP: _WAIT.format("group_replication_consistency", "'BEFORE'").encode(),
-}
 
 
 class Survey(NamedTuple):
@@ -263,9 +253,8 @@ def _settle(
         member = read_member(session, address or _only_address(info))
         if member.fault:
             raise _no_writer(info, f"{member.address} {member.fault}.")
-        if member.kind in _WAITS:
-            # The old value is restored: the session has one of its own for its reads.
-            session.send(_WAITS[member.kind], statements=4)
+        if barrier := cluster_members.BARRIERS.get(member.kind):
+            _wait_for_cluster(session, *barrier)
     except db_errors.Altered:  # a database that is to become a node has no tables yet
         session.close()
         session = open_at(info, address or _only_address(info))
@@ -277,6 +266,21 @@ def _settle(
         raise db_errors.Unreachable(f"Node {info.name}: {error.detail}") from error
     session.member = member
     return session
+
+
+def _wait_for_cluster(session: MySqlSession, variable: str, value: str) -> None:
+    """Wait until the session's server has applied what its cluster has committed.
+
+    Raises `db_errors.*`.
+    """
+    shown = session.send(f"SHOW SESSION VARIABLES LIKE '{variable}'".encode(), statements=1)
+    steps = [
+        f"SET SESSION {variable} = {value}",
+        # Any read of a table waits; the session's own value is set again after it.
+        "SELECT COUNT(*) FROM node_identity",
+        f"SET SESSION {variable} = '{shown[0].rows[0][1]}'",
+    ]
+    session.send(";".join(steps).encode(), statements=len(steps))
 
 
 def _no_writer(info: NodeInfo, why: str) -> db_errors.Unreachable:

@@ -42,6 +42,13 @@ GROUP_QUERY = (
     "SELECT MEMBER_ID, MEMBER_HOST, MEMBER_PORT, MEMBER_STATE, MEMBER_ROLE, MEMBER_VERSION"
     " FROM performance_schema.replication_group_members"
 )
+# Variable of a session and its value with which a read waits until the member has applied
+# what the cluster committed before. Until then its log end offsets look too low. Any account
+# may set them.
+BARRIERS: Mapping[str, tuple[str, str]] = {
+    "galera": ("wsrep_sync_wait", "'1'"),
+    "group": ("group_replication_consistency", "'BEFORE'"),
+}
 SYNCED = 4  # wsrep_local_state
 DONOR = 2  # wsrep_local_state of a member that copies its data to another
 

@@ -12,7 +12,7 @@ import pytest
 
 from messagestore.engine.messages import NewMessage
 from messagestore.nodes import registry, takeovers
-from messagestore.pool import node_pools, session_pool, writers
+from messagestore.pool import node_pools, writers
 from messagestore.produce.publish import publish
 from messagestore.topology import topics
 from metadata.actors import command
@@ -193,7 +193,7 @@ def test_a_replica_of_several_servers_is_any_that_answers(
     place: Place, ill: MariaDB, replica: MariaDB
 ) -> None:
     info = replace(snapshot.find_node("listed"), host=f"127.0.0.1:1,{place.second}")
-    session = session_pool.connect(info, reads_only=True)
+    session = writers.connect_to_read(info)
     session.close()
     found = writers.survey(info)
     assert [member.address for member in found.members] == [
