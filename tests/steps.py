@@ -23,8 +23,8 @@ PYTHON = str(BIN / "python")
 
 @dataclass(frozen=True)
 class Step:
-    """One command. `measured`: in `all`, the branches of the product that its own process
-    takes count.
+    """One command. `measured`: with --branches, the branches of the product that its own
+    process takes count.
 
     `server` is the version of a database server to download for it.
     """
