@@ -98,8 +98,13 @@ def check(info: NodeInfo, session: MySqlSession) -> Iterator[FindingFields]:
         member = writers.read_member(session, parse_addresses(info.host, info.port)[0])
         yield "cluster", "warn", "one_address", {}
         yield from check_members(info, [member], unreachable={}, later=[member])
+    yield from read_semi_sync(session)
+
+
+def read_semi_sync(session: MySqlSession) -> list[FindingFields]:
+    """Return the findings about semi-synchronous replication. Raises `db_errors.*`."""
     variables, status = session.send(";".join(_SEMI_SYNC).encode(), statements=2)
-    yield from check_semi_sync(dict(variables.rows), dict(status.rows))
+    return list(check_semi_sync(dict(variables.rows), dict(status.rows)))
 
 
 def check_members(

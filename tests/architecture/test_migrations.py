@@ -43,6 +43,13 @@ ALLOWED: dict[tuple[str, str], str] = {
     ("0045_writers", "Create constraint alarm_kind on model alarm"): (
         "it takes one value more than the one it replaces"
     ),
+    (
+        "0046_copies_of_nodes",
+        "Alter field kind on alarm",
+    ): "only the choices that forms offer",
+    ("0046_copies_of_nodes", "Create constraint alarm_kind on model alarm"): (
+        "it takes one value more than the one it replaces"
+    ),
 }
 
 
