@@ -1,0 +1,1 @@
+"""Doctor: one report of everything that is wrong with an installation, and what to do."""
