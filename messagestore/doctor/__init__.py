@@ -1,1 +1,1 @@
-"""Doctor: one report of everything that is wrong with an installation, and what to do."""
+"""Doctor: a report of all faults of an installation, with their remedies."""

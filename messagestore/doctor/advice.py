@@ -1,7 +1,7 @@
-"""The findings of the doctor: severity, what is wrong, why it matters and what to do.
+"""The kinds of findings of the doctor: severity, cause, why it matters, and remedy.
 
 Findings about a server that the registration of a node makes too have their texts in
-`preflight.TEXTS`: the first sentence says what is wrong, the others what to do. This module
+`preflight.TEXTS`: the first sentence is the cause, the others are the remedy. This module
 adds why that matters, and remedies that the texts lack. The portal translates all texts.
 """
 
@@ -22,28 +22,28 @@ class Advice(NamedTuple):
     """Texts of a kind of finding, with placeholders for the values of a finding."""
 
     severity: Severity
-    what: str
+    cause: str
     why: str
     remedy: str
 
 
-def _warning(what: str, why: str, remedy: str) -> Advice:
-    return Advice(Severity.WARNING, what, why, remedy)
+def _warning(cause: str, why: str, remedy: str) -> Advice:
+    return Advice(Severity.WARNING, cause, why, remedy)
 
 
-def _error(what: str, why: str, remedy: str) -> Advice:
-    return Advice(Severity.ERROR, what, why, remedy)
+def _error(cause: str, why: str, remedy: str) -> Advice:
+    return Advice(Severity.ERROR, cause, why, remedy)
 
 
 DOCTOR = {
     "check_failed": _error(
         "The check %(check)s failed: %(reason)s.",
-        "What it looks at is not known.",
+        "Faults in this part are not reported.",
         "Read the reason. If it names no cause, read the log of the process and report it.",
     ),
     "check_timeout": _error(
         "The check %(check)s did not end within %(seconds)g s.",
-        "What it looks at is not known. A database that hangs holds up its users, too.",
+        "Faults in this part are not reported. A database that hangs holds up its users, too.",
         "Look at the process list and the disk of the database that the check reads.",
     ),
 }
@@ -71,7 +71,7 @@ NODES = {
     ),
     "root_account": _warning(
         "Brokers log in as %(user)s.",
-        "Whoever gets this password may do everything on the server.",
+        "With this password, an intruder may do everything on the server.",
         "Create an account of its own, and give it with manage.py set_account %(node)s. "
         "manage.py grants prints its rights.",
     ),
@@ -83,7 +83,7 @@ NODES = {
     "replica_away": _error(
         "Its replica cannot be reached: %(reason)s.",
         "If the node fails now, there is no copy to promote.",
-        "Start the replica, or name another one: manage.py set_replica %(node)s.",
+        "Start the replica, or name another server: manage.py set_replica %(node)s.",
     ),
     "replica_foreign": _error(
         "The server at %(address)s has the data of another node, or none.",
@@ -99,7 +99,7 @@ NODES = {
     ),
     "replica_stopped": _error(
         "Its replica does not replicate.",
-        "Messages that are sent now are only on one server.",
+        "Messages that are sent now are on a single server.",
         "Read SHOW REPLICA STATUS on the replica, remove the cause, and run START REPLICA.",
     ),
     "replica_behind": _warning(
@@ -116,7 +116,7 @@ NODES = {
     ),
     "semi_sync_off": _warning(
         "Semi-synchronous replication is enabled, but commits wait for no replica now.",
-        "Messages that are acknowledged now are only on one server.",
+        "Messages that are acknowledged now are on a single server.",
         "Enable semi-synchronous replication on a replica, and restart its replication.",
     ),
     "row_image": _warning(
@@ -128,7 +128,7 @@ NODES = {
     "long_transaction": _warning(
         "Connection %(connection)d of %(user)s has a transaction that is %(seconds)d s old.",
         "It keeps old rows, which slows down every read, and holds up changes of tables.",
-        "Find out what it does (SHOW PROCESSLIST), and end it: KILL %(connection)d.",
+        "Look at its statement (SHOW PROCESSLIST), and end it: KILL %(connection)d.",
     ),
     "connections_short": _warning(
         "%(workers)d workers of brokers may open %(needed)d connections, and the server "
@@ -176,12 +176,12 @@ METADATA = {
     ),
     "migrations_unknown": _warning(
         "It has migrations of a later release: %(names)s.",
-        "This release works beside the later one only for the time of an upgrade.",
+        "Releases are meant to work together only for the time of an upgrade.",
         "Complete the upgrade: install the later release here, too.",
     ),
     "metadata_large": _warning(
         "It takes %(gigabytes).1f GB.",
-        "Metadata has no messages. So much means that old rows are not deleted, and backups "
+        "Metadata has no messages. This size means that old rows are not deleted, and backups "
         "take long.",
         "Look at the jobs that delete old rows (prune_…) on the page of jobs.",
     ),
@@ -195,7 +195,7 @@ BROKERS = {
     "no_broker": _error(
         "No broker is alive.",
         "Clients can neither send nor read.",
-        "Start one: script/server.",
+        "Start a broker: script/server.",
     ),
     "broker_lost": _warning(
         "It stopped reporting %(seconds)d s ago, without an orderly stop.",
@@ -210,7 +210,7 @@ BROKERS = {
     "versions_differ": _warning(
         "Live brokers have different versions: %(versions)s.",
         "That is right during an upgrade only: new features wait until all brokers have them.",
-        "Restart the brokers that are behind with the new release.",
+        "Restart the brokers that have the former release.",
     ),
     "version_old": _warning(
         "It has version %(version)s, and this release is %(own)s.",
@@ -244,13 +244,13 @@ JOBS = {
     ),
     "job_late": _warning(
         "It last began %(minutes)d minutes ago, and is due every %(every)d minutes.",
-        "What it looks after stands still.",
+        "Its work is not done.",
         "Look at the page of jobs for a run that does not end, and restart the process of "
         "schedules.",
     ),
     "job_failed": _warning(
         "Its last run failed: %(reason)s.",
-        "What it looks after stands still.",
+        "Its work is not done.",
         "Remove the cause, then run it: manage.py run_job %(job)s.",
     ),
 }
@@ -258,7 +258,7 @@ KEYS = {
     "old_key": _warning(
         "It is %(days)d days old, and has the rights %(rights)s.",
         "The longer a key is in use, the more copies of it exist.",
-        "Create another key, give it to the programs that use this one, then run catmq key "
+        "Create another key, give it to the programs that use this key, then run catmq key "
         "delete %(key)s.",
     ),
     "old_secret": _warning(
@@ -283,19 +283,19 @@ KEYS = {
     ),
     "debug_on": _error(
         "CATMQ_DEBUG is on.",
-        "Error pages show settings and code to everybody who reaches the server.",
+        "Error pages show settings and code to all who reach the server.",
         "Remove CATMQ_DEBUG from the environment, and restart the brokers.",
     ),
 }
 ALARMS = {
     "no_recipient": _warning(
-        "Nobody gets mail about alarms.",
-        "A full disk or a failed node is noticed by the users first.",
+        "Alarms have no recipients.",
+        "Users notice a full disk or a failed node before you do.",
         "Set CATMQ_ALARM_EMAILS and CATMQ_SMTP_URL, and try it: manage.py send_test_mail.",
     ),
     "alarm_unheard": _warning(
         "%(count)d active alarms have no recipient: %(names)s.",
-        "Nobody was notified that they began.",
+        "No mail was sent when they began.",
         "Set CATMQ_ALARM_EMAILS, or the recipients of the groups and topics.",
     ),
     "no_mail_server": _error(
@@ -305,7 +305,7 @@ ALARMS = {
     ),
     "mail_failing": _error(
         "%(count)d mails about alarms wait; the last error is: %(reason)s.",
-        "Nobody is notified of alarms.",
+        "No mail about an alarm is sent.",
         "Correct CATMQ_SMTP_URL, and try it: manage.py send_test_mail.",
     ),
     "alarm_active": _warning(
@@ -344,9 +344,8 @@ PREFLIGHT_WHY = {
     "limits": "Single requests fail, or their outcome stays unknown.",
     "text": "Texts with characters outside of the character set cannot be stored.",
     "writable": "Sends and commits to its queues fail.",
-    "durable": "A crash of the server could lose messages whose senders were told that they "
-    "are stored.",
-    "rights": "What the right is used for fails.",
+    "durable": "A crash of the server could lose messages after their senders got a receipt.",
+    "rights": "Operations that use the right fail.",
     "clock": "Delays, ages and retention are computed from this clock.",
     "schema": "Features of this release wait for the changes, or the node is not served.",
     "data": "Brokers would serve messages of another installation, or none.",
@@ -369,23 +368,23 @@ PREFLIGHT_REMEDIES = {
 
 
 def split_preflight_text(text: str, *, stop: str = ". ") -> tuple[str, str]:
-    """Return what is wrong and what to do from a text of `preflight.TEXTS`.
+    """Split a text of `preflight.TEXTS` into cause and remedy.
 
     `stop` ends a sentence: it is "。" in Chinese.
 
     >>> split_preflight_text("The clock is wrong. Synchronize it.")
     ('The clock is wrong.', 'Synchronize it.')
     """
-    what, mark, remedy = text.partition(stop)
-    return (what + mark.rstrip(), remedy) if mark else (text, "")
+    cause, mark, remedy = text.partition(stop)
+    return (cause + mark.rstrip(), remedy) if mark else (text, "")
 
 
-def preflight_advice(about: str, text: str, verdict: str) -> Advice:
+def preflight_advice(*, about: str, text: str, verdict: str) -> Advice:
     """Return the texts of a preflight's finding that is not ok."""
-    what, remedy = split_preflight_text(preflight.TEXTS[text])
+    cause, remedy = split_preflight_text(preflight.TEXTS[text])
     return Advice(
         severity=Severity.ERROR if verdict == "bad" else Severity.WARNING,
-        what=what,
+        cause=cause,
         why=PREFLIGHT_WHY[about],
         remedy=PREFLIGHT_REMEDIES.get(text, remedy),
     )

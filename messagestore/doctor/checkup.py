@@ -1,7 +1,7 @@
 """Runs all checks of the doctor at once, each in a thread with a time limit.
 
 A database that hangs must neither hold up the report nor hide other findings. So a check
-that does not end in time, or fails, is itself a finding. Its thread is left behind: it ends
+that does not end in time, or fails, is itself a finding. Its thread is abandoned: it ends
 when the connection of its check times out.
 """
 
@@ -44,7 +44,7 @@ class _CheckThread(threading.Thread):
     def run(self) -> None:
         findings: list[Finding] = []
         try:
-            # One by one: a check that fails later keeps what it has found before.
+            # One at a time: a check that fails later keeps what it has found before.
             findings.extend(self.check.run())
         except Exception as error:
             if not isinstance(error, CatmqError):
@@ -77,7 +77,7 @@ def run_checks(checks: Sequence[Check]) -> list[Finding]:
         # Read once: a late thread may set it at any time.
         results = thread.findings
         if results is None:
-            words = {"check": check.name, "seconds": check.limit_s}
-            results = [finding("check_timeout", SubjectKind.DOCTOR, **words)]
+            values = {"check": check.name, "seconds": check.limit_s}
+            results = [finding("check_timeout", SubjectKind.DOCTOR, **values)]
         findings += results
     return sorted(findings, key=lambda result: result.severity != Severity.ERROR)

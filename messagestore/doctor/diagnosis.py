@@ -18,14 +18,14 @@ _running = threading.Lock()
 
 
 def examine(*, actor: Actor) -> Report:
-    """Run all checks, and return what is wrong. It takes a few seconds, at most 10.
+    """Run all checks, and return the report. It takes a few seconds, at most 10.
 
     Needs `admin` on everything. Nothing is changed but a table on each node, which is
     created and dropped to try the rights of its account. Raises NodeUnavailable(busy) while
     this process runs the checks already.
     """
     access.require_everything(actor, "*", what="installation")
-    # Threads of checks that hang must not pile up when somebody asks again and again.
+    # Threads of checks that hang must not pile up when somebody asks repeatedly.
     if not _running.acquire(blocking=False):
         raise NodeUnavailable(
             "The checks are running already. Repeat it in a few seconds.",

@@ -1,4 +1,4 @@
-"""A finding of the doctor, and the report with all of them."""
+"""Findings of the doctor, and its report."""
 
 from __future__ import annotations
 
@@ -28,41 +28,41 @@ class SubjectKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something that is wrong with an object; `name` is "" for the whole installation.
+    """A fault of an object; `name` is "" for the whole installation.
 
-    `key` is that of ADVICE or of `preflight.TEXTS`, `words` are the values of its texts.
+    `key` is that of ADVICE or of `preflight.TEXTS`, `values` are the values of its texts.
     """
 
     key: str
     kind: SubjectKind
     name: str
     advice: Advice
-    words: Mapping[str, Any] = field(default_factory=dict)
+    values: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def severity(self) -> Severity:
         return self.advice.severity
 
     @property
-    def what(self) -> str:
-        return self.advice.what % self.words
+    def cause(self) -> str:
+        return self.advice.cause % self.values
 
     @property
     def why(self) -> str:
-        return self.advice.why % self.words
+        return self.advice.why % self.values
 
     @property
     def remedy(self) -> str:
-        return self.advice.remedy % self.words
+        return self.advice.remedy % self.values
 
 
-def finding(key: str, kind: SubjectKind, name: str = "", /, **words: Any) -> Finding:
+def finding(key: str, kind: SubjectKind, name: str = "", /, **values: Any) -> Finding:
     """Return a finding of ADVICE."""
-    return Finding(key, kind, name, ADVICE[key], words)
+    return Finding(key, kind, name, ADVICE[key], values)
 
 
 def from_preflight(
-    findings: Iterable[preflight.Finding], kind: SubjectKind, name: str
+    findings: Iterable[preflight.Finding], *, kind: SubjectKind, name: str = ""
 ) -> list[Finding]:
     """Return the findings of a preflight that are not ok."""
     return [
@@ -70,7 +70,7 @@ def from_preflight(
             result.text,
             kind,
             name,
-            preflight_advice(result.about, result.text, result.verdict),
+            preflight_advice(about=result.about, text=result.text, verdict=result.verdict),
             result.words,
         )
         for result in findings

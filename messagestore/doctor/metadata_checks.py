@@ -77,18 +77,17 @@ def check_server() -> Iterator[Finding]:
         ) as session:
             assert isinstance(session, MySqlSession)  # noqa: S101 - by its engine
             facts = node_sql.read_server_facts(session)
-            results = preflight.check_server(session, info, facts, unsafe=False)
+            results = preflight.check_server(session, info, facts=facts, unsafe=False)
             yield from from_preflight(
                 [result for result in results if result.text not in NODE_ONLY],
-                SubjectKind.METADATA,
-                "",
+                kind=SubjectKind.METADATA,
             )
-            yield from inspect_operation(session, SubjectKind.METADATA, "")
-            yield from inspect_transactions(session, SubjectKind.METADATA, "")
+            yield from inspect_operation(session, kind=SubjectKind.METADATA)
+            yield from inspect_transactions(session, kind=SubjectKind.METADATA)
             yield from _check_size(partition_sql.read_used_bytes(session)[0])
     except (NodeUnavailable, db_errors.Final) as error:
         unreachable = [preflight.explain_unreachable(error, info)]
-        yield from from_preflight(unreachable, SubjectKind.METADATA, "")
+        yield from from_preflight(unreachable, kind=SubjectKind.METADATA)
 
 
 def describe_server() -> NodeInfo | None:
@@ -120,8 +119,8 @@ def _check_file() -> Iterator[Finding]:
     disk = os.statvfs(config.data_dir)
     percent = 100.0 * disk.f_bavail / disk.f_blocks
     if percent < config.min_free_percent:
-        words = {"percent": percent, "path": str(config.data_dir)}
-        yield finding("metadata_disk", SubjectKind.METADATA, **words)
+        values = {"percent": percent, "path": str(config.data_dir)}
+        yield finding("metadata_disk", SubjectKind.METADATA, **values)
     yield from _check_size(os.path.getsize(migration_state.database_name()))
 
 

@@ -46,8 +46,8 @@ OVERDUE_S = 60
 ADMINISTRATORS = ("root", "admin", "rdsadmin")
 
 
-def _report(node: NodeInfo, key: str, **words: Any) -> Finding:
-    return finding(key, SubjectKind.NODE, node.name, node=node.name, **words)
+def _report(node: NodeInfo, key: str, **values: Any) -> Finding:
+    return finding(key, SubjectKind.NODE, node.name, node=node.name, **values)
 
 
 def list_checks(nodes: Sequence[NodeInfo], *, actor: Actor) -> list[Check]:
@@ -81,7 +81,7 @@ def check_offline(node: NodeInfo) -> Iterator[Finding]:
 def examine_node(node: NodeInfo, *, actor: Actor) -> list[Finding]:
     """Make the checks of a registration again, see `preflight.reexamine`."""
     result = preflight.reexamine(name=node.name, actor=actor, read_timeout_s=READ_TIMEOUT_S)
-    return from_preflight(result.findings, SubjectKind.NODE, node.name)
+    return from_preflight(result.findings, kind=SubjectKind.NODE, name=node.name)
 
 
 @contextmanager
@@ -107,11 +107,11 @@ def check_operation(node: NodeInfo) -> Iterator[Finding]:
     """Check the isolation level, the binary log, and semi-synchronous replication."""
     with suppress(NodeUnavailable), _open(node) as session:
         if isinstance(session, MySqlSession):
-            yield from inspect_operation(session, SubjectKind.NODE, node.name)
+            yield from inspect_operation(session, kind=SubjectKind.NODE, name=node.name)
 
 
 def inspect_operation(
-    session: MySqlSession, kind: SubjectKind, name: str
+    session: MySqlSession, *, kind: SubjectKind, name: str = ""
 ) -> Iterator[Finding]:
     """Check how a MySQL or MariaDB server is operated, beyond what a preflight checks."""
     isolation = node_sql.read_isolation(session)
@@ -121,31 +121,29 @@ def inspect_operation(
     if facts.row_image not in ("", "FULL"):
         yield finding("row_image", kind, name, found=facts.row_image)
     if facts.wait_variable and facts.wait_point != "AFTER_SYNC":
-        words = {"found": facts.wait_point, "variable": facts.wait_variable}
-        yield finding("semi_sync_point", kind, name, **words)
+        values = {"found": facts.wait_point, "variable": facts.wait_variable}
+        yield finding("semi_sync_point", kind, name, **values)
     if facts.wait_variable and not facts.waits:
         yield finding("semi_sync_off", kind, name)
     if facts.connections * 100 >= facts.max_connections * NEAR_PERCENT:
-        words_used = {"used": facts.connections, "limit": facts.max_connections}
-        yield finding("connections_near", kind, name, **words_used)
+        usage = {"used": facts.connections, "limit": facts.max_connections}
+        yield finding("connections_near", kind, name, **usage)
     # Brokers of all machines share the server's connections.
     workers = snapshot_acks.count_workers()
     needed = workers * config.pool_size
     if needed > facts.max_connections:
-        words_needed = {"workers": workers, "needed": needed}
-        yield finding(
-            "connections_short", kind, name, **words_needed, limit=facts.max_connections
-        )
+        need = {"workers": workers, "needed": needed}
+        yield finding("connections_short", kind, name, **need, limit=facts.max_connections)
 
 
 def check_transactions(node: NodeInfo) -> Iterator[Finding]:
     with suppress(NodeUnavailable), _open(node) as session:
         if isinstance(session, MySqlSession):
-            yield from inspect_transactions(session, SubjectKind.NODE, node.name)
+            yield from inspect_transactions(session, kind=SubjectKind.NODE, name=node.name)
 
 
 def inspect_transactions(
-    session: MySqlSession, kind: SubjectKind, name: str
+    session: MySqlSession, *, kind: SubjectKind, name: str = ""
 ) -> Iterator[Finding]:
     for transaction in partition_sql.list_long_transactions(
         session, seconds=LONG_TRANSACTION_S
@@ -185,7 +183,7 @@ def _check_lag(node: NodeInfo, replica: Session) -> Iterator[Finding]:
     """Compare heads: what the node had must be on the replica soon.
 
     SHOW REPLICA STATUS would need a further right, and counts seconds by the binary log,
-    which are 0 while the receiving thread is the one that is late.
+    which are 0 while the receiving thread is late.
     """
     try:
         with _open(node) as session:
@@ -199,8 +197,8 @@ def _check_lag(node: NodeInfo, replica: Session) -> Iterator[Finding]:
         if not missing:
             return
         if time.monotonic() >= deadline:
-            words = {"messages": missing, "seconds": REPLICA_PATIENCE_S}
-            yield _report(node, "replica_behind", **words)
+            values = {"messages": missing, "seconds": REPLICA_PATIENCE_S}
+            yield _report(node, "replica_behind", **values)
             return
         time.sleep(0.1)
 
@@ -238,8 +236,8 @@ def check_delayed(node: NodeInfo) -> Iterator[Finding]:
         due_in_ms = delayed_sql.read_delayed_queues(session).values()
         late_ms = [-due for due in due_in_ms if due < -OVERDUE_S * 1000]
         if late_ms:
-            words = {"queues": len(late_ms), "seconds": max(late_ms) // 1000}
-            yield _report(node, "delayed_overdue", **words)
+            values = {"queues": len(late_ms), "seconds": max(late_ms) // 1000}
+            yield _report(node, "delayed_overdue", **values)
 
 
 # A check of a node that is not offline: add a function here, and its texts to advice.py.

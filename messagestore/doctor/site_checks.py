@@ -30,6 +30,7 @@ from metadata.jobs import runs
 from metadata.monitoring import alarms, health_checks, mails
 from metadata.release import VERSION, is_older
 from metadata.rules.alarm_rules import AlarmKind
+from metadata.rules.alarm_texts import stored_facts
 from metadata.rules.nodes import NodeState
 from metadata.rules.tls import is_local
 from metadata.rules.topics.states import STATES_WITHOUT_TABLE
@@ -82,8 +83,8 @@ def check_brokers() -> Iterator[Finding]:
     for broker in brokers:
         if not broker.alive and broker.stopped_at_ms is None:
             seconds = (now_ms - broker.last_seen_at_ms) // 1000
-            words = {"seconds": seconds, "broker": broker.name}
-            yield finding("broker_lost", SubjectKind.BROKER, broker.name, **words)
+            values = {"seconds": seconds, "broker": broker.name}
+            yield finding("broker_lost", SubjectKind.BROKER, broker.name, **values)
     versions = sorted({broker.version for broker in live_brokers})
     if len(versions) > 1:
         text = ", ".join(version or "?" for version in versions)
@@ -93,8 +94,8 @@ def check_brokers() -> Iterator[Finding]:
 def check_broker(broker: BrokerView) -> Iterator[Finding]:
     """Check the version of a live broker, and that its address answers."""
     if broker.version and is_older(broker.version, VERSION):
-        words = {"version": broker.version, "own": VERSION}
-        yield finding("version_old", SubjectKind.BROKER, broker.name, **words)
+        values = {"version": broker.version, "own": VERSION}
+        yield finding("version_old", SubjectKind.BROKER, broker.name, **values)
     url = urlsplit(broker.url)
     is_encrypted = url.scheme == "https"
     address = (url.hostname or "", url.port or (443 if is_encrypted else 80))
@@ -110,8 +111,8 @@ def check_broker(broker: BrokerView) -> Iterator[Finding]:
         finally:
             connection.close()
     except (OSError, http.client.HTTPException) as error:
-        words = {"url": broker.url, "reason": str(error) or type(error).__name__}
-        yield finding("broker_away", SubjectKind.BROKER, broker.name, **words)
+        values = {"url": broker.url, "reason": str(error) or type(error).__name__}
+        yield finding("broker_away", SubjectKind.BROKER, broker.name, **values)
 
 
 def check_snapshots() -> Iterator[Finding]:
@@ -121,8 +122,8 @@ def check_snapshots() -> Iterator[Finding]:
     while late_workers := snapshot_acks.find_late_workers(change):
         if time.monotonic() >= deadline:
             names = ", ".join(late_workers[:MAX_NAMES])
-            words = {"workers": names, "seconds": SNAPSHOT_PATIENCE_S}
-            yield finding("snapshot_late", SubjectKind.BROKER, **words)
+            values = {"workers": names, "seconds": SNAPSHOT_PATIENCE_S}
+            yield finding("snapshot_late", SubjectKind.BROKER, **values)
             return
         time.sleep(0.2)
 
@@ -133,8 +134,8 @@ def check_process_keys() -> Iterator[Finding]:
         yield finding("foreign_keys", SubjectKind.KEY, reason=mismatch)
     for purpose, days in fingerprints.list_ages():
         if days > OLD_KEY_DAYS:
-            words = {"purpose": purpose, "days": days}
-            yield finding("old_secret", SubjectKind.KEY, purpose, **words)
+            values = {"purpose": purpose, "days": days}
+            yield finding("old_secret", SubjectKind.KEY, purpose, **values)
         if (
             purpose == fingerprints.SIGNING
             and config.secret_key_fallbacks
@@ -153,8 +154,8 @@ def check_api_keys() -> Iterator[Finding]:
     for key, days in api_keys.list_ages():
         if days > OLD_KEY_DAYS:
             rights = ", ".join(sorted(key.rights))
-            words = {"days": days, "rights": rights, "key": key.name}
-            yield finding("old_key", SubjectKind.KEY, key.name, **words)
+            values = {"days": days, "rights": rights, "key": key.name}
+            yield finding("old_key", SubjectKind.KEY, key.name, **values)
 
 
 def check_files() -> Iterator[Finding]:
@@ -169,8 +170,8 @@ def check_files() -> Iterator[Finding]:
         limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         needed = config.threads + SPARE_FILES
         if limit < needed:
-            words = {"limit": limit, "needed": needed, "threads": config.threads}
-            yield finding("files_limit", SubjectKind.BROKER, **words)
+            values = {"limit": limit, "needed": needed, "threads": config.threads}
+            yield finding("files_limit", SubjectKind.BROKER, **values)
 
 
 def check_jobs() -> Iterator[Finding]:
@@ -194,21 +195,23 @@ def check_jobs() -> Iterator[Finding]:
         began_ms = max(started_at_ms.get(name, 0), up_since_ms)
         minutes = (now_ms - began_ms) // 60_000
         if minutes > 2 * scheduled.every_minutes + LATE_SLACK_MINUTES:
-            words = {"minutes": minutes, "every": scheduled.every_minutes}
-            yield finding("job_late", SubjectKind.JOB, name, **words)
+            values = {"minutes": minutes, "every": scheduled.every_minutes}
+            yield finding("job_late", SubjectKind.JOB, name, **values)
 
 
 def check_failed_jobs() -> Iterator[Finding]:
     every_minutes = {
         name: scheduled.every_minutes for name, scheduled in runs.scheduled_jobs().items()
     }
-    for name, reason in health_checks.find_failed_jobs(every_minutes).active.items():
-        words = {"reason": reason.rstrip("."), "job": name}
-        yield finding("job_failed", SubjectKind.JOB, name, **words)
+    for name, detail in health_checks.find_failed_jobs(every_minutes).active.items():
+        facts = stored_facts(detail) or {"values": {}}
+        reason = str(facts["values"].get("error", detail))
+        values = {"reason": reason.rstrip("."), "job": name}
+        yield finding("job_failed", SubjectKind.JOB, name, **values)
 
 
 def check_recipients() -> Iterator[Finding]:
-    """Check that somebody is notified of alarms.
+    """Check that alarms have recipients.
 
     Without recipients that is a finding only if others use the installation: who tries it
     on the own machine sees the alarms there.
@@ -228,12 +231,12 @@ def check_recipients() -> Iterator[Finding]:
         yield finding("no_mail_server", SubjectKind.ALARM)
     state = mails.read_mail_state()
     if state.waiting and state.error:
-        words = {"count": state.waiting, "reason": state.error.rstrip(".")}
-        yield finding("mail_failing", SubjectKind.ALARM, **words)
+        values = {"count": state.waiting, "reason": state.error.rstrip(".")}
+        yield finding("mail_failing", SubjectKind.ALARM, **values)
 
 
 def check_alarms() -> Iterator[Finding]:
-    """Report the active alarms that nobody has acknowledged, one finding for each kind."""
+    """Report the active alarms that are not acknowledged, one finding for each kind."""
     for kind, names in sorted(alarms.list_unacknowledged().items()):
         # A failed job is a finding of its own, with its reason.
         if kind != AlarmKind.JOB_FAILED:
@@ -256,12 +259,12 @@ def check_retention() -> Iterator[Finding]:
         removable = {plan.queue for plan in plans if plan.keep_from > plan.low}
         late_days = [days for queue, days in overdue.items() if queue in removable]
         if late_days:
-            words = {
+            values = {
                 "queues": len(late_days),
                 "days": max(late_days),
                 "kept": topic.retention_days,
             }
-            yield finding("retention_behind", SubjectKind.TOPIC, topic.name, **words)
+            yield finding("retention_behind", SubjectKind.TOPIC, topic.name, **values)
 
 
 def _list_overdue_queues() -> dict[str, dict[int, float]]:

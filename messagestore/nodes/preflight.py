@@ -330,7 +330,7 @@ def _examine_database(
             )
             if isinstance(session, MySqlSession):
                 facts = node_sql.read_server_facts(session)
-                yield from check_server(session, info, facts, unsafe=unsafe)
+                yield from check_server(session, info, facts=facts, unsafe=unsafe)
                 # A read-only server refuses the test table, which would look like missing
                 # rights.
                 rights = rights and not facts.read_only
@@ -356,7 +356,7 @@ def _examine_database(
 
 
 def check_server(
-    session: MySqlSession, info: NodeInfo, facts: ServerFacts, *, unsafe: bool
+    session: MySqlSession, info: NodeInfo, *, facts: ServerFacts, unsafe: bool
 ) -> Iterator[Finding]:
     """Check what does not depend on the tables: encryption, proxies, settings, limits."""
     for fields in encryption.check_session(session, info):

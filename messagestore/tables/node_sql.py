@@ -138,7 +138,9 @@ def read_operation(session: Session) -> Operation:
         row_image=variables["binlog_row_image"] if variables["log_bin"] == "ON" else "",
         wait_point=variables.get(variable, ""),
         wait_variable=variable,
-        waits=status.get(f"rpl_semi_sync_{role}_status") == "ON",
+        # The status stays ON without any replica until the first commit that timed out.
+        waits=status.get(f"rpl_semi_sync_{role}_status") == "ON"
+        and status.get(f"rpl_semi_sync_{role}_clients") != "0",
     )
 
 

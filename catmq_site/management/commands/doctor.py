@@ -47,7 +47,7 @@ class Command(CatmqCommand):
 def format_finding(finding: Finding) -> str:
     subject = f"{finding.kind} {finding.name}".rstrip()
     return (
-        f"{finding.severity.upper()} {subject}: {finding.what}\n"
+        f"{finding.severity.upper()} {subject}: {finding.cause}\n"
         f"  Why: {finding.why}\n"
         f"  Do: {finding.remedy}"
     )
@@ -60,7 +60,7 @@ def report_as_json(report: Report) -> dict[str, Any]:
         "findings": [
             {
                 name: str(getattr(finding, name))
-                for name in ("severity", "key", "kind", "name", "what", "why", "remedy")
+                for name in ("severity", "key", "kind", "name", "cause", "why", "remedy")
             }
             for finding in report.findings
         ],

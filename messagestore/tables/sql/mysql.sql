@@ -283,7 +283,7 @@ SHOW GLOBAL VARIABLES WHERE Variable_name IN ('max_connections', 'log_bin', 'bin
 
 -- name: show_operation_status
 SHOW GLOBAL STATUS WHERE Variable_name IN ('Threads_connected', 'Rpl_semi_sync_master_status',
-    'Rpl_semi_sync_source_status')
+    'Rpl_semi_sync_master_clients', 'Rpl_semi_sync_source_status', 'Rpl_semi_sync_source_clients')
 
 -- name: show_isolation
 SHOW SESSION VARIABLES WHERE Variable_name IN ('transaction_isolation', 'tx_isolation')
