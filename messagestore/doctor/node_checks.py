@@ -19,7 +19,7 @@ from messagestore.engine import db_errors
 from messagestore.engine.mysql_session import MySqlSession, Session
 from messagestore.nodes import disks, preflight
 from messagestore.nodes.preflight import describe_error
-from messagestore.pool import session_pool
+from messagestore.pool import session_pool, writers
 from messagestore.tables import (
     delayed_sql,
     node_sql,
@@ -33,6 +33,7 @@ from metadata.cache.snapshot_types import NodeInfo
 from metadata.config import config
 from metadata.errors import NodeUnavailable
 from metadata.nodes import size_rows
+from metadata.rules.addresses import describe
 from metadata.rules.disks import DiskState, next_disk_state
 from metadata.rules.growth import days_left
 from metadata.rules.nodes import Engine, NodeKind, NodeState
@@ -90,6 +91,18 @@ def _open(node: NodeInfo) -> Iterator[Session]:
         node, any_schema=True, read_timeout_s=READ_TIMEOUT_S
     ) as session:
         yield session
+
+
+@contextmanager
+def _open_replica(target: NodeInfo) -> Iterator[Session]:
+    """Return a session on a replica, of several that on the first with the node's data."""
+    session = writers.connect_to_read(target, read_timeout_s=READ_TIMEOUT_S)
+    try:
+        yield session
+    except db_errors.Ambiguous as fault:
+        raise NodeUnavailable(fault.detail) from fault
+    finally:
+        session.close()
 
 
 def check_account(node: NodeInfo) -> Iterator[Finding]:
@@ -158,12 +171,12 @@ def check_replica(node: NodeInfo) -> Iterator[Finding]:
     port = node.replica_port or 3306
     target = replace(node, host=node.replica_host, port=port)
     try:
-        with _open(target) as session:
+        with _open_replica(target) as session:
             identity = ""
             with suppress(db_errors.Final):  # no such table
                 identity = promotion_sql.read_identity(session)
             if identity != node.identity:
-                address = f"{node.replica_host}:{port}"
+                address = describe(node.replica_host, port)
                 yield _report(node, "replica_foreign", address=address)
                 return
             if not node_sql.read_server_facts(session).read_only:
