@@ -1,0 +1,75 @@
+"""Clients of each system, with one interface.
+
+These modules run in client processes, in the environment of the system's library. They
+import that library, the standard library and this module only.
+
+A module has two functions, `publisher(place, topic)` and `consumer(place, reading)`. `place`
+is what the module of `servers` says about its running server.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+BODY_BYTES = 200
+WAIT_S = 1.0  # longest wait of a receive() without messages
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What a consumer reads.
+
+    `member` counts from 0 to `members` - 1. With `each_batch`, every batch is acknowledged
+    before the next one; otherwise the client acknowledges as its defaults say, if it has
+    such defaults.
+    """
+
+    topic: str
+    group: str
+    member: int
+    members: int
+    batch: int
+    each_batch: bool
+
+
+class Publisher(ABC):
+    """Sends messages and waits until the server has confirmed them."""
+
+    @abstractmethod
+    def send(self, bodies: Sequence[bytes]) -> None:
+        """Send and wait for all confirmations. Raises the first error."""
+
+    def close(self) -> None:
+        """Close the connection."""
+
+
+class Consumer(ABC):
+    """Receives messages of a topic as member of a group, from its beginning."""
+
+    def is_ready(self) -> bool:
+        """Return True if this member has its share of the topic.
+
+        It is called every few milliseconds until all members are ready, so it must also
+        keep up what a membership needs.
+        """
+        return True
+
+    @abstractmethod
+    def receive(self) -> Sequence[Any]:
+        """Return the next messages, at most a batch; empty after WAIT_S without any."""
+
+    @abstractmethod
+    def acknowledge(self) -> None:
+        """Acknowledge the messages of the last receive(), unless that is done later by
+        the client itself.
+        """
+
+    @abstractmethod
+    def body(self, message: Any) -> bytes:
+        """Return the body of a received message."""
+
+    def close(self) -> None:
+        """Leave the group and close the connection."""

@@ -1,0 +1,81 @@
+"""CatMQ's own client, with its defaults."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import catmq_client
+from benchmarks.peers.clients import WAIT_S, Consumer, Publisher, Reading
+
+QUEUES = 4  # of each topic
+
+
+class CatmqPublisher(Publisher):
+    def __init__(self, place: Mapping[str, Any], topic: str) -> None:
+        self._producer = catmq_client.Producer(place["url"], api_key=place["api_key"])
+        self._topic = topic
+
+    def send(self, bodies: Sequence[bytes]) -> None:
+        if len(bodies) == 1:
+            self._producer.send(self._topic, bodies[0])
+            return
+        for result in self._producer.send_batch(self._topic, bodies):
+            if isinstance(result, Exception):
+                raise result
+
+    def close(self) -> None:
+        self._producer.close()
+
+
+class NamedQueuePublisher(CatmqPublisher):
+    """Names key and queue of each message."""
+
+    def __init__(self, place: Mapping[str, Any], topic: str) -> None:
+        super().__init__(place, topic)
+        self._queue = place["queues"][topic][place["worker"] % QUEUES]
+
+    def send(self, bodies: Sequence[bytes]) -> None:
+        messages = [
+            catmq_client.NewMessage(body, key=f"key-{number}", queue=self._queue)
+            for number, body in enumerate(bodies)
+        ]
+        for result in self._producer.send_batch(self._topic, messages):
+            if isinstance(result, Exception):
+                raise result
+
+
+class CatmqConsumer(Consumer):
+    def __init__(self, place: Mapping[str, Any], reading: Reading) -> None:
+        self._reading = reading
+        self._consumer = catmq_client.Consumer(
+            place["url"],
+            api_key=place["api_key"],
+            group=reading.group,
+            topics=[reading.topic],
+        )
+
+    def is_ready(self) -> bool:
+        # A member gives up queues only after the messages of its last poll are done.
+        self._consumer.poll(1, timeout_s=0.01)
+        return len(self._consumer.assignment()) == QUEUES // self._reading.members
+
+    def receive(self) -> Sequence[Any]:
+        if self._reading.each_batch:
+            return self._consumer.poll(self._reading.batch, timeout_s=WAIT_S)
+        return self._consumer.poll(timeout_s=WAIT_S)
+
+    def acknowledge(self) -> None:
+        if self._reading.each_batch:
+            self._consumer.commit()
+
+    def body(self, message: Any) -> bytes:
+        return bytes(message.body)
+
+    def close(self) -> None:
+        self._consumer.close()
+
+
+publisher = CatmqPublisher
+named_publisher = NamedQueuePublisher
+consumer = CatmqConsumer

@@ -1,0 +1,123 @@
+"""CatMQ on SQLite, MariaDB or MySQL, with the code of this directory or of a revision."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, closing
+from pathlib import Path
+from typing import Any
+
+from benchmarks import bench
+from benchmarks.peers.clients.catmq import QUEUES
+from benchmarks.peers.servers import CannotBeHad, Server, await_start, end, launch
+from catmq_client import HttpTransport
+from catmq_client.admin.api import Admin
+from tests.support.environment import free_port
+
+ENGINES = {"sqlite": "", "mariadb": "", "mysql": "9.7"}  # with versions of script/mysql
+
+
+class CatmqServer(Server):
+    """A whole server with its own database. `code` is the directory of its source."""
+
+    client = "catmq"
+
+    def __init__(
+        self, home: Path, engine: str, *, code: Path = bench.HOME, revision: str = ""
+    ) -> None:
+        super().__init__(home)
+        self._engine, self._code = engine, code
+        self.title = {
+            "sqlite": "CatMQ, SQLite",
+            "mariadb": "CatMQ, MariaDB",
+            "mysql": "CatMQ, MySQL",
+        }[engine] + (f", {revision}" if revision else "")
+        self.python = Path(sys.executable)
+        self.client_path = (code / "client/src",)
+        self._data = home / "var"
+        self._databases = ExitStack()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._credentials: dict[str, str] = {}
+        self._queues: dict[str, list[int]] = {}
+
+    def start(self) -> None:
+        environ = {
+            **{name: text for name, text in os.environ.items() if "CATMQ_" not in name},
+            "PYTHONPATH": f"{self._code}:{self._code / 'client/src'}",
+            "CATMQ_DATA_DIR": str(self._data),
+        }
+        self._data.mkdir()
+        node_url = ""
+        if self._engine != "sqlite":
+            try:
+                url = self._databases.enter_context(
+                    bench.database(self.home / "database", version=ENGINES[self._engine])
+                )
+            except subprocess.CalledProcessError as error:
+                raise CannotBeHad(f"the database does not start: {error}") from error
+            environ["CATMQ_DATABASE_URL"] = url
+            node_url = f"{url.removesuffix('/catmq')}/catmq_node1"
+        supervisor = ("-P", "-m", "catmq_site.server.supervisor")
+        options = ("--port", str(free_port()), "--data", str(self._data))
+        log = self.home / "server.log"
+        self._process = launch(
+            [sys.executable, *supervisor, *options],
+            log=log,
+            environ=environ,
+            cwd=self._code,
+        )
+        await_start(
+            self._process,
+            lambda: log.exists() and "CatMQ is ready" in log.read_text(errors="replace"),
+            log,
+        )
+        self._credentials = {
+            name: value.strip("'\"")
+            for name, _, value in (
+                line.partition("=")
+                for line in (self._data / "credentials.env").read_text().splitlines()
+                if "=" in line and not line.startswith("#")
+            )
+        }
+        if node_url:
+            subprocess.run(
+                [sys.executable, "manage.py", "register_node", "node1", node_url],
+                cwd=self._code,
+                env=environ,
+                check=True,
+                stdout=subprocess.DEVNULL,
+            )
+            self.version = bench.version_of(bench.account(node_url))
+        else:
+            import sqlite3
+
+            self.version = f"SQLite {sqlite3.sqlite_version}"
+
+    def stop(self) -> None:
+        end(self._process)
+        self._databases.close()
+
+    def place(self) -> Mapping[str, Any]:
+        return {
+            "url": self._credentials["CATMQ_URL"],
+            "api_key": self._credentials["CATMQ_API_KEY"],
+            "queues": self._queues,
+        }
+
+    def sides(self) -> Mapping[str, Sequence[int]]:
+        # The jobs of the server are not counted: they have no part in a send or a pull.
+        sides = {"server": [int((self._data / "broker.pid").read_text())]}
+        if self._engine != "sqlite":
+            pid = (self.home / "database/server.pid").read_text()
+            sides["database"] = [int(pid)]
+        return sides
+
+    def make_topic(self, topic: str) -> None:
+        place = self.place()
+        transport = HttpTransport(place["url"], api_key=place["api_key"])
+        with closing(transport):
+            queues = Admin(transport).create_topic(topic, queues=QUEUES)["queues"]
+        self._queues[topic] = [queue["queue"] for queue in queues]
