@@ -89,6 +89,12 @@ LINES = (
         100,
         "raw SELECT, 500 rows",
     ),
+    Line(
+        "HTTP consume, 100, pulls",
+        measures.http_consume_with_pulls,
+        100,
+        "raw SELECT, 500 rows",
+    ),
     Line("DRF, parses, no store", measures.drf_single, 1, processes=1, threads=8),
     Line("HTTP single sends", measures.http_single, 1, "DRF, parses, no store", 0.50, 1, 8),
 )

@@ -10,6 +10,7 @@ raw_select     SELECT by primary key over a stored queue: the limit of reading
 http_pull      the client's Transport pulling a stored queue, 500 messages a request
 http_consume   Consumer.poll(), with the commits that it makes by default
 …_committed    Consumer.poll(100) and a commit() for each batch
+…_with_pulls   Consumer.poll(100), committed by the pulls (auto_commit_interval_ms=0)
 drf_single     one message a request to a DRF view that parses the body and stores nothing: the
                limit of …
 http_single    … Producer.send(topic, body), each by several threads that share the Producer
@@ -231,12 +232,24 @@ def http_consume_committed(setting: Setting, worker: int) -> Callable[[], int]:
     return once
 
 
-def _consumer(setting: Setting) -> Any:
+def http_consume_with_pulls(setting: Setting, worker: int) -> Callable[[], int]:
+    """One poll of the batch per call, whose commit goes with the next pull, in a group that
+    reads all queues.
+    """
+    consumer = _consumer(setting, auto_commit_interval_ms=0)
+    return lambda: len(consumer.poll(setting.batch, timeout_s=1.0))
+
+
+def _consumer(setting: Setting, **options: Any) -> Any:
     from catmq_client import Consumer
 
     group = f"bench-{uuid.uuid4()}"
     return Consumer(
-        setting.url, api_key=setting.api_key, group=group, topics=[setting.topic]
+        setting.url,
+        api_key=setting.api_key,
+        group=group,
+        topics=[setting.topic],
+        **options,
     )
 
 
