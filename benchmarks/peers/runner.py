@@ -89,9 +89,14 @@ def run(server: Server, jobs: Sequence[Job]) -> tuple[list[Result], dict[str, fl
 
 
 def throughput(server: Server, job: Job, *, processes: int) -> Measure:
-    """Run the same job in several processes. The rate is the sum of their rates."""
+    """Run the same job in several processes. The rate is the sum of their rates.
+
+    Raises ClientFailed if a process has done nothing: its rate would be no rate.
+    """
     jobs = [replace(job, worker=worker, workers=processes) for worker in range(processes)]
     results, cpu_s = run(server, jobs)
+    if not all(result.messages for result in results):
+        raise ClientFailed("a process had no messages; is the backlog too small?")
     return Measure(
         messages=sum(result.messages for result in results),
         rate=sum(result.messages / max(result.seconds, 1e-9) for result in results),

@@ -165,8 +165,9 @@ def main() -> int:
             each_batch=job.each_batch,
         )
         client = module.consumer(place, reading)
+        # A pause, or members that wait for others would read the topic meanwhile.
         while not client.is_ready():
-            pass
+            time.sleep(0.02)
         perform = lambda: CONSUMING[job.role](job, client)  # noqa: E731
     # Without this, the collector would look through all modules now and then.
     gc.collect()
