@@ -27,7 +27,7 @@ from typing import Any
 
 from benchmarks import bench
 from benchmarks.figures import machine
-from benchmarks.peers import report, systems
+from benchmarks.peers import programs, report, systems
 from benchmarks.peers.report import LINES, Line, Measure, Results
 from benchmarks.peers.runner import ClientFailed, end_to_end, throughput
 from benchmarks.peers.servers import CannotBeHad, Server
@@ -49,7 +49,9 @@ class Plan:
     backlog: int
 
 
-def measure(server: Server, line: Line, processes: int, number: int, plan: Plan) -> Measure:
+def measure(
+    server: Server, line: Line, plan: Plan, *, processes: int, number: int
+) -> Measure:
     """Measure a line of a system in round `number`. Raises ClientFailed."""
     job = Job(
         client=server.client,
@@ -57,7 +59,7 @@ def measure(server: Server, line: Line, processes: int, number: int, plan: Plan)
         role=line.role,
         topic=PUBLISHED,
         batch=line.batch,
-        each_batch=line.each_batch,
+        commits=line.commits,
         seconds=plan.seconds,
     )
     if line.is_timed:
@@ -107,6 +109,8 @@ def start(
     chosen: argparse.Namespace, home: Path, stack: ExitStack
 ) -> tuple[dict[str, Server], dict[str, str]]:
     """Start the chosen systems. Return those that run, and why others do not, by name."""
+    if chosen.install:
+        programs.install(chosen.only)
     makers = systems.makers(chosen.pgmq)
     names = list(chosen.only)
     if chosen.before:
@@ -159,7 +163,9 @@ def measure_all(running: dict[str, Server], plan: Plan) -> tuple[Results, list[s
                     )
                     measured = None
                     try:
-                        measured = measure(server, line, processes, number, plan)
+                        measured = measure(
+                            server, line, plan, processes=processes, number=number
+                        )
                     except ClientFailed as error:
                         failures.append(f"{head}: {error}")
                     results.add(name, line, processes, measured)
@@ -193,7 +199,7 @@ def report_text(
     pairs = [(name, name + BEFORE) for name in running if f"{name}{BEFORE}" in running]
     if pairs:
         parts += [
-            "Ratios to the earlier revision in the same round, median (least – most):",
+            "Ratios to the earlier revision in the same round, median (least - most):",
             report.before_table(results, pairs),
         ]
     if skipped:

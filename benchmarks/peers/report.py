@@ -20,7 +20,7 @@ class Line:
     name: str
     role: str  # of a client process; see worker.py
     batch: int = 1
-    each_batch: bool = True
+    commits: str = "each"
     only_catmq: bool = False
 
     @property
@@ -37,7 +37,14 @@ LINES = (
     Line("publish 100", "publish", 100),
     Line("publish 100, named queues", "publish", 100, only_catmq=True),
     Line("consume 100 + commit", "consume", 100),
-    Line("consume, defaults", "consume", 500, each_batch=False),
+    Line(
+        "consume 100, committed by pulls",
+        "consume",
+        100,
+        commits="pulls",
+        only_catmq=True,
+    ),
+    Line("consume, defaults", "consume", 500, commits="defaults"),
     Line("end to end, ms", "end_to_end"),
 )
 RATE_LINES = tuple(line for line in LINES if not line.is_timed)
@@ -107,12 +114,12 @@ def ratio_text(values: Sequence[float], others: Sequence[float]) -> str:
     """Return the median of each round's ratio, with the least and the most.
 
     >>> ratio_text([150.0, 110.0, 120.0], [100.0, 100.0, 100.0]), ratio_text([], [])
-    ('1.20 (1.10 – 1.50)', 'failed')
+    ('1.20 (1.10 - 1.50)', 'failed')
     """
     if not values:
         return "failed"
     spread = Spread.of(ratios(values, others))
-    return f"{spread.median:.2f} ({spread.least:.2f} – {spread.most:.2f})"
+    return f"{spread.median:.2f} ({spread.least:.2f} - {spread.most:.2f})"
 
 
 def latency_text(measures: Sequence[Measure]) -> str:
@@ -167,7 +174,7 @@ def rates_table(results: Results) -> str:
             if line.is_timed:
                 row.append(latency_text(results.of(system, line, 1)))
             elif (system, line.name, 1) not in results.measures:
-                row.append("–")
+                row.append("-")
             else:
                 rates = (
                     with_spread([one.rate for one in results.of(system, line, processes)])
@@ -186,7 +193,7 @@ def cpu_table(results: Results, processes: int) -> str:
         cells = (
             cpu_text(results.of(system, line, processes))
             if (system, line.name, processes) in results.measures
-            else "–"
+            else "-"
             for line in RATE_LINES
         )
         rows.append([title, *cells])

@@ -109,7 +109,7 @@ def end_to_end(server: Server, job: Job) -> Measure:
 
     Raises ClientFailed if messages are missing.
     """
-    consumer = replace(job, role="consume_timed", each_batch=False)
+    consumer = replace(job, role="consume_timed", commits="defaults")
     results, cpu_s = run(server, [replace(job, role="publish_paced"), consumer])
     published, received = results
     if received.messages < published.messages:

@@ -7,6 +7,10 @@ from pathlib import Path
 
 from benchmarks.peers.servers import Server
 from benchmarks.peers.servers.catmq import CatmqServer
+from benchmarks.peers.servers.kafka import KafkaServer
+from benchmarks.peers.servers.nats_jetstream import NatsServer
+from benchmarks.peers.servers.pgmq import PgmqServer
+from benchmarks.peers.servers.redis_streams import RedisServer
 
 CATMQ = ("sqlite", "mariadb", "mysql")
 Maker = Callable[[Path], Server]
@@ -18,4 +22,10 @@ def makers(pgmq_sql: Path | None) -> dict[str, Maker]:
         "sqlite": lambda home: CatmqServer(home, "sqlite"),
         "mariadb": lambda home: CatmqServer(home, "mariadb"),
         "mysql": lambda home: CatmqServer(home, "mysql"),
+        "redis": RedisServer,
+        "pgmq": lambda home: PgmqServer(home, pgmq_sql),
+        "nats": lambda home: NatsServer(home, is_synced=False),
+        "nats-sync": lambda home: NatsServer(home, is_synced=True),
+        "kafka": lambda home: KafkaServer(home, is_synced=False),
+        "kafka-fsync": lambda home: KafkaServer(home, is_synced=True),
     }

@@ -19,7 +19,7 @@ from typing import Any
 
 from benchmarks.peers.clients import BODY_BYTES, Consumer, Publisher, Reading
 
-BODY = bytes(33 + number % 90 for number in range(BODY_BYTES))
+BODY = (b"0123456789abcdefghijklmnopqrstuvwxyz" * BODY_BYTES)[:BODY_BYTES]
 STAMP_BYTES = 18
 LATE_S = 10.0  # how long a timed consumer waits for the last messages
 SKEW_S = 1.0  # most that the two sides of a paced measure begin apart
@@ -44,7 +44,7 @@ class Job:
     group: str = ""
     worker: int = 0
     workers: int = 1
-    each_batch: bool = True
+    commits: str = "each"
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))
@@ -132,8 +132,8 @@ PUBLISHING = {"publish": publish, "publish_paced": publish_paced}
 CONSUMING = {"consume": consume, "consume_timed": consume_timed}
 
 
-def is_told_to_begin(wait_s: float) -> bool:
-    """Wait for the parent's line. Ends the process if the parent is gone."""
+def may_begin(wait_s: float) -> bool:
+    """Return True if the parent's line has come. Ends the process if the parent has ended."""
     if not select.select([sys.stdin], [], [], wait_s)[0]:
         return False
     if not sys.stdin.readline():
@@ -162,7 +162,7 @@ def main() -> int:
             member=job.worker,
             members=job.workers,
             batch=job.batch,
-            each_batch=job.each_batch,
+            commits=job.commits,
         )
         client = module.consumer(place, reading)
         # A pause, or members that wait for others would read the topic meanwhile.
@@ -173,7 +173,7 @@ def main() -> int:
     gc.collect()
     gc.freeze()
     print("ready", flush=True)
-    while not is_told_to_begin(0.02):
+    while not may_begin(0.02):
         if job.role in CONSUMING:
             client.is_ready()
     cpu_before_s = time.process_time()

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 BODY_BYTES = 200
+QUEUES = 4  # of a topic, where a system divides topics
 WAIT_S = 1.0  # longest wait of a receive() without messages
 
 
@@ -22,9 +23,12 @@ WAIT_S = 1.0  # longest wait of a receive() without messages
 class Reading:
     """What a consumer reads.
 
-    `member` counts from 0 to `members` - 1. With `each_batch`, every batch is acknowledged
-    before the next one; otherwise the client acknowledges as its defaults say, if it has
-    such defaults.
+    `member` counts from 0 to `members` - 1. `commits` is
+
+    each      every batch is acknowledged before the next receive
+    pulls     … by the request for later messages (CatMQ only)
+    defaults  in the background, as the client does by default; a client without such a
+              default acknowledges each batch
     """
 
     topic: str
@@ -32,7 +36,7 @@ class Reading:
     member: int
     members: int
     batch: int
-    each_batch: bool
+    commits: str
 
 
 class Publisher(ABC):
@@ -42,7 +46,7 @@ class Publisher(ABC):
     def send(self, bodies: Sequence[bytes]) -> None:
         """Send and wait for all confirmations. Raises the first error."""
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027  not every library needs it
         """Close the connection."""
 
 
@@ -71,5 +75,5 @@ class Consumer(ABC):
     def body(self, message: Any) -> bytes:
         """Return the body of a received message."""
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027  not every library needs it
         """Leave the group and close the connection."""

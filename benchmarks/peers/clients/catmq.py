@@ -6,9 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import catmq_client
-from benchmarks.peers.clients import WAIT_S, Consumer, Publisher, Reading
-
-QUEUES = 4  # of each topic
+from benchmarks.peers.clients import QUEUES, WAIT_S, Consumer, Publisher, Reading
 
 
 class CatmqPublisher(Publisher):
@@ -48,11 +46,13 @@ class NamedQueuePublisher(CatmqPublisher):
 class CatmqConsumer(Consumer):
     def __init__(self, place: Mapping[str, Any], reading: Reading) -> None:
         self._reading = reading
+        options = {"auto_commit_interval_ms": 0} if reading.commits == "pulls" else {}
         self._consumer = catmq_client.Consumer(
             place["url"],
             api_key=place["api_key"],
             group=reading.group,
             topics=[reading.topic],
+            **options,
         )
 
     def is_ready(self) -> bool:
@@ -61,12 +61,12 @@ class CatmqConsumer(Consumer):
         return len(self._consumer.assignment()) == QUEUES // self._reading.members
 
     def receive(self) -> Sequence[Any]:
-        if self._reading.each_batch:
-            return self._consumer.poll(self._reading.batch, timeout_s=WAIT_S)
-        return self._consumer.poll(timeout_s=WAIT_S)
+        if self._reading.commits == "defaults":
+            return self._consumer.poll(timeout_s=WAIT_S)
+        return self._consumer.poll(self._reading.batch, timeout_s=WAIT_S)
 
     def acknowledge(self) -> None:
-        if self._reading.each_batch:
+        if self._reading.commits == "each":
             self._consumer.commit()
 
     def body(self, message: Any) -> bytes:

@@ -57,7 +57,7 @@ class Server(ABC):
     def make_topic(self, topic: str) -> None:
         """Create an empty topic."""
 
-    def clear_topic(self, topic: str) -> None:
+    def clear_topic(self, topic: str) -> None:  # noqa: B027  most keep them in files
         """Delete the messages of a topic, where they would otherwise pile up in memory."""
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import bench
-from benchmarks.peers.clients.catmq import QUEUES
+from benchmarks.peers.clients import QUEUES
 from benchmarks.peers.servers import CannotBeHad, Server, await_start, end, launch
 from catmq_client import HttpTransport
 from catmq_client.admin.api import Admin
