@@ -9,7 +9,6 @@ import confluent_kafka
 
 from benchmarks.peers.clients import QUEUES, Consumer, Publisher, Reading
 
-
 # The library waits this long for a full batch, so it is short for the end of a topic.
 GATHER_S = 0.2
 
