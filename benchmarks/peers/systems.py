@@ -12,12 +12,13 @@ from benchmarks.peers.servers.nats_jetstream import NatsServer
 from benchmarks.peers.servers.pgmq import PgmqServer
 from benchmarks.peers.servers.redis_streams import RedisServer
 
-CATMQ = ("sqlite", "mariadb", "mysql")
+CATMQ = ("mariadb", "mysql", "sqlite")
+# Makes a server in a directory of its own, without starting it.
 Maker = Callable[[Path], Server]
 
 
 def makers(pgmq_sql: Path | None) -> dict[str, Maker]:
-    """Return functions that make each system in a directory of its own."""
+    """Return a maker of each system, by name. `pgmq_sql` is the SQL file of a PGMQ release."""
     return {
         "sqlite": lambda home: CatmqServer(home, "sqlite"),
         "mariadb": lambda home: CatmqServer(home, "mariadb"),

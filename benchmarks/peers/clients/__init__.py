@@ -3,8 +3,8 @@
 These modules run in client processes, in the environment of the system's library. They
 import that library, the standard library and this module only.
 
-A module has two functions, `publisher(place, topic)` and `consumer(place, reading)`. `place`
-is what the module of `servers` says about its running server.
+A module has two functions, `publisher(connection, topic)` and `consumer(connection, reading)`.
+`connection` is the result of connection() of the running server.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ WAIT_S = 1.0  # longest wait of a receive() without messages
 
 @dataclass(frozen=True)
 class Reading:
-    """What a consumer reads.
+    """The topic and group of a consumer, and how it commits.
 
     `member` counts from 0 to `members` - 1. `commits` is
 
     each      every batch is acknowledged before the next receive
-    pulls     … by the request for later messages (CatMQ only)
+    pulls     every batch is acknowledged by the request for later messages (CatMQ only)
     defaults  in the background, as the client does by default; a client without such a
               default acknowledges each batch
     """
@@ -56,19 +56,22 @@ class Consumer(ABC):
     def is_ready(self) -> bool:
         """Return True if this member has its share of the topic.
 
-        It is called every few milliseconds until all members are ready, so it must also
-        keep up what a membership needs.
+        It is called every few milliseconds until all members are ready, so it also
+        takes part in rebalances and heartbeats.
         """
         return True
 
+    def begin(self) -> None:  # noqa: B027  most libraries fetch nothing before a receive
+        """Start to fetch messages, if is_ready() keeps the library from it."""
+
     @abstractmethod
     def receive(self) -> Sequence[Any]:
-        """Return the next messages, at most a batch; empty after WAIT_S without any."""
+        """Return the next messages, at most a batch, or none after WAIT_S seconds."""
 
     @abstractmethod
     def acknowledge(self) -> None:
-        """Acknowledge the messages of the last receive(), unless that is done later by
-        the client itself.
+        """Acknowledge the messages of the last receive(), unless the client commits them
+        later by itself.
         """
 
     @abstractmethod

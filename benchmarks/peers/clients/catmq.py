@@ -10,8 +10,8 @@ from benchmarks.peers.clients import QUEUES, WAIT_S, Consumer, Publisher, Readin
 
 
 class CatmqPublisher(Publisher):
-    def __init__(self, place: Mapping[str, Any], topic: str) -> None:
-        self._producer = catmq_client.Producer(place["url"], api_key=place["api_key"])
+    def __init__(self, connection: Mapping[str, Any], topic: str) -> None:
+        self._producer = catmq_client.Producer(connection["url"], api_key=connection["api_key"])
         self._topic = topic
 
     def send(self, bodies: Sequence[bytes]) -> None:
@@ -29,9 +29,9 @@ class CatmqPublisher(Publisher):
 class NamedQueuePublisher(CatmqPublisher):
     """Names key and queue of each message."""
 
-    def __init__(self, place: Mapping[str, Any], topic: str) -> None:
-        super().__init__(place, topic)
-        self._queue = place["queues"][topic][place["worker"] % QUEUES]
+    def __init__(self, connection: Mapping[str, Any], topic: str) -> None:
+        super().__init__(connection, topic)
+        self._queue = connection["queues"][topic][connection["worker"] % QUEUES]
 
     def send(self, bodies: Sequence[bytes]) -> None:
         messages = [
@@ -44,19 +44,20 @@ class NamedQueuePublisher(CatmqPublisher):
 
 
 class CatmqConsumer(Consumer):
-    def __init__(self, place: Mapping[str, Any], reading: Reading) -> None:
+    def __init__(self, connection: Mapping[str, Any], reading: Reading) -> None:
         self._reading = reading
         options = {"auto_commit_interval_ms": 0} if reading.commits == "pulls" else {}
         self._consumer = catmq_client.Consumer(
-            place["url"],
-            api_key=place["api_key"],
+            connection["url"],
+            api_key=connection["api_key"],
             group=reading.group,
             topics=[reading.topic],
             **options,
         )
 
     def is_ready(self) -> bool:
-        # A member gives up queues only after the messages of its last poll are done.
+        # A member releases queues only after the messages of its last poll are done. The
+        # client fetches at most 500 messages ahead, so that needs no pause().
         self._consumer.poll(1, timeout_s=0.01)
         return len(self._consumer.assignment()) == QUEUES // self._reading.members
 

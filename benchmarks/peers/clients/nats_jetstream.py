@@ -15,9 +15,9 @@ from benchmarks.peers.clients import WAIT_S, Consumer, Publisher, Reading
 
 
 class _Connection:
-    def __init__(self, place: Mapping[str, Any]) -> None:
+    def __init__(self, connection: Mapping[str, Any]) -> None:
         self._runner = asyncio.Runner()
-        self._nats = self._runner.run(nats.connect(f"nats://127.0.0.1:{place['port']}"))
+        self._nats = self._runner.run(nats.connect(f"nats://127.0.0.1:{connection['port']}"))
         self._stream = self._nats.jetstream()
 
     def close(self) -> None:
@@ -26,8 +26,8 @@ class _Connection:
 
 
 class NatsPublisher(_Connection, Publisher):
-    def __init__(self, place: Mapping[str, Any], topic: str) -> None:
-        super().__init__(place)
+    def __init__(self, connection: Mapping[str, Any], topic: str) -> None:
+        super().__init__(connection)
         self._topic = topic
 
     def send(self, bodies: Sequence[bytes]) -> None:
@@ -39,8 +39,8 @@ class NatsPublisher(_Connection, Publisher):
 
 
 class NatsConsumer(_Connection, Consumer):
-    def __init__(self, place: Mapping[str, Any], reading: Reading) -> None:
-        super().__init__(place)
+    def __init__(self, connection: Mapping[str, Any], reading: Reading) -> None:
+        super().__init__(connection)
         self._batch = reading.batch
         self._messages: Sequence[Any] = ()
         config = ConsumerConfig(
@@ -61,7 +61,7 @@ class NatsConsumer(_Connection, Consumer):
     async def _fetch(self) -> Sequence[Any]:
         try:
             return list(await self._subscription.fetch(self._batch, timeout=WAIT_S))
-        except TimeoutError:  # that of the library is one, too
+        except TimeoutError:  # the library's error is a subclass
             return ()
 
     def acknowledge(self) -> None:

@@ -14,8 +14,8 @@ POLL_MS = 10  # how often the server looks for messages while a read waits
 
 
 class PgmqPublisher(Publisher):
-    def __init__(self, place: Mapping[str, Any], topic: str) -> None:
-        self._connection = psycopg.connect(place["dsn"], autocommit=True)
+    def __init__(self, connection: Mapping[str, Any], topic: str) -> None:
+        self._connection = psycopg.connect(connection["dsn"], autocommit=True)
         self._topic = topic
 
     def send(self, bodies: Sequence[bytes]) -> None:
@@ -33,8 +33,8 @@ class PgmqPublisher(Publisher):
 
 
 class PgmqConsumer(Consumer):
-    def __init__(self, place: Mapping[str, Any], reading: Reading) -> None:
-        self._connection = psycopg.connect(place["dsn"], autocommit=True)
+    def __init__(self, connection: Mapping[str, Any], reading: Reading) -> None:
+        self._connection = psycopg.connect(connection["dsn"], autocommit=True)
         self._reading = reading
         self._ids: list[int] = []
 

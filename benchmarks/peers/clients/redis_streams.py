@@ -12,8 +12,8 @@ from benchmarks.peers.clients import WAIT_S, Consumer, Publisher, Reading
 
 
 class RedisPublisher(Publisher):
-    def __init__(self, place: Mapping[str, Any], topic: str) -> None:
-        self._redis = redis.Redis(port=place["port"])
+    def __init__(self, connection: Mapping[str, Any], topic: str) -> None:
+        self._redis = redis.Redis(port=connection["port"])
         self._topic = topic
 
     def send(self, bodies: Sequence[bytes]) -> None:
@@ -28,11 +28,12 @@ class RedisPublisher(Publisher):
 
 
 class RedisConsumer(Consumer):
-    def __init__(self, place: Mapping[str, Any], reading: Reading) -> None:
-        self._redis = redis.Redis(port=place["port"])
+    def __init__(self, connection: Mapping[str, Any], reading: Reading) -> None:
+        self._redis = redis.Redis(port=connection["port"])
         self._reading = reading
         self._ids: list[bytes] = []
-        with suppress(redis.ResponseError):  # another member has made the group
+        # Another member may have created the group already.
+        with suppress(redis.ResponseError):
             self._redis.xgroup_create(reading.topic, reading.group, id="0", mkstream=True)
 
     def receive(self) -> Sequence[Any]:

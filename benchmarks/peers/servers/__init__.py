@@ -44,7 +44,7 @@ class Server(ABC):
         """End all processes; nothing to do if none runs."""
 
     @abstractmethod
-    def place(self) -> Mapping[str, Any]:
+    def connection(self) -> Mapping[str, Any]:
         """Return what clients need to connect, as JSON takes it."""
 
     @abstractmethod

@@ -100,7 +100,7 @@ class CatmqServer(Server):
         end(self._process)
         self._databases.close()
 
-    def place(self) -> Mapping[str, Any]:
+    def connection(self) -> Mapping[str, Any]:
         return {
             "url": self._credentials["CATMQ_URL"],
             "api_key": self._credentials["CATMQ_API_KEY"],
@@ -116,8 +116,8 @@ class CatmqServer(Server):
         return sides
 
     def make_topic(self, topic: str) -> None:
-        place = self.place()
-        transport = HttpTransport(place["url"], api_key=place["api_key"])
+        connection = self.connection()
+        transport = HttpTransport(connection["url"], api_key=connection["api_key"])
         with closing(transport):
             queues = Admin(transport).create_topic(topic, queues=QUEUES)["queues"]
         self._queues[topic] = [queue["queue"] for queue in queues]

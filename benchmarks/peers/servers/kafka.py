@@ -78,7 +78,7 @@ class KafkaServer(Server):
     def stop(self) -> None:
         end(self._process)
 
-    def place(self) -> Mapping[str, Any]:
+    def connection(self) -> Mapping[str, Any]:
         return {"address": f"127.0.0.1:{self._port}"}
 
     def sides(self) -> Mapping[str, Sequence[int]]:
@@ -88,7 +88,7 @@ class KafkaServer(Server):
     def make_topic(self, topic: str) -> None:
         import json
 
-        words = json.dumps([self.place()["address"], topic, QUEUES])
+        words = json.dumps([self.connection()["address"], topic, QUEUES])
         subprocess.run([self.python, "-I", "-c", TOPIC, words], check=True)
 
 

@@ -57,7 +57,7 @@ class NatsServer(Server):
     def stop(self) -> None:
         end(self._process)
 
-    def place(self) -> Mapping[str, Any]:
+    def connection(self) -> Mapping[str, Any]:
         return {"port": self._port}
 
     def sides(self) -> Mapping[str, Sequence[int]]:

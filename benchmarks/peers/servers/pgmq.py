@@ -42,7 +42,7 @@ class PgmqServer(Server):
             self._server.stop()
             self._server = None
 
-    def place(self) -> Mapping[str, Any]:
+    def connection(self) -> Mapping[str, Any]:
         return {"dsn": f"host=127.0.0.1 port={self._port} user=bench dbname=postgres"}
 
     def sides(self) -> Mapping[str, Sequence[int]]:

@@ -55,7 +55,7 @@ class RedisServer(Server):
     def stop(self) -> None:
         end(self._process)
 
-    def place(self) -> Mapping[str, Any]:
+    def connection(self) -> Mapping[str, Any]:
         return {"port": self._port}
 
     def sides(self) -> Mapping[str, Sequence[int]]:
