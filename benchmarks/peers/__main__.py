@@ -65,7 +65,9 @@ def main() -> int:
             results.failures.append("the run was stopped before its end")
     facts["load after"] = machine()["load"]
     pairs = list(earlier_pairs(list(running)))
-    text = report.report_text(results, versions, skipped, facts, pairs)
+    text = report.report_text(
+        results, versions=versions, skipped=skipped, facts=facts, pairs=pairs
+    )
     print(text)
     for failure in results.failures:
         print(f"FAILED {failure}")

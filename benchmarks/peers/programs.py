@@ -1,7 +1,10 @@
 """Programs and libraries of the systems that are compared.
 
-They lie in a directory below the user's cache. `install` downloads what is missing there
-with apt-get, go, mvn and pip; nothing is installed on the system.
+They are in a directory below the user's cache. `install` downloads missing programs with
+apt-get, go, mvn and pip; nothing is installed on the system. Versions are pinned, but for
+Redis, whose version is that of the system's apt source. Each download is verified: by apt
+with signatures, by go with the checksum database, by mvn with the checksums of the
+repository, and by pip with those in requirements.txt.
 """
 
 from __future__ import annotations
@@ -31,6 +34,7 @@ POM = f"""<project xmlns="http://maven.apache.org/POM/4.0.0">
   </dependency></dependencies>
 </project>
 """
+COPY = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies"
 INSTALL = "script/bench peers --install downloads it"
 LIMIT_S = 900  # of one download
 
@@ -39,7 +43,7 @@ def python() -> Path:
     """Return the interpreter with the client libraries. Raises CannotBeHad."""
     installed = CACHE / "installed.txt"
     if not installed.exists() or installed.read_text() != REQUIREMENTS.read_text():
-        raise CannotBeHad(f"its Python library is not there: {INSTALL}")
+        raise CannotBeHad(f"there is no Python library: {INSTALL}")
     return PYTHON
 
 
@@ -63,7 +67,7 @@ def kafka_command() -> list[str]:
 
 
 def install(names: Sequence[str]) -> dict[str, str]:
-    """Download what the named systems need, and return why something failed, by program."""
+    """Download programs of the named systems. Return the reason of each failure, by program."""
     steps = {"Python libraries": _install_libraries}
     if "redis" in names:
         steps["Redis"] = task_rivals.redis_directory
@@ -89,7 +93,7 @@ def _install_libraries() -> None:
     CACHE.mkdir(parents=True, exist_ok=True)
     _run(sys.executable, "-m", "venv", "--clear", str(CACHE / "venv"))
     pip = (str(PYTHON), "-m", "pip", "install", "-q", "--disable-pip-version-check")
-    _run(*pip, "-r", str(REQUIREMENTS))
+    _run(*pip, "--require-hashes", "-r", str(REQUIREMENTS))
     installed.write_text(REQUIREMENTS.read_text())
 
 
@@ -103,8 +107,8 @@ def _install_kafka() -> None:
         shutil.rmtree(JARS, ignore_errors=True)
         JARS.mkdir(parents=True)
         (JARS / "pom.xml").write_text(POM)
-        goal = ("-q", "-f", str(JARS / "pom.xml"), "dependency:copy-dependencies")
-        _run("mvn", *goal, f"-DoutputDirectory={JARS}")
+        options = ("-q", "--strict-checksums", "-f", str(JARS / "pom.xml"))
+        _run("mvn", *options, COPY, f"-DoutputDirectory={JARS}")
 
 
 def _run(*command: str, **environ: str) -> None:

@@ -1,13 +1,14 @@
-"""Medians, spreads and Markdown tables of what was measured. Pure: no benchmark is run."""
+"""Medians, spreads and Markdown tables of measures. Pure functions: nothing is run."""
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from benchmarks.figures import Latencies, Spread, ratios
+from benchmarks.figures import Latencies, Spread
 
 PROCESSES = (1, 4)
 SIDES = ("client", "server", "database")
@@ -15,13 +16,16 @@ SIDES = ("client", "server", "database")
 
 @dataclass(frozen=True)
 class Line:
-    """A column of the table. `batch` is the size of a send or of a receive."""
+    """A column of the tables. `batch` is the size of a send or of a receive."""
 
     name: str
     role: str  # of a client process; see worker.py
     batch: int = 1
     commits: str = "each"
+    is_named: bool = False  # messages name key and queue
     only_catmq: bool = False
+    # The line of an earlier revision that this is compared with; "": its line of this name.
+    earlier_name: str = ""
 
     @property
     def is_timed(self) -> bool:
@@ -35,7 +39,7 @@ class Line:
 LINES = (
     Line("publish 1", "publish", 1),
     Line("publish 100", "publish", 100),
-    Line("publish 100, named queues", "publish", 100, only_catmq=True),
+    Line("publish 100, named queues", "publish", 100, is_named=True, only_catmq=True),
     Line("consume 100 + commit", "consume", 100),
     Line(
         "consume 100, committed by pulls",
@@ -43,6 +47,8 @@ LINES = (
         100,
         commits="pulls",
         only_catmq=True,
+        # A program that committed each batch did so with a request of its own.
+        earlier_name="consume 100 + commit",
     ),
     Line("consume, defaults", "consume", 500, commits="defaults"),
     Line("end to end, ms", "end_to_end"),
@@ -52,7 +58,7 @@ RATE_LINES = tuple(line for line in LINES if not line.is_timed)
 
 @dataclass(frozen=True)
 class Measure:
-    """One measure of one system. CPU seconds are by side, latencies in seconds."""
+    """A measure of a system. CPU seconds are by side, latencies in seconds."""
 
     messages: int
     rate: float
@@ -63,39 +69,59 @@ class Measure:
         """Return the CPU time of a side in microseconds a message."""
         return 1e6 * self.cpu_s[side] / max(self.messages, 1)
 
+    def total_cpu_us(self) -> float:
+        """Return the CPU time of all sides in microseconds a message."""
+        return sum(map(self.cpu_us, self.cpu_s))
+
 
 @dataclass
 class Results:
-    """Measures by system, line and number of processes: one of each round.
+    """Measures of each round, by name of system, name of line, and number of processes.
 
     A round whose client failed has None, so that the rounds of two systems stay in step.
     """
 
-    titles: Mapping[str, str]  # of systems, by name
-    measures: dict[tuple[str, str, int], list[Measure | None]]
+    titles: Mapping[str, str] = field(default_factory=dict)  # of systems, by name
+    measures: dict[tuple[str, str, int], list[Measure | None]] = field(default_factory=dict)
+    failures: list[str] = field(default_factory=list)
 
     def add(self, system: str, line: Line, processes: int, measure: Measure | None) -> None:
         self.measures.setdefault((system, line.name, processes), []).append(measure)
 
-    def of(self, system: str, line: Line, processes: int) -> list[Measure]:
+    def successful(self, system: str, line: Line, processes: int) -> list[Measure]:
         """Return the measures that did not fail."""
         rounds = self.measures.get((system, line.name, processes), [])
         return [measure for measure in rounds if measure is not None]
 
     def pairs(
-        self, system: str, other: str, line: Line, processes: int
+        self, system: str, earlier: str, line: Line, processes: int
     ) -> list[tuple[Measure, Measure]]:
-        """Return the measures of two systems in the rounds in which neither failed."""
+        """Return the measures of a system and of its earlier revision, in the rounds in
+        which neither failed.
+        """
         rounds = zip(
             self.measures.get((system, line.name, processes), []),
-            self.measures.get((other, line.name, processes), []),
-            strict=True,
+            self.measures.get((earlier, line.earlier_name or line.name, processes), []),
+            # A run that was stopped has a round more of some lines.
+            strict=False,
         )
-        return [(one, two) for one, two in rounds if one is not None and two is not None]
+        return [(new, old) for new, old in rounds if new is not None and old is not None]
+
+    def plain(self) -> list[dict[str, Any]]:
+        """Return all measures as JSON takes them."""
+        return [
+            {
+                "system": system,
+                "line": line,
+                "processes": processes,
+                "rounds": [asdict(measure) if measure else None for measure in rounds],
+            }
+            for (system, line, processes), rounds in self.measures.items()
+        ]
 
 
 def with_spread(values: Sequence[float]) -> str:
-    """Return the median and the farthest value from it, in percent of it.
+    """Return the median, and the largest deviation from it in percent.
 
     >>> with_spread([90.0, 100.0, 130.0]), with_spread([1234.5]), with_spread([])
     ('100 ± 30 %', '1,234', 'failed')
@@ -110,15 +136,20 @@ def with_spread(values: Sequence[float]) -> str:
     return f"{text} ± {100 * farthest / spread.median:.0f} %"
 
 
-def ratio_text(values: Sequence[float], others: Sequence[float]) -> str:
-    """Return the median of each round's ratio, with the least and the most.
+def ratio_of(
+    pairs: Sequence[tuple[Measure, Measure]], figure: Callable[[Measure], float]
+) -> str:
+    """Return the median of a figure's ratio in each pair, with the least and the most.
 
-    >>> ratio_text([150.0, 110.0, 120.0], [100.0, 100.0, 100.0]), ratio_text([], [])
+    >>> rounds = [(Measure(1, new, {}), Measure(1, 100.0, {})) for new in (150, 110, 120)]
+    >>> ratio_of(rounds, lambda m: m.rate), ratio_of([], lambda m: m.rate)
     ('1.20 (1.10 - 1.50)', 'failed')
     """
-    if not values:
+    # A denominator of 0: no tick of the clock fell into a short measure.
+    quotients = [figure(new) / figure(old) for new, old in pairs if figure(old)]
+    if not quotients:
         return "failed"
-    spread = Spread.of(ratios(values, others))
+    spread = Spread.of(quotients)
     return f"{spread.median:.2f} ({spread.least:.2f} - {spread.most:.2f})"
 
 
@@ -172,12 +203,14 @@ def rates_table(results: Results) -> str:
         row = [title]
         for line in LINES:
             if line.is_timed:
-                row.append(latency_text(results.of(system, line, 1)))
+                row.append(latency_text(results.successful(system, line, 1)))
             elif (system, line.name, 1) not in results.measures:
                 row.append("-")
             else:
                 rates = (
-                    with_spread([one.rate for one in results.of(system, line, processes)])
+                    with_spread(
+                        [m.rate for m in results.successful(system, line, processes)]
+                    )
                     for processes in PROCESSES
                 )
                 row.append(" / ".join(rates))
@@ -191,7 +224,7 @@ def cpu_table(results: Results, processes: int) -> str:
     rows = []
     for system, title in results.titles.items():
         cells = (
-            cpu_text(results.of(system, line, processes))
+            cpu_text(results.successful(system, line, processes))
             if (system, line.name, processes) in results.measures
             else "-"
             for line in RATE_LINES
@@ -201,22 +234,18 @@ def cpu_table(results: Results, processes: int) -> str:
 
 
 def before_table(results: Results, pairs: Sequence[tuple[str, str]]) -> str:
-    """Return ratios of systems to their earlier revision: of rates, then of the CPU time
-    of all sides and of the server alone. `pairs` has names of systems.
+    """Return ratios of systems to their earlier revision, of the rates, the CPU time of all
+    sides, and that of the server alone. `pairs` has names of systems.
     """
     rows = []
-    for system, before in pairs:
+    for system, earlier in pairs:
         for processes in PROCESSES:
             rate, total, server = [], [], []
             for line in RATE_LINES:
-                both = results.pairs(system, before, line, processes)
-                rate.append(ratio_text(*_columns(both, lambda one: one.rate)))
-                total.append(
-                    ratio_text(
-                        *_columns(both, lambda one: sum(one.cpu_s.values()) / one.messages)
-                    )
-                )
-                server.append(ratio_text(*_columns(both, lambda one: one.cpu_us("server"))))
+                measures = results.pairs(system, earlier, line, processes)
+                rate.append(ratio_of(measures, lambda m: m.rate))
+                total.append(ratio_of(measures, Measure.total_cpu_us))
+                server.append(ratio_of(measures, lambda m: m.cpu_us("server")))
             title = f"{results.titles[system]}, {processes} process" + (
                 "es" if processes > 1 else ""
             )
@@ -228,6 +257,49 @@ def before_table(results: Results, pairs: Sequence[tuple[str, str]]) -> str:
     return markdown(["", *(line.name for line in RATE_LINES)], rows)
 
 
-def _columns(pairs: Sequence[tuple[Measure, Measure]], figure: Any) -> tuple[Any, Any]:
-    """Return a figure of the first and of the second measures of pairs."""
-    return [figure(one) for one, _ in pairs], [figure(two) for _, two in pairs]
+def report_text(
+    results: Results,
+    *,
+    versions: Mapping[str, str],
+    skipped: Mapping[str, str],
+    facts: Mapping[str, Any],
+    pairs: Sequence[tuple[str, str]],
+) -> str:
+    """Return all tables in Markdown.
+
+    `versions` is by title, `skipped` has reasons by name. `facts` are those of machine(),
+    the plan, and the load after the run. `pairs` is described at before_table().
+    """
+    when = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())
+    plan = facts["plan"]
+    rounds = f"{plan['rounds']} round" + ("s" if plan["rounds"] > 1 else "")
+    parts = [
+        f"Measured on {when}: {rounds} of {plan['seconds']:g} s, {facts['cores']} cores, "
+        f"load average {facts['load']:g} before and {facts['load after']:g} after. "
+        + "; ".join(f"{title}: {version}" for title, version in versions.items())
+        + ".",
+        "Messages a second with 1 / 4 client processes, median of the rounds and the "
+        "largest deviation from it; end-to-end times are p50 / p99 in ms:",
+        rates_table(results),
+    ]
+    for processes in PROCESSES:
+        clients = f"{processes} client process" + ("es" if processes > 1 else "")
+        parts += [
+            f"CPU with {clients}, microseconds a message, client + server + database:",
+            cpu_table(results, processes),
+        ]
+    if pairs:
+        parts += [
+            "Ratios to the earlier revision in the same round, median (least - most). "
+            + " ".join(
+                f"*{line.name}* is compared with *{line.earlier_name}* of the earlier "
+                "revision."
+                for line in LINES
+                if line.earlier_name
+            ),
+            before_table(results, pairs),
+        ]
+    if skipped:
+        reasons = "\n".join(f"* {name}: {reason}" for name, reason in skipped.items())
+        parts.append(f"Skipped:\n\n{reasons}")
+    return "\n\n".join(parts)

@@ -50,7 +50,7 @@ def start(
         directory.mkdir(mode=0o755)
         server = make(directory)
         # Before start(), which may fail with some of the processes running.
-        stack.callback(server.stop)
+        stack.callback(stop, server)
         try:
             server.start()
             for topic in (BACKLOG, PUBLISHED, TIMED):
@@ -59,12 +59,22 @@ def start(
                 fill(server, plan.backlog)
         except (CannotBeHad, ClientFailed) as error:
             skipped[name] = str(error)
-            server.stop()
+            stop(server)
             print(f"  {name} is skipped: {error}", file=sys.stderr)
         else:
             running[name] = server
             print(f"  {server.title} runs ({server.version})", file=sys.stderr)
     return running, skipped
+
+
+def stop(server: Server) -> None:
+    """Stop a server. An error is printed, so that the others are stopped and the report is
+    still written.
+    """
+    try:
+        server.stop()
+    except (OSError, subprocess.SubprocessError) as error:
+        print(f"  {server.title} was not stopped: {error}", file=sys.stderr)
 
 
 def earlier_maker(revision: str, engine: str, directory: Path) -> systems.Maker:
@@ -103,9 +113,7 @@ def measure_rounds(running: Mapping[str, Server], plan: Plan, results: Results) 
     for number in range(plan.rounds):
         began = time.monotonic()
         for line, processes, name, server in measures_of_a_round:
-            title = (
-                f"round {number + 1}/{plan.rounds}  {server.title}, {line.name}, {processes}"
-            )
+            title = f"round {number + 1}/{plan.rounds}  {server.title}, {line.name}, {processes}"
             measured = None
             try:
                 measured = measure(server, line, plan, processes=processes, number=number)

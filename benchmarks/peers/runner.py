@@ -106,7 +106,11 @@ def run(server: Server, jobs: Sequence[Job]) -> tuple[list[Result], dict[str, fl
         for client in clients:
             client.begin()
         results = [
-            Result(**json.loads(client.read_line(FILL_S if job.count else job.seconds + RESULT_S)))
+            Result(
+                **json.loads(
+                    client.read_line(FILL_S if job.count else job.seconds + RESULT_S)
+                )
+            )
             for client, job in zip(clients, jobs, strict=True)
         ]
         cpu_s = {name: tree_cpu_s(pids) - before[name] for name, pids in sides.items()}

@@ -11,7 +11,9 @@ from benchmarks.peers.clients import QUEUES, WAIT_S, Consumer, Publisher, Readin
 
 class CatmqPublisher(Publisher):
     def __init__(self, connection: Mapping[str, Any], topic: str) -> None:
-        self._producer = catmq_client.Producer(connection["url"], api_key=connection["api_key"])
+        self._producer = catmq_client.Producer(
+            connection["url"], api_key=connection["api_key"]
+        )
         self._topic = topic
 
     def send(self, bodies: Sequence[bytes]) -> None:

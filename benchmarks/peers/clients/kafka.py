@@ -18,7 +18,11 @@ GATHER_S = 0.01
 class KafkaPublisher(Publisher):
     def __init__(self, connection: Mapping[str, Any], topic: str) -> None:
         # linger.ms is 5 by default, which would be the time of each single send.
-        options = {"bootstrap.servers": connection["address"], "acks": "all", "linger.ms": 0}
+        options = {
+            "bootstrap.servers": connection["address"],
+            "acks": "all",
+            "linger.ms": 0,
+        }
         self._producer = confluent_kafka.Producer(options)
         self._topic = topic
         self._errors: list[Any] = []

@@ -17,7 +17,9 @@ from benchmarks.peers.clients import WAIT_S, Consumer, Publisher, Reading
 class _Connection:
     def __init__(self, connection: Mapping[str, Any]) -> None:
         self._runner = asyncio.Runner()
-        self._nats = self._runner.run(nats.connect(f"nats://127.0.0.1:{connection['port']}"))
+        self._nats = self._runner.run(
+            nats.connect(f"nats://127.0.0.1:{connection['port']}")
+        )
         self._stream = self._nats.jetstream()
 
     def close(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -12,12 +13,12 @@ from typing import Any
 
 from benchmarks import bench
 from benchmarks.peers.clients import QUEUES
-from benchmarks.peers.servers import CannotBeHad, Server, await_start, end, launch
+from benchmarks.peers.servers import CannotBeHad, Server, await_start, end, launch, run_tool
 from catmq_client import HttpTransport
 from catmq_client.admin.api import Admin
 from tests.support.environment import free_port
 
-ENGINES = {"sqlite": "", "mariadb": "", "mysql": "9.7"}  # with versions of script/mysql
+MYSQL = "9.7"  # a version of script/mysql
 
 
 class CatmqServer(Server):
@@ -30,6 +31,7 @@ class CatmqServer(Server):
     ) -> None:
         super().__init__(home)
         self._engine, self._code = engine, code
+        self.is_earlier = bool(revision)
         self.title = {
             "sqlite": "CatMQ, SQLite",
             "mariadb": "CatMQ, MariaDB",
@@ -52,9 +54,10 @@ class CatmqServer(Server):
         self._data.mkdir()
         node_url = ""
         if self._engine != "sqlite":
+            version = MYSQL if self._engine == "mysql" else ""
             try:
                 url = self._databases.enter_context(
-                    bench.database(self.home / "database", version=ENGINES[self._engine])
+                    bench.database(self.home / "database", version=version)
                 )
             except subprocess.CalledProcessError as error:
                 raise CannotBeHad(f"the database does not start: {error}") from error
@@ -83,17 +86,10 @@ class CatmqServer(Server):
             )
         }
         if node_url:
-            subprocess.run(
-                [sys.executable, "manage.py", "register_node", "node1", node_url],
-                cwd=self._code,
-                env=environ,
-                check=True,
-                stdout=subprocess.DEVNULL,
-            )
+            manage = [sys.executable, self._code / "manage.py"]
+            run_tool([*manage, "register_node", "node1", node_url], environ)
             self.version = bench.version_of(bench.account(node_url))
         else:
-            import sqlite3
-
             self.version = f"SQLite {sqlite3.sqlite_version}"
 
     def stop(self) -> None:
@@ -108,7 +104,7 @@ class CatmqServer(Server):
         }
 
     def sides(self) -> Mapping[str, Sequence[int]]:
-        # The jobs of the server are not counted: they have no part in a send or a pull.
+        # Without the jobs of the server, which have no part in a send or a pull.
         sides = {"server": [int((self._data / "broker.pid").read_text())]}
         if self._engine != "sqlite":
             pid = (self.home / "database/server.pid").read_text()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import base64
+import json
+import socket
 import subprocess
 import uuid
 from collections.abc import Mapping, Sequence
@@ -11,7 +13,7 @@ from typing import Any
 
 from benchmarks.peers import programs
 from benchmarks.peers.clients import QUEUES
-from benchmarks.peers.servers import CannotBeHad, Server, await_start, end, launch
+from benchmarks.peers.servers import Server, await_start, end, launch, run_tool
 from tests.support.environment import free_port
 
 SETTINGS = """\
@@ -30,7 +32,9 @@ share.coordinator.state.topic.replication.factor=1
 share.coordinator.state.topic.min.isr=1
 group.initial.rebalance.delay.ms=0
 """
+# Kafka leaves the sync to the operating system by default.
 FSYNC = "log.flush.interval.messages=1\n"
+# Run by the environment of the clients, which has the library.
 TOPIC = """\
 import json, sys
 from confluent_kafka.admin import AdminClient, NewTopic
@@ -61,18 +65,10 @@ class KafkaServer(Server):
         file = self.home / "server.properties"
         file.write_text(settings + (FSYNC if self._is_synced else ""))
         cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
-        formatted = subprocess.run(
-            [*command, "kafka.tools.StorageTool", "format", "-t", cluster, "-c", file],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        if formatted.returncode:
-            text = formatted.stderr.strip() or formatted.stdout.strip()
-            raise CannotBeHad(f"its storage cannot be formatted: {text[-300:]}")
+        run_tool([*command, "kafka.tools.StorageTool", "format", "-t", cluster, "-c", file])
         log = self.home / "server.log"
         self._process = launch([*command, "kafka.Kafka", str(file)], log=log)
-        await_start(self._process, lambda: _listens(self._port), log)
+        await_start(self._process, self._listens, log)
         self.version = f"Kafka {programs.KAFKA}"
 
     def stop(self) -> None:
@@ -86,17 +82,12 @@ class KafkaServer(Server):
         return {"server": [self._process.pid]}
 
     def make_topic(self, topic: str) -> None:
-        import json
+        arguments = json.dumps([self.connection()["address"], topic, QUEUES])
+        run_tool([self.python, "-I", "-c", TOPIC, arguments])
 
-        words = json.dumps([self.connection()["address"], topic, QUEUES])
-        subprocess.run([self.python, "-I", "-c", TOPIC, words], check=True)
-
-
-def _listens(port: int) -> bool:
-    import socket
-
-    try:
-        socket.create_connection(("127.0.0.1", port), timeout=1).close()
-    except OSError:
-        return False
-    return True
+    def _listens(self) -> bool:
+        try:
+            socket.create_connection(("127.0.0.1", self._port), timeout=1).close()
+        except OSError:
+            return False
+        return True

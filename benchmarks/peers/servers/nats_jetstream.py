@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.peers import programs
-from benchmarks.peers.servers import Server, await_start, end, launch
+from benchmarks.peers.servers import Server, await_start, end, launch, run_tool
 from tests.support.environment import free_port
 
-# Streams are made by the client library, which is not in this program's environment.
+# Run by the environment of the clients, which has the library.
 STREAM = """\
 import asyncio, json, sys, nats
 async def run(port, verb, topic):
@@ -49,10 +49,7 @@ class NatsServer(Server):
         log = self.home / "server.log"
         self._process = launch([program, "-c", str(config)], log=log)
         await_start(self._process, lambda: b"Server is ready" in log.read_bytes(), log)
-        version = subprocess.run(
-            [program, "--version"], capture_output=True, text=True, check=True
-        )
-        self.version = "NATS " + version.stdout.split()[-1].lstrip("v")
+        self.version = "NATS " + run_tool([program, "--version"]).split()[-1].lstrip("v")
 
     def stop(self) -> None:
         end(self._process)
@@ -71,5 +68,5 @@ class NatsServer(Server):
         self._stream("clear", topic)
 
     def _stream(self, verb: str, topic: str) -> None:
-        words = json.dumps([self._port, verb, topic])
-        subprocess.run([self.python, "-I", "-c", STREAM, words], check=True)
+        arguments = json.dumps([self._port, verb, topic])
+        run_tool([self.python, "-I", "-c", STREAM, arguments])

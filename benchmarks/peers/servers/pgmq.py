@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,44 +22,51 @@ class PgmqServer(Server):
         super().__init__(home)
         self._sql, self._port = sql, free_port()
         self._server: Pgmq | None = None
+        self._pid_file = self.home / "postgres/data/postmaster.pid"
 
     def start(self) -> None:
-        self.python = programs.python()
         if self._sql is None:
-            raise CannotBeHad("--pgmq FILE names the pgmq.sql of a PGMQ release")
-        try:
-            # Own directory: the server's user takes it over.
-            (self.home / "postgres").mkdir(mode=0o755)
-            server = Pgmq(self.home / "postgres", self._port)
-        except SystemExit as error:
-            raise CannotBeHad(str(error)) from error
-        self._server = server
-        server.start(self._sql)
-        self.version = "PostgreSQL " + server.ask("SHOW server_version").split()[0]
+            raise CannotBeHad("it needs --pgmq FILE, the pgmq.sql of a PGMQ release")
+        if not self._sql.is_file():
+            raise CannotBeHad(f"--pgmq {self._sql}: there is no such file")
+        self.python = programs.python()
+        # A directory of its own, since the server's user becomes its owner.
+        (self.home / "postgres").mkdir(mode=0o755)
+        with _reason():
+            self._server = Pgmq(self.home / "postgres", self._port)
+            self._server.start(self._sql)
+            version = self._server.ask("SHOW server_version").split()[0]
+        self.version = f"PostgreSQL {version}"
 
     def stop(self) -> None:
-        if self._server is not None:
-            self._server.stop()
-            self._server = None
+        # pg_ctl fails if the start has failed before the server ran.
+        if self._server is not None and self._pid_file.exists():
+            with suppress(SystemExit):
+                self._server.stop()
+        self._server = None
 
     def connection(self) -> Mapping[str, Any]:
         return {"dsn": f"host=127.0.0.1 port={self._port} user=bench dbname=postgres"}
 
     def sides(self) -> Mapping[str, Sequence[int]]:
-        pid = (self.home / "postgres/data/postmaster.pid").read_text().split()[0]
-        return {"server": [int(pid)]}
+        return {"server": [int(self._pid_file.read_text().split()[0])]}
 
     def make_topic(self, topic: str) -> None:
-        self._ask(f"SELECT pgmq.create('{_checked(topic)}')")
+        self._ask(f"SELECT pgmq.create('{topic}')")
 
     def clear_topic(self, topic: str) -> None:
-        self._ask(f"SELECT pgmq.purge_queue('{_checked(topic)}')")
+        self._ask(f"SELECT pgmq.purge_queue('{topic}')")
 
     def _ask(self, statement: str) -> None:
         assert self._server is not None
-        self._server.ask(statement)
+        with _reason():
+            self._server.ask(statement)
 
 
-def _checked(topic: str) -> str:
-    assert re.fullmatch(r"\w+", topic), topic
-    return topic
+@contextmanager
+def _reason() -> Iterator[None]:
+    """Raise CannotBeHad instead of the SystemExit of Pgmq."""
+    try:
+        yield
+    except SystemExit as error:
+        raise CannotBeHad(str(error)) from error

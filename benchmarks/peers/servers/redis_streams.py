@@ -9,13 +9,13 @@ from typing import Any
 
 from benchmarks import task_rivals
 from benchmarks.peers import programs
-from benchmarks.peers.servers import CannotBeHad, Server, await_start, end, launch
+from benchmarks.peers.servers import CannotBeHad, Server, await_start, end, launch, run_tool
 from tests.support.environment import free_port
 
 OPTIONS = (
     *("--bind", "127.0.0.1", "--save", ""),
     *("--appendonly", "yes", "--appendfsync", "always"),
-    # A rewrite of the log would be measured with whichever line it falls into.
+    # A rewrite of the log in the background would slow whichever line is measured then.
     *("--auto-aof-rewrite-percentage", "0"),
 )
 
@@ -35,7 +35,9 @@ class RedisServer(Server):
         self.python = programs.python()
         directory = task_rivals.CACHE / "redis"
         if not (directory / "usr/bin/redis-server").exists():
-            raise CannotBeHad(f"there is no redis-server: {programs.INSTALL}")
+            raise CannotBeHad(
+                f"there is no redis-server: {programs.INSTALL}, if there is apt-get"
+            )
         self._program, self._environ = task_rivals.redis_program(directory)
         log = self.home / "server.log"
         command = [*self._program, "--port", str(self._port), "--dir", str(self.home)]
@@ -43,13 +45,7 @@ class RedisServer(Server):
         await_start(
             self._process, lambda: b"Ready to accept connections" in log.read_bytes(), log
         )
-        version = subprocess.run(
-            [*self._program, "--version"],
-            env=self._environ,
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout
+        version = run_tool([*self._program, "--version"], self._environ)
         self.version = "Redis " + version.partition("v=")[2].split()[0]
 
     def stop(self) -> None:
@@ -68,11 +64,7 @@ class RedisServer(Server):
     def clear_topic(self, topic: str) -> None:
         self._command("XTRIM", topic, "MAXLEN", "0")
 
-    def _command(self, *words: str) -> None:
+    def _command(self, *arguments: str) -> None:
         program = Path(self._program[0]).with_name("redis-cli")
-        subprocess.run(
-            [program, "-p", str(self._port), *words],
-            env=self._environ,
-            check=True,
-            stdout=subprocess.DEVNULL,
-        )
+        # -e: an error of the server is a failure of the program.
+        run_tool([program, "-e", "-p", str(self._port), *arguments], self._environ)
