@@ -7,8 +7,8 @@ of a program that gives each message a key and a queue. `--before REV` also meas
 with the code of an earlier revision, with a server, a database and clients of its own.
 
 A system that cannot be had is skipped, and the report has the reason. `--install` downloads
-what is missing into a directory below the user's cache; nothing is installed on the system.
-Ctrl-C ends the run with a report of what was measured until then.
+missing programs into a directory below the user's cache; nothing is installed on the system.
+Ctrl-C ends the run with a report of the measures until then.
 """
 
 from __future__ import annotations
@@ -153,7 +153,7 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespac
     if options.before and not options.before_engine:
         parser.error("--before needs CatMQ: add mariadb, mysql or sqlite to --systems")
     options.plan = (
-        Plan(rounds=1, seconds=0.4, backlog=8_000)
+        Plan(rounds=1, seconds=0.3, backlog=8_000, is_quick=True)
         if options.quick
         else Plan(options.rounds, options.seconds, options.backlog)
     )

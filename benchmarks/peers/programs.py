@@ -114,10 +114,10 @@ def _install_kafka() -> None:
 def _run(*command: str, **environ: str) -> None:
     """Run a command. Raises CannotBeHad of task_rivals, OSError or TimeoutExpired."""
     # PYTHONPATH of script/bench is not for other environments.
-    kept = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    inherited = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     done = subprocess.run(
         command,
-        env={**kept, **environ},
+        env={**inherited, **environ},
         capture_output=True,
         text=True,
         check=False,

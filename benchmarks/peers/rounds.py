@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import time
@@ -12,7 +13,7 @@ from pathlib import Path
 
 from benchmarks import bench
 from benchmarks.peers import systems
-from benchmarks.peers.report import LINES, Line, Measure, Results
+from benchmarks.peers.report import LINES, QUICK_LINES, Line, Measure, Results
 from benchmarks.peers.runner import ClientFailed, end_to_end, throughput
 from benchmarks.peers.servers import CannotBeHad, Server
 from benchmarks.peers.servers.catmq import CatmqServer
@@ -22,7 +23,7 @@ FILL_BATCH = 500
 RATE = 100.0  # single messages a second of the end-to-end line
 EARLIER = "-before"  # ends the name of a system with the code of an earlier revision
 BACKLOG, PUBLISHED, TIMED = "backlog", "published", "timed"  # topics
-# More than a system that deletes what was read hands out in a second.
+# No system that deletes read messages delivers as many in a second.
 MAX_DELETED_RATE = 100_000
 
 
@@ -33,6 +34,7 @@ class Plan:
     rounds: int
     seconds: float
     backlog: int
+    is_quick: bool = False
 
 
 def start(
@@ -96,7 +98,7 @@ def has_line(server: Server, line: Line) -> bool:
     """Return True if the line is measured on this system."""
     if not isinstance(server, CatmqServer):
         return not line.only_catmq
-    # An earlier revision has the line that the new one is compared with.
+    # On an earlier revision, the line of that other name is measured.
     return not (server.is_earlier and line.earlier_name)
 
 
@@ -104,7 +106,7 @@ def measure_rounds(running: Mapping[str, Server], plan: Plan, results: Results) 
     """Add the measures of all rounds to the results, and an error for each that failed."""
     measures_of_a_round = [
         (line, processes, name, server)
-        for line in LINES
+        for line in (QUICK_LINES if plan.is_quick else LINES)
         for processes in line.processes
         # The innermost loop: systems that are compared are measured within seconds.
         for name, server in running.items()
@@ -153,7 +155,7 @@ def measure(
         server.clear_topic(BACKLOG)
         fill(server, min(plan.backlog, round(MAX_DELETED_RATE * plan.seconds)))
     # A new group reads from the beginning.
-    group = f"{LINES.index(line)}-{processes}-{number}"
+    group = re.sub(r"\W+", "-", f"{line.name}-{processes}-{number}")
     return throughput(server, replace(job, topic=BACKLOG, group=group), processes=processes)
 
 

@@ -1,15 +1,17 @@
-"""Figures and tables of script/bench peers. No system is started."""
+"""Figures, tables, options and skip reasons of script/bench peers. No system is started."""
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
-from benchmarks.peers import report
-from benchmarks.peers.__main__ import arguments, write_page
+from benchmarks import task_rivals
+from benchmarks.peers import programs, report, rounds, systems
+from benchmarks.peers.__main__ import parse_arguments, write_page
 from benchmarks.peers.report import LINES, Line, Measure, Results
-from benchmarks.peers.worker import BODY, due_of, stamped
+from benchmarks.peers.worker import BODY, due_time, stamped
 
 PUBLISH = next(line for line in LINES if line.name == "publish 100")
 TIMED = next(line for line in LINES if line.is_timed)
@@ -19,12 +21,14 @@ def measure(rate: float, *, broker_s: float = 0.02) -> Measure:
     return Measure(1_000, rate, {"client": 0.005, "server": broker_s, "database": 0.001})
 
 
-def filled(rounds: dict[str, list[Measure | None]], line: Line = PUBLISH) -> Results:
-    results = Results({name: name.upper() for name in rounds}, {})
-    for system, measures in rounds.items():
+def filled(
+    measures_by_system: dict[str, list[Measure | None]], line: Line = PUBLISH
+) -> Results:
+    results = Results({name: name.upper() for name in measures_by_system})
+    for system, measures in measures_by_system.items():
         for processes in line.processes:
-            for one in measures:
-                results.add(system, line, processes, one)
+            for single in measures:
+                results.add(system, line, processes, single)
     return results
 
 
@@ -75,18 +79,18 @@ def test_ratios_are_of_rounds_in_which_both_have_a_figure() -> None:
 
 
 def test_end_to_end_times_are_medians_of_the_rounds() -> None:
-    rounds: list[Measure | None] = [
+    measures: list[Measure | None] = [
         Measure(100, 100.0, {}, [0.001 * median] * 98 + [0.001 * slow] * 2)
         for median, slow in ((1, 9), (2, 50), (3, 10))
     ]
-    table = report.rates_table(filled({"a": rounds}, TIMED))
+    table = report.rates_table(filled({"a": measures}, TIMED))
     assert row_of(table, "A")[column(TIMED)] == "2.0 / 10.0"
 
 
 def test_bodies_have_the_size_that_is_documented_and_need_no_escapes() -> None:
     assert len(BODY) == len(stamped(123.456)) == 200
     assert BODY.decode().isalnum()
-    assert due_of(stamped(123_456.789)) == pytest.approx(123_456.789)
+    assert due_time(stamped(123_456.789)) == pytest.approx(123_456.789)
 
 
 def test_a_page_gets_the_tables_between_its_markers(tmp_path: Path) -> None:
@@ -96,14 +100,79 @@ def test_a_page_gets_the_tables_between_its_markers(tmp_path: Path) -> None:
     assert page.read_text() == "a\n<!-- measured -->\n\nnew\n\n<!-- /measured -->\nb\n"
 
 
-def test_a_page_without_markers_stays_as_it_is(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "text", ["text", "<!-- measured -->", "<!-- /measured -->\n<!-- measured -->"]
+)
+def test_a_page_without_markers_is_refused_before_anything_is_measured(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str
+) -> None:
     page = tmp_path / "page.md"
-    page.write_text("text")
-    with pytest.raises(SystemExit, match="has no lines"):
-        write_page(page, "new")
-    assert page.read_text() == "text"
+    page.write_text(text)
+    with pytest.raises(SystemExit):
+        parse_arguments(["--page", str(page)])
+    assert "needs lines" in capsys.readouterr().err
 
 
 def test_quick_is_one_round() -> None:
-    chosen = arguments(["--quick", "--rounds", "9", "--only", "sqlite"])
-    assert (chosen.plan.rounds, list(chosen.only)) == (1, ["sqlite"])
+    options = parse_arguments(["--quick", "--rounds", "9", "--systems", "sqlite"])
+    assert (options.plan.rounds, list(options.systems)) == (1, ["sqlite"])
+
+
+@pytest.mark.parametrize(
+    ("names", "engine"),
+    [(["sqlite", "mariadb"], "mariadb"), (["redis", "sqlite"], "sqlite")],
+)
+def test_an_earlier_revision_runs_on_mariadb_if_it_is_chosen(
+    names: list[str], engine: str
+) -> None:
+    options = parse_arguments(["--before", "HEAD", "--systems", *names])
+    assert options.before_engine == engine
+
+
+@pytest.mark.parametrize(
+    "refused",
+    [
+        ["--before", "HEAD", "--systems", "redis"],
+        ["--rounds", "0"],
+        ["--seconds", "0"],
+        ["--backlog", "-1"],
+        ["--systems", "rabbitmq"],
+    ],
+)
+def test_options_that_measure_nothing_are_refused(refused: list[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        parse_arguments(refused)
+
+
+def test_an_unknown_revision_is_named(tmp_path: Path) -> None:
+    with pytest.raises(SystemExit, match="--before no-such-revision"):
+        rounds.earlier_maker("no-such-revision", "sqlite", tmp_path / "earlier")
+
+
+def test_commits_with_pulls_are_compared_with_commits_of_the_earlier_revision() -> None:
+    results = Results({"new": "NEW", "old": "OLD"})
+    pulls = next(line for line in LINES if line.commits == "pulls")
+    commits = next(line for line in LINES if line.name == pulls.earlier_name)
+    for processes in pulls.processes:
+        results.add("new", pulls, processes, measure(300.0))
+        results.add("new", commits, processes, measure(110.0))
+        results.add("old", commits, processes, measure(100.0))
+    table = report.before_table(results, [("new", "old")])
+    row = row_of(table, "NEW, 1 process: rate")
+    assert row[1 + report.RATE_LINES.index(pulls)] == "3.00 (3.00 - 3.00)"
+    assert row[1 + report.RATE_LINES.index(commits)] == "1.10 (1.10 - 1.10)"
+
+
+@pytest.mark.parametrize("name", sorted(set(systems.makers(None)) - set(systems.CATMQ)))
+def test_a_system_that_is_not_downloaded_is_skipped_with_a_remedy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setattr(programs, "CACHE", tmp_path / "none")
+    monkeypatch.setattr(task_rivals, "CACHE", tmp_path / "none")
+    plan = rounds.Plan(rounds=1, seconds=0.1, backlog=10)
+    makers = {name: systems.makers(None)[name]}
+    with ExitStack() as stack:
+        running, skipped = rounds.start(makers, tmp_path, plan, stack)
+    assert not running
+    remedy = "--pgmq FILE" if name == "pgmq" else "script/bench peers --install"
+    assert remedy in skipped[name]

@@ -61,7 +61,13 @@ class CatmqConsumer(Consumer):
         # A member releases queues only after the messages of its last poll are done. The
         # client fetches at most 500 messages ahead, so that needs no pause().
         self._consumer.poll(1, timeout_s=0.01)
-        return len(self._consumer.assignment()) == QUEUES // self._reading.members
+        # The assignment also has queues of the topic for failed messages.
+        queues = [
+            queue
+            for queue in self._consumer.assignment()
+            if queue.topic == self._reading.topic
+        ]
+        return len(queues) == QUEUES // self._reading.members
 
     def receive(self) -> Sequence[Any]:
         if self._reading.commits == "defaults":

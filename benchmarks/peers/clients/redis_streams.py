@@ -20,7 +20,8 @@ class RedisPublisher(Publisher):
         if len(bodies) == 1:
             self._redis.xadd(self._topic, {b"body": bodies[0]})
             return
-        # One round trip for the batch. Redis syncs its log once for what it read together.
+        # One round trip for the batch. Redis syncs its log once for all commands that it
+        # has read together.
         pipeline = self._redis.pipeline(transaction=False)
         for body in bodies:
             pipeline.xadd(self._topic, {b"body": body})

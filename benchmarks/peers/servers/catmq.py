@@ -51,7 +51,7 @@ class CatmqServer(Server):
             "PYTHONPATH": f"{self._code}:{self._code / 'client/src'}",
             "CATMQ_DATA_DIR": str(self._data),
         }
-        self._data.mkdir()
+        self._data.mkdir(mode=0o700)
         node_url = ""
         if self._engine != "sqlite":
             version = MYSQL if self._engine == "mysql" else ""
