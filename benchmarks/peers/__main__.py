@@ -39,8 +39,10 @@ from benchmarks.peers.rounds import (
 def main() -> int:
     """Measure and print the tables. Return 1 if a client failed or the run was stopped."""
     options = parse_arguments()
-    # SIGTERM ends the run like Ctrl-C: all servers are stopped.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    # SIGTERM ends the run like Ctrl-C: all servers are stopped. In the background of a script,
+    # Ctrl-C would be ignored.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.default_int_handler)
     if options.install:
         programs.install(options.systems)
     facts = machine() | {"plan": asdict(options.plan)}

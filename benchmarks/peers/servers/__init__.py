@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 from catmq_site.server.supervisor import die_with_parent
 
-START_S = 60.0
+START_S = 180.0
 STOP_S = 60.0
 TOOL_S = 120.0
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -36,7 +37,9 @@ class PgmqServer(Server):
             self._server = Pgmq(self.home / "postgres", self._port)
             self._server.start(self._sql)
             version = self._server.ask("SHOW server_version").split()[0]
-        self.version = f"PostgreSQL {version}"
+        # The file has no version, so its hash names it.
+        digest = hashlib.sha256(self._sql.read_bytes()).hexdigest()
+        self.version = f"PostgreSQL {version}, pgmq.sql with SHA-256 {digest[:12]}…"
 
     def stop(self) -> None:
         # pg_ctl fails if the start has failed before the server ran.
