@@ -58,7 +58,11 @@ def main() -> int:
                 makers[name + EARLIER] = earlier_maker(
                     options.before, name, home / "earlier"
                 )
-        running, skipped = start(makers, home, options.plan, stack)
+        try:
+            running, skipped = start(makers, home, options.plan, stack)
+        except KeyboardInterrupt:
+            # Nothing is measured yet, so there is no report.
+            return 130
         results.titles = {name: server.title for name, server in running.items()}
         versions = {server.title: server.version for server in running.values()}
         try:

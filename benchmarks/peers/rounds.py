@@ -21,6 +21,7 @@ from benchmarks.peers.worker import Job
 
 FILL_BATCH = 500
 RATE = 100.0  # single messages a second of the end-to-end line
+WARM_UP = -1  # number of the round that is not recorded
 EARLIER = "-before"  # ends the name of a system with the code of an earlier revision
 BACKLOG, PUBLISHED, TIMED = "backlog", "published", "timed"  # topics
 # No system that deletes read messages delivers as many in a second.
@@ -59,6 +60,8 @@ def start(
                 server.make_topic(topic)
             if not server.deletes_read_messages:
                 fill(server, plan.backlog)
+            if not plan.is_quick:
+                warm_up(server, plan)
         except (CannotBeHad, ClientFailed) as error:
             skipped[name] = str(error)
             stop(server)
@@ -67,6 +70,16 @@ def start(
             running[name] = server
             print(f"  {server.title} runs ({server.version})", file=sys.stderr)
     return running, skipped
+
+
+def warm_up(server: Server, plan: Plan) -> None:
+    """Publish and consume without a record, since Java compiles while it runs.
+
+    Raises ClientFailed or CannotBeHad.
+    """
+    for line in LINES:
+        if line.name in ("publish 1", "consume 100 + commit"):
+            measure(server, line, plan, processes=1, number=WARM_UP)
 
 
 def stop(server: Server) -> None:
