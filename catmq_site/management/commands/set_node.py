@@ -52,8 +52,8 @@ class Command(CatmqCommand):
             "--replica",
             metavar="HOST:PORT",
             help="address of its replica, or several with commas, which have the same database "
-            "and account: pulls are served from there while the node is down, and promote_node moves the node there; "
-            "'' removes it",
+            "and account: pulls are served from there while the node is down, and promote_node "
+            "moves the node there; '' removes it",
         )
         parser.add_argument(
             "--username",
