@@ -147,12 +147,12 @@ def ratio_of(
 
     >>> rounds = [(Measure(1, new, {}), Measure(1, 100.0, {})) for new in (150, 110, 120)]
     >>> ratio_of(rounds, lambda m: m.rate), ratio_of([], lambda m: m.rate)
-    ('1.20 (1.10 - 1.50)', 'failed')
+    ('1.20 (1.10 - 1.50)', '-')
     """
     # A denominator of 0: no tick of the clock fell into a short measure.
     quotients = [figure(new) / figure(old) for new, old in pairs if figure(old)]
     if not quotients:
-        return "failed"
+        return "-"
     spread = Spread.of(quotients)
     return f"{spread.median:.2f} ({spread.least:.2f} - {spread.most:.2f})"
 
@@ -207,7 +207,9 @@ def rates_table(results: Results) -> str:
         row = [title]
         for line in LINES:
             if line.is_timed:
-                row.append(latency_text(results.successful(system, line, 1)))
+                has_rounds = (system, line.name, 1) in results.measures
+                measures = results.successful(system, line, 1)
+                row.append(latency_text(measures) if has_rounds else "-")
             else:
                 rates = [
                     with_spread(

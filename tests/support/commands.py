@@ -285,7 +285,10 @@ def of_script(words: Sequence[str]) -> str:
     return "".join(
         f"{words[0]} has no {name}"
         for name in options
-        if f'"{name}"' not in text and name not in text
+        if f'"{name}"' not in text
+        and name not in text
+        # argparse adds it to each parser.
+        and not (name == "--help" and "ArgumentParser(" in text)
     )
 
 

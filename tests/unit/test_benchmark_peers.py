@@ -59,6 +59,14 @@ def test_a_system_whose_client_failed_in_each_round_says_so() -> None:
     assert "failed" in report.cpu_table(results, 1)
 
 
+def test_a_line_that_was_not_reached_before_the_run_was_stopped_is_a_dash() -> None:
+    results = filled({"a": [measure(80.0)], "b": [measure(90.0)]})
+    assert row_of(report.rates_table(results), "A")[column(TIMED)] == "-"
+    row = row_of(report.before_table(results, [("a", "b")]), "A, 1 process: rate")
+    assert row[1 + report.RATE_LINES.index(PUBLISH)] == "0.89 (0.89 - 0.89)"
+    assert row[1] == "-"
+
+
 def test_cpu_time_is_of_a_message_and_by_side() -> None:
     results = filled({"a": [measure(1.0, broker_s=0.01), measure(1.0, broker_s=0.03)]})
     assert "| 5.0 + 20.0 + 1.0 |" in report.cpu_table(results, 4)
