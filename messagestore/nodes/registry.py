@@ -204,19 +204,17 @@ def update(*, name: str, settings: Mapping[str, Any], actor: Actor) -> NodeView:
     repeated. Raises Invalid, NotFound(node_not_found), NodeUnavailable.
     """
     node = check_update(name=name, settings=settings, actor=actor)
-    writer = None
+    listed = {}
     if settings.get("host", node.host) != node.host:
-        writer = choose_writer(snapshot.node_by_id(node.id), settings["host"])
+        listed["writer"] = choose_writer(snapshot.node_by_id(node.id), settings["host"])
     state = settings.get("state")
     if state is None:
-        return node_rows.update(name=name, settings=settings, actor=actor, writer=writer)
+        return node_rows.update(name=name, settings=settings, actor=actor, **listed)
     # Close the queues on the node before metadata changes, because brokers may have an
     # older snapshot; open them after it.
     if state != NodeState.READ_WRITE:
         _apply_state(node.id, state)
-    view = latest = node_rows.update(
-        name=name, settings=settings, actor=actor, writer=writer
-    )
+    view = latest = node_rows.update(name=name, settings=settings, actor=actor, **listed)
     # Several callers may change the state at once. Each reads metadata again after writing,
     # so the node agrees with metadata in the end.
     applied = None

@@ -250,13 +250,11 @@ def test_a_node_gets_a_list_after_its_registration_and_keeps_its_primary(
             snapshot.refresh()
             return view.writer
 
-        with pytest.raises(
-            Invalid, match="is the primary, and must stay in the list|accepts"
-        ):
+        with pytest.raises(Invalid, match=r"must stay in|No server accepts"):
             change(f"127.0.0.1:{replica.port}")
         identity = snapshot.find_node("late").identity
         replica.execute(f"UPDATE {schema}.node_identity SET identity = 'other'")
-        with pytest.raises(Invalid, match=f"{replica.port} does not have the data of node"):
+        with pytest.raises(Invalid, match="does not have the data of node"):
             change(listed(replica, ill))
         replica.execute(f"UPDATE {schema}.node_identity SET identity = %s", [identity])
         assert DbNode.objects.get(name="late").host == "127.0.0.1"
