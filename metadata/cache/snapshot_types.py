@@ -101,6 +101,7 @@ class TopicInfo:
     rates: Rates = UNLIMITED
     earlier: tuple[Routing, ...] = ()
     read_only: bool = False
+    key_index: bool = False
     send_tokens: frozenset[str] = field(default=frozenset(), repr=False)  # their digests
 
     def queue_for(self, key: str) -> int:

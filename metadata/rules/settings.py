@@ -135,6 +135,13 @@ class TopicSettings(RateSettings, OwnerSettings):
         ),
         "Sends with an unknown outcome",
     )
+    key_index: bool = setting(
+        True,
+        Flag(),
+        "Key index",
+        "Find messages by key with an index. A change is made in the background, queue by "
+        "queue, while the topic is in use.",
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
