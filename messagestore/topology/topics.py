@@ -54,7 +54,7 @@ def create(
         name=name, queues=queues, node=node, settings=settings, actor=actor
     )
     try:
-        make_tables(planned.queues, topic=planned.name)
+        make_tables(planned.queues, topic=planned.name, key_index=planned.key_index)
         ready = topic_rows.make_ready(planned.id)
     except CatmqError:
         _roll_back(planned, actor)
@@ -79,8 +79,11 @@ class QueuesTaken(Conflict):
         self.queues = queues
 
 
-def make_tables(queues: Sequence[QueueView], *, topic: str) -> None:
-    """Create the tables of queues, unless they exist and are empty.
+def make_tables(
+    queues: Sequence[QueueView], *, topic: str, key_index: bool = False
+) -> None:
+    """Create the tables of queues, unless they exist and are empty. `key_index`: with an
+    index on the keys of messages.
 
     Raises QueuesTaken and NodeUnavailable.
     """
@@ -93,7 +96,7 @@ def make_tables(queues: Sequence[QueueView], *, topic: str) -> None:
                 columns = {"queue": queue.queue, "node_epoch": node.info.epoch}
                 comment = f"topic {topic}, queue number {queue.number}"
                 if not queue_sql.create_queue(
-                    session, **columns, unused=True, comment=comment
+                    session, **columns, unused=True, comment=comment, key_index=key_index
                 ):
                     used_ids.append(queue.queue)
     # A queue that another process has made ready meanwhile may hold messages rightly.
