@@ -114,6 +114,7 @@ VERB_LABELS: dict[str, Text] = {
     Verb.RAISE_IDS: gettext_lazy("raise ids of"),
     Verb.QUARANTINE: gettext_lazy("quarantine"),
     Verb.PROMOTE: gettext_lazy("promote"),
+    Verb.INDEX: gettext_lazy("change the key index"),
     Verb.KEEP: gettext_lazy("keep"),
     Verb.FINISH: gettext_lazy("finish"),
     Verb.EXPAND: gettext_lazy("expand"),
