@@ -18,7 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,7 +27,7 @@ from urllib.parse import urlsplit
 
 from benchmarks import measures
 from benchmarks.figures import Spread, machine, plain, ratios
-from benchmarks.measures import Setting, Work
+from benchmarks.measures import Measured, Setting, Work
 from tests.support.environment import free_port
 
 HOME = Path(__file__).resolve().parent.parent
@@ -50,11 +50,25 @@ class Line:
     processes: int = 4
     threads: int = 1
 
+    @property
+    def sides(self) -> tuple[str, ...]:
+        """The sides that work for this line, by the names of `measures.Measured.cpu_s`."""
+        if self.work is measures.drf_single:
+            return ("client",)
+        # What does not go over HTTP is Python in the client's process.
+        return ("client", *(("broker",) if "HTTP" in self.name else ()), "database")
+
 
 LINES = (
     Line("raw INSERT, 100 rows", measures.raw_insert, 100),
     Line("store publish, 100", measures.store_publish, 100, "raw INSERT, 100 rows", 0.72),
     Line("HTTP publish, 100", measures.http_publish, 100, "raw INSERT, 100 rows", 0.45),
+    Line(
+        "HTTP publish, 100, named",
+        measures.http_publish_named,
+        100,
+        "raw INSERT, 100 rows",
+    ),
     Line("raw, one table, 100 rows", measures.raw_insert_together, 100),
     Line(
         "store, one queue, 100",
@@ -69,6 +83,18 @@ LINES = (
     Line("raw SELECT, 500 rows", measures.raw_select, 500),
     Line("HTTP pull, 500", measures.http_pull, 500, "raw SELECT, 500 rows"),
     Line("HTTP consume, 500", measures.http_consume, 500, "raw SELECT, 500 rows", 0.50),
+    Line(
+        "HTTP consume, 100, commit",
+        measures.http_consume_committed,
+        100,
+        "raw SELECT, 500 rows",
+    ),
+    Line(
+        "HTTP consume, 100, pulls",
+        measures.http_consume_with_pulls,
+        100,
+        "raw SELECT, 500 rows",
+    ),
     Line("DRF, parses, no store", measures.drf_single, 1, processes=1, threads=8),
     Line("HTTP single sends", measures.http_single, 1, "DRF, parses, no store", 0.50, 1, 8),
 )
@@ -213,52 +239,76 @@ def version_of(account: dict[str, Any]) -> str:
     return f"{'MariaDB' if 'MariaDB' in told else 'MySQL'} {told.partition('-')[0]}"
 
 
-def measure(setting: Setting, *, rounds: int, seconds: float) -> dict[str, list[float]]:
-    """The rates of every line, messages a second; the lines alternate, so that noise hits
-    all of them.
+def measure(
+    setting: Setting, sides: Mapping[str, Sequence[int]], *, rounds: int, seconds: float
+) -> dict[str, list[Measured]]:
+    """Measure every line once a round. The lines alternate, so that noise hits all of them.
+
+    `sides` names the process ids of the broker and of the database.
     """
-    rates: dict[str, list[float]] = {line.name: [] for line in LINES}
+    results: dict[str, list[Measured]] = {line.name: [] for line in LINES}
     for number in range(rounds):
         for line in LINES:
             given = Setting(**{**vars(setting), "batch": line.batch})
-            rate = measures.run(
+            result = measures.run(
                 line.work,
                 given,
                 processes=line.processes,
                 seconds=seconds,
                 threads=line.threads,
+                sides=sides,
             )
-            rates[line.name].append(rate)
+            results[line.name].append(result)
             print(
-                f"  round {number + 1}/{rounds}  {line.name:26} {rate:10,.0f} msg/s",
+                f"  round {number + 1}/{rounds}  {line.name:26} {result.rate:10,.0f} msg/s",
                 file=sys.stderr,
             )
-    return rates
+    return results
 
 
-def table(rates: dict[str, list[float]], memory: list[float]) -> list[dict[str, Any]]:
-    """Prints the result for people; returns it for machines."""
+def cpu_us(line: Line, results: Sequence[Measured]) -> dict[str, float]:
+    """Return the median CPU time of each side of a line, in microseconds a message."""
+    return {
+        side: statistics.median(
+            1e6 * result.cpu_s[side] / max(result.messages, 1) for result in results
+        )
+        for side in line.sides
+    }
+
+
+def table(
+    results: Mapping[str, Sequence[Measured]], memory: list[float]
+) -> list[dict[str, Any]]:
+    """Print the results for people; return them for machines."""
     rows = []
+    rates = {name: [one.rate for one in measured] for name, measured in results.items()}
     print(
         f"{'':26}{'median/s':>12}{'min':>12}{'max':>12}{'ratio':>8}{'of rounds':>13}{'target':>8}"
+        f"{'CPU, us a message: client, broker, database':>46}"
     )
     for line in LINES:
-        values = rates[line.name]
+        values, cpu = rates[line.name], cpu_us(line, results[line.name])
         median = statistics.median(values)
         spread = Spread.of(ratios(values, rates[line.limit])) if line.limit else None
         shown = (
             f"{spread.median:8.2f}  {spread.least:.2f} - {spread.most:.2f}"
             if spread
-            else ""
+            else " " * 21
         )
-        target = f"{line.target:8.2f}" if line.target else ""
+        target = f"{line.target:8.2f}" if line.target else " " * 8
+        costs = "".join(
+            f"{cpu[side]:10.1f}" if side in cpu else f"{'-':>10}"
+            for side in ("client", "broker", "database")
+        )
         print(
             f"{line.name:26}{median:12,.0f}{min(values):12,.0f}{max(values):12,.0f}{shown}{target}"
+            f"{'':16}{costs}"
         )
         rows.append(
             {
                 "name": line.name,
                 "rates": values,
+                "cpu_us": cpu,
                 "ratio": plain(spread),
                 "target": line.target or None,
             }
@@ -310,11 +360,15 @@ def main() -> int:
         )
         credentials = stack.enter_context(server(home / "var", database_url))
         setting = prepare(database_url, credentials, stack.enter_context(drf_server()))
-        rates = measure(setting, rounds=rounds, seconds=seconds)
+        sides = {
+            "broker": [int((home / "var/broker.pid").read_text())],
+            "database": [int((home / "database/server.pid").read_text())],
+        }
+        results = measure(setting, sides, rounds=rounds, seconds=seconds)
         memory = workers_resident_mb(home / "var")
         facts["database"] = version_of(setting.database)
     print(f"on {facts['database']}, {'with' if chosen.binlog else 'without'} a binary log")
-    rows = table(rates, memory)
+    rows = table(results, memory)
     if chosen.json:
         chosen.json.write_text(
             json.dumps({"machine": facts, "rows": rows, "workers_mb": memory}, indent=1)

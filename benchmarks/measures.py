@@ -4,26 +4,32 @@ fixed time.
 raw_insert     multi-row INSERT into AUTO_INCREMENT tables with our columns: the limit of sending
 store_publish  `messagestore.produce.publish` without HTTP
 …_together     the same by all processes into one table, one queue
-http_publish   the client's Producer against a running broker
+http_publish   Producer.send_batch(topic, bodies): no key and no queue is named
+…_named        the same with a key for each message and one named queue for each process
 raw_select     SELECT by primary key over a stored queue: the limit of reading
 http_pull      the client's Transport pulling a stored queue, 500 messages a request
-http_consume   the client's Consumer, 500 messages a poll, with the commits it makes by default
+http_consume   Consumer.poll(), with the commits that it makes by default
+…_committed    Consumer.poll(100) and a commit() for each batch
+…_with_pulls   Consumer.poll(100), committed by the pulls (auto_commit_interval_ms=0)
 drf_single     one message a request to a DRF view that parses the body and stores nothing: the
                limit of …
-http_single    … one message a request, stored; each by several threads of a process
+http_single    … Producer.send(topic, body), each by several threads that share the Producer
 """
 
 from __future__ import annotations
 
+import functools
 import multiprocessing
 import os
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import Any, NamedTuple
+
+from benchmarks.processes import tree_cpu_s
 
 BODY = bytes(range(200))
 RAW_TABLE = """CREATE TABLE IF NOT EXISTS raw_{0} (
@@ -109,7 +115,24 @@ def store_publish_together(setting: Setting, worker: int) -> Callable[[], int]:
 
 
 def http_publish(setting: Setting, worker: int) -> Callable[[], int]:
-    """One batch per call through Producer.send_batch, into a queue of the worker's own."""
+    """One batch of bodies per call through Producer.send_batch, without options."""
+    from catmq_client import Producer
+
+    producer = Producer(setting.url, api_key=setting.api_key)
+    bodies = [BODY] * setting.batch
+    return lambda: stored(producer.send_batch(setting.topic, bodies))
+
+
+def stored(results: Sequence[Any]) -> int:
+    """Return the number of receipts. Raise the first error of a batch that is not stored."""
+    for result in results:
+        if isinstance(result, Exception):
+            raise result
+    return len(results)
+
+
+def http_publish_named(setting: Setting, worker: int) -> Callable[[], int]:
+    """One batch per call, each message with a key, into a queue of the worker's own."""
     from catmq_client import NewMessage, Producer
 
     producer = Producer(setting.url, api_key=setting.api_key)
@@ -118,7 +141,7 @@ def http_publish(setting: Setting, worker: int) -> Callable[[], int]:
 
     def once() -> int:
         messages = [NewMessage(BODY, key=key, queue=queue) for key in keys]
-        return len(producer.send_batch(setting.topic, messages))
+        return stored(producer.send_batch(setting.topic, messages))
 
     return once
 
@@ -192,57 +215,104 @@ def http_pull(setting: Setting, worker: int) -> Callable[[], int]:
 
 
 def http_consume(setting: Setting, worker: int) -> Callable[[], int]:
-    """One poll of up to 500 messages per call, committed as by default, in a group that
-    reads all queues.
-    """
-    from catmq_client import Consumer
+    """One poll() per call, committed as by default, in a group that reads all queues."""
+    consumer = _consumer(setting)
+    return lambda: len(consumer.poll(timeout_s=1.0))
 
-    group = f"bench-{uuid.uuid4()}"
-    consumer = Consumer(
-        setting.url, api_key=setting.api_key, group=group, topics=[setting.topic]
-    )
+
+def http_consume_committed(setting: Setting, worker: int) -> Callable[[], int]:
+    """One poll of the batch per call and a commit for it, in a group that reads all queues."""
+    consumer = _consumer(setting)
 
     def once() -> int:
-        return len(consumer.poll(500, timeout_s=1.0))
+        count = len(consumer.poll(setting.batch, timeout_s=1.0))
+        consumer.commit()
+        return count
 
     return once
 
 
+def http_consume_with_pulls(setting: Setting, worker: int) -> Callable[[], int]:
+    """One poll of the batch per call, whose commit goes with the next pull, in a group that
+    reads all queues.
+    """
+    consumer = _consumer(setting, auto_commit_interval_ms=0)
+    return lambda: len(consumer.poll(setting.batch, timeout_s=1.0))
+
+
+def _consumer(setting: Setting, **options: Any) -> Any:
+    from catmq_client import Consumer
+
+    group = f"bench-{uuid.uuid4()}"
+    return Consumer(
+        setting.url,
+        api_key=setting.api_key,
+        group=group,
+        topics=[setting.topic],
+        **options,
+    )
+
+
+@functools.cache
+def _shared_producer(url: str, api_key: str) -> Any:
+    from catmq_client import Producer
+
+    return Producer(url, api_key=api_key)
+
+
 def http_single(setting: Setting, worker: int) -> Callable[[], int]:
-    """One request with one message per call, in JSON."""
-    return _single(setting, setting.url)
+    """One Producer.send per call. All threads of a process share the Producer."""
+    producer = _shared_producer(setting.url, setting.api_key)
+
+    def once() -> int:
+        producer.send(setting.topic, BODY)
+        return 1
+
+    return once
 
 
 def drf_single(setting: Setting, worker: int) -> Callable[[], int]:
-    """The same request to the view that stores nothing."""
-    return _single(setting, setting.drf_url)
-
-
-def _single(setting: Setting, url: str) -> Callable[[], int]:
+    """One request with one message per call to the view that stores nothing."""
     from catmq_client import HttpTransport
     from catmq_client.http.transport import api_path
     from catmq_client.http.wire import JsonCodec
 
     transport = HttpTransport(
-        url, api_key=setting.api_key, codec=JsonCodec(), discover=False
+        setting.drf_url, api_key=setting.api_key, codec=JsonCodec(), discover=False
     )
-    path, body = (
-        api_path("topics", setting.topic, "messages"),
-        {"messages": [{"body": "x" * 200, "key": "k"}]},
-    )
+    path = api_path("topics", setting.topic, "messages")
+    body = {"messages": [{"body": "x" * 200, "key": "k"}]}
+    return lambda: len(transport.request("POST", path, body=body)["results"])
 
-    def once() -> int:
-        return len(transport.request("POST", path, body=body)["results"])
 
-    return once
+class Measured(NamedTuple):
+    """Messages of all processes, their rate a second, and CPU seconds by side.
+
+    The sides are `client` and those that the caller of `run` named.
+    """
+
+    messages: int
+    rate: float
+    cpu_s: dict[str, float]
 
 
 def run(
-    work: Work, setting: Setting, *, processes: int, seconds: float, threads: int = 1
-) -> float:
-    """Messages per second of all processes together, each with so many threads."""
+    work: Work,
+    setting: Setting,
+    *,
+    processes: int,
+    seconds: float,
+    threads: int = 1,
+    sides: Mapping[str, Sequence[int]] | None = None,
+) -> Measured:
+    """Run a loop in several processes, each with several threads.
+
+    `sides` names process ids by side; their CPU time is taken with that of all processes
+    below them, from the common start of the loops to their end.
+    """
+    sides = sides or {}
     context = multiprocessing.get_context("spawn")
-    barrier = context.Barrier(processes)
+    barrier = context.Barrier(processes + 1)
     pipes: list[Connection] = []
     started = []
     for worker in range(processes):
@@ -253,10 +323,17 @@ def run(
         process.start()
         started.append(process)
         pipes.append(here)
-    rates: Sequence[float] = [pipe.recv() for pipe in pipes]
+    barrier.wait(60)
+    before = {name: tree_cpu_s(pids) for name, pids in sides.items()}
+    results: list[tuple[int, float, float]] = [pipe.recv() for pipe in pipes]
+    cpu_s = {name: tree_cpu_s(pids) - before[name] for name, pids in sides.items()}
     for process in started:
         process.join()
-    return sum(rates)
+    return Measured(
+        messages=sum(messages for messages, _, _ in results),
+        rate=sum(rate for _, rate, _ in results),
+        cpu_s={"client": sum(client_s for _, _, client_s in results), **cpu_s},
+    )
 
 
 def _loop(
@@ -271,19 +348,23 @@ def _loop(
     for once in onces:
         once()  # connections, caches and pages are warm before the clock runs
     barrier.wait(60)
+    cpu_before_s = time.process_time()
     with ThreadPoolExecutor(threads) as pool:
-        answer.send(sum(pool.map(lambda once: _rate(once, seconds), onces)))
+        counts = list(pool.map(lambda once: _count(once, seconds), onces))
+    messages = sum(count for count, _ in counts)
+    rate = sum(count / took_s for count, took_s in counts)
+    answer.send((messages, rate, time.process_time() - cpu_before_s))
     answer.close()
     # nothing to tidy up, and threads of the client must not delay the next measure
     os._exit(0)
 
 
-def _rate(once: Callable[[], int], seconds: float) -> float:
+def _count(once: Callable[[], int], seconds: float) -> tuple[int, float]:
     begun = time.monotonic()
     done = 0
     while (now := time.monotonic()) < begun + seconds:
         done += once()
-    return done / (now - begun)
+    return done, now - begun
 
 
 def _connect(setting: Setting) -> Any:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -51,6 +51,16 @@ def below(pid: int, known: dict[int, Process]) -> list[int]:
     for one in found:
         found += [child for child, process in known.items() if process.parent == one]
     return found[1:]
+
+
+def tree_cpu_s(roots: Iterable[int]) -> float:
+    """Return the CPU seconds, user and system, of processes and of all processes below them.
+
+    A process that has ended counts from the moment its parent waited for it.
+    """
+    known = processes()
+    pids = {pid for root in roots for pid in (root, *below(root, known)) if pid in known}
+    return sum(known[pid].cpu_s + known[pid].ended_s for pid in pids)
 
 
 def kind(process: Process) -> str:

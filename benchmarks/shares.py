@@ -198,7 +198,7 @@ def part_ratios(home: Path, chosen: argparse.Namespace) -> tuple[dict[str, Any],
                 given = ShareSetting(
                     **vars(setting), group=f"g-{number}-{len(rates)}-{time.monotonic_ns()}"
                 )
-                rate = measures.run(work, given, processes=PROCESSES, seconds=seconds)
+                rate = measures.run(work, given, processes=PROCESSES, seconds=seconds).rate
                 rates.setdefault(name, []).append(rate)
                 print(
                     f"  round {number + 1}/{rounds}  {name:26}{rate:10,.0f} msg/s",

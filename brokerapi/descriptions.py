@@ -207,6 +207,8 @@ OTHERS = {
     "created_at_ms": "time when it was created, ms since 1970 UTC",
     "detail": "explanation for people",
     "dry_run": "true: only show what would change",
+    "features": "optional fields that this broker takes and earlier releases refuse; "
+    "pull_commit: `commit` in a pull",
     "errors": "details: wrong fields, or counts by error",
     "field": "path of a field, such as messages[3].key",
     "findings": "findings; an empty list is a good result",

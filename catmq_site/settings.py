@@ -213,5 +213,9 @@ LOGGING = {
         "handlers": ["stderr"],
         "level": "WARNING" if config.process == "command" else "INFO",
     },
-    "loggers": {"django.request": {"level": "ERROR"}},
+    "loggers": {
+        "django.request": {"level": "ERROR"},
+        # It warns of each answer to HEAD whose body it leaves out, as views of GET make.
+        "gunicorn.http.wsgi": {"level": "ERROR"},
+    },
 }

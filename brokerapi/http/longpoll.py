@@ -1,5 +1,8 @@
 """Pulls that wait for messages (long polling), and reads without a group that wait.
 
+A pull first commits the offsets that came with it, so that they wait for no message. If one
+of them is not stored, the pull does not wait, because the client must learn of it.
+
 A pull reads once. If there are no messages and nothing to report, the thread waits without a
 database connection until one of the queues has a message, the group's generation changes,
 the broker is drained or stops, or the time is over. Then the pull reads again, but only the
@@ -28,8 +31,9 @@ from typing import NamedTuple
 
 from django.db import close_old_connections
 
-from brokerapi.http import draining
-from messagestore.consume import pull
+from brokerapi.http import draining, metrics
+from messagestore.consume import positions, pull
+from messagestore.consume.positions import CommitOffset, Committed
 from messagestore.consume.pull_types import PulledQueue, PullQueue
 from messagestore.heads.heads import board
 from messagestore.inspect import browse
@@ -95,35 +99,51 @@ def place_owner(key: Hashable, *, key_id: int | None, address: str) -> PlaceOwne
 
 
 class PullParameters(NamedTuple):
-    """Parameters of a pull. `generation` is the generation that the member has applied."""
+    """Parameters of a pull. `generation` is the generation that the member has applied,
+    `commits` are committed before the queues are read.
+    """
 
     generation: int
     queues: Sequence[PullQueue]
     max_messages: int
     max_bytes: int
     wait_ms: int
+    commits: Sequence[CommitOffset] = ()
 
 
 class PullResult(NamedTuple):
     """Answer to a pull. `generation` is the group's current generation. `retry_after_ms` is
-    set if no place to wait was free.
+    set if no place to wait was free. `committed` has a result for each of the commits.
     """
 
     generation: int
     queues: list[PulledQueue]
     assignment_changed: bool
     retry_after_ms: int | None = None
+    committed: Sequence[Committed] = ()
 
 
 def pull_or_wait(
     *, consumer: ConsumerId, parameters: PullParameters, address: str
 ) -> PullResult:
-    """Pull messages of the queues in `parameters`, waiting up to `wait_ms` for the first.
-    `address` is the client's.
+    """Commit, then pull messages of the queues in `parameters`, waiting up to `wait_ms` for
+    the first. `address` is the client's.
 
-    Raises Draining, NodeUnavailable.
+    A commit that is refused or not stored is a result of the answer, never an error. Raises
+    Draining before anything is done, NodeUnavailable.
     """
     draining.check()
+    # In a transaction of its own, before anything is read: a pull that fails or waits has
+    # committed, and one that is repeated after a lost answer commits the same again.
+    committed = positions.commit_before_pull(
+        consumer=consumer,
+        offsets=parameters.commits,
+        queues=[position.queue for position in parameters.queues],
+    )
+    if committed:
+        metrics.count_committed(consumer.group_id, committed)
+    if any(result.state != "ok" for result in committed):
+        parameters = parameters._replace(wait_ms=0)
     with _LongPoll(consumer, parameters, address) as poll:
         # Read, then return or wait. The first pass reads all queues; _LongPoll remembers their
         # results, and later passes replace those that are read again.
@@ -144,10 +164,10 @@ def pull_or_wait(
                         raise
             answer = poll.merge(new_results)
             if poll.is_over(answer):
-                return answer
+                return answer._replace(committed=committed)
             if not poll.find_place():
                 retry_ms = min(parameters.wait_ms, random.randint(*TURNED_AWAY_MS))
-                return answer._replace(retry_after_ms=retry_ms)
+                return answer._replace(retry_after_ms=retry_ms, committed=committed)
             poll.wait()
 
 

@@ -19,7 +19,15 @@ from django.http import HttpRequest
 
 from brokerapi.http import formats, value_limits
 from metadata.config import config
-from metadata.errors import Code, FieldError, Invalid, Malformed, TooLarge, Unavailable
+from metadata.errors import (
+    Code,
+    FieldError,
+    Invalid,
+    Malformed,
+    NotBuilt,
+    TooLarge,
+    Unavailable,
+)
 from metadata.limits.concurrency import limiter
 
 T = TypeVar("T")
@@ -120,6 +128,11 @@ def read_bytes(request: HttpRequest, most: int | None = None) -> bytes:
     elif "HTTP_TRANSFER_ENCODING" in request.META and request.META.get(
         "wsgi.input_terminated"
     ):
+        coding = request.META["HTTP_TRANSFER_ENCODING"].lower()
+        # gunicorn accepts "gzip, chunked", and undoes only the chunks.
+        if coding != "chunked":
+            detail = f"Transfer-Encoding {coding[:50]!r} is not understood: use chunked."
+            raise NotBuilt(detail)
         # Only a server that ends the stream where the body ends (gunicorn) may be read
         # without a length.
         body = _read_chunked(stream, limit)

@@ -158,8 +158,17 @@ class PullPosition(Owned, kw_only=True):
     offset: Id
 
 
+class CommitPosition(PullPosition, kw_only=True):
+    """The next offset that the owner will read."""
+
+
 class PullRequest(Request, kw_only=True):
-    """Queues to read, and how long to wait when they have nothing new."""
+    """Queues to read, and how long to wait when they have nothing new.
+
+    `commit`: offsets that are committed first, as by a commit of their own. Their queues
+    need not be among `queues`. Only for brokers whose `GET /api/v1` lists `pull_commit`
+    among the features; earlier ones refuse the field.
+    """
 
     generation: Id
     queues: Annotated[list[PullPosition], Meta(max_length=config.max_pull_queues)]
@@ -170,6 +179,13 @@ class PullRequest(Request, kw_only=True):
         4 << 20, config.max_pull_bytes
     )
     wait_ms: Annotated[int, Meta(ge=0, le=config.max_wait_ms)] = 0
+    commit: Annotated[
+        tuple[CommitPosition, ...],
+        Meta(
+            max_length=config.max_pull_queues,
+            description="offsets to commit before the queues are read",
+        ),
+    ] = ()
 
     def parameters(self) -> PullParameters:
         """Return the parameters of the pull. Raises Invalid if a queue is named twice."""
@@ -179,7 +195,12 @@ class PullRequest(Request, kw_only=True):
             for position in self.queues
         ]
         return PullParameters(
-            self.generation, queues, self.max_messages, self.max_bytes, self.wait_ms
+            self.generation,
+            queues,
+            self.max_messages,
+            self.max_bytes,
+            self.wait_ms,
+            _commit_offsets(self.commit, "commit"),
         )
 
 
@@ -213,15 +234,33 @@ class PulledAnswer(Answer, kw_only=True, omit_defaults=True):
     gap: Gap | UnsetType = UNSET
 
 
+class CommitResult(Answer):
+    """`state` is ok, fenced, out_of_range or unavailable."""
+
+    # Without the number of handled messages, which is only for metrics.
+    queue: int
+    state: str
+
+
 class PullAnswer(Answer, kw_only=True, omit_defaults=True):
     """`assignment_changed`: the generation has changed, send a heartbeat now.
     `retry_after_ms`: too many
-    pulls are waiting; pull again after this time."""
+    pulls are waiting; pull again after this time. `commit`: one state per offset that the
+    pull brought, in order; if one of them is not ok, the pull did not wait."""
 
     generation: int
     queues: list[PulledAnswer]
     assignment_changed: bool
     retry_after_ms: int | UnsetType = UNSET
+    commit: (
+        Annotated[
+            list[CommitResult],
+            Meta(
+                description="result of each offset of `commit`, in the order of the request"
+            ),
+        ]
+        | UnsetType
+    ) = UNSET
 
 
 def pull_answer(pulled: PullResult, kind: formats.Format) -> PullAnswer:
@@ -230,6 +269,7 @@ def pull_answer(pulled: PullResult, kind: formats.Format) -> PullAnswer:
         queues=[_pulled_answer(queue, kind) for queue in pulled.queues],
         assignment_changed=pulled.assignment_changed,
         retry_after_ms=UNSET if pulled.retry_after_ms is None else pulled.retry_after_ms,
+        commit=commit_results(pulled.committed) if pulled.committed else UNSET,
     )
 
 
@@ -247,10 +287,6 @@ def _pulled_answer(queue: PulledQueue, kind: formats.Format) -> PulledAnswer:
     )
 
 
-class CommitPosition(PullPosition, kw_only=True):
-    """The next offset that the owner will read."""
-
-
 class CommitRequest(Request, kw_only=True):
     """Offsets to commit."""
 
@@ -258,19 +294,16 @@ class CommitRequest(Request, kw_only=True):
 
     def positions(self) -> list[CommitOffset]:
         """Return the offsets to commit. Raises Invalid if a queue is named twice."""
-        _check_distinct([position.queue for position in self.offsets], "offsets")
-        return [
-            CommitOffset(position.queue, position.epoch, position.offset)
-            for position in self.offsets
-        ]
+        return _commit_offsets(self.offsets, "offsets")
 
 
-class CommitResult(Answer):
-    """`state` is ok, fenced, out_of_range or unavailable."""
-
-    # Without the number of handled messages, which is only for metrics.
-    queue: int
-    state: str
+def _commit_offsets(requested: Sequence[CommitPosition], field: str) -> list[CommitOffset]:
+    """Return the offsets to commit. Raises Invalid if a queue is named twice in `field`."""
+    _check_distinct([position.queue for position in requested], field)
+    return [
+        CommitOffset(position.queue, position.epoch, position.offset)
+        for position in requested
+    ]
 
 
 class CommitAnswer(Answer, kw_only=True):
@@ -278,6 +311,10 @@ class CommitAnswer(Answer, kw_only=True):
 
     results: list[CommitResult]
     generation: int
+
+
+def commit_results(committed: Iterable[positions.Committed]) -> list[CommitResult]:
+    return [CommitResult(result.queue, result.state) for result in committed]
 
 
 def _check_distinct(queues: list[int], field: str) -> None:

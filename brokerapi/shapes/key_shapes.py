@@ -39,9 +39,10 @@ class NewKeyAnswer(KeyAnswer):
 
 
 class AboutAnswer(Answer):
-    """Version and limits."""
+    """Version, features and limits."""
 
     name = Text()
     version = Text()
     api_version = Number()
+    features = texts()
     limits = serializers.DictField(child=Number())

@@ -1,4 +1,4 @@
-"""The API about itself: version and limits, schema, docs."""
+"""The API about itself: version, features and limits, schema, docs."""
 
 from __future__ import annotations
 
@@ -20,6 +20,9 @@ from metadata.config import Config, config
 from metadata.release import VERSION
 
 API_VERSION = 1
+# Optional fields that brokers of an earlier release refuse. A client looks here first.
+# pull_commit: the field `commit` of a pull.
+FEATURES = ("pull_commit",)
 NOT_A_LIMIT = "max_waiters"  # of a worker, not of a request
 LIMITS = [
     field.name
@@ -37,11 +40,11 @@ MEDIA_TYPES = {
 class About(PublicEndpoint):
     @operation("about", tag="about", answer=AboutAnswer)
     def get(self, call: Call) -> HttpResponse:
-        """Version and limits."""
+        """Version, features and limits."""
         # The names are read from Config, so that a new limit appears here by itself.
         limits = {name: getattr(config, name) for name in LIMITS}
         version_info = {"name": "catmq", "version": VERSION, "api_version": API_VERSION}
-        return call.answer({**version_info, "limits": limits})
+        return call.answer({**version_info, "features": FEATURES, "limits": limits})
 
 
 class Schema(PublicEndpoint):

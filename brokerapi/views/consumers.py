@@ -19,7 +19,6 @@ from brokerapi.shapes.consumer_shapes import (
     AcquireRequest,
     CommitAnswer,
     CommitRequest,
-    CommitResult,
     HeartbeatAnswer,
     HeartbeatRequest,
     PullAnswer,
@@ -114,8 +113,8 @@ class Acquire(Endpoint):
 class Pull(Endpoint):
     @operation("pull", tag="consumers", request=PullRequest, answer=PullAnswer)
     def post(self, call: Call, consumer: str) -> HttpResponse:
-        """Reads messages from the given offsets. Waits up to `wait_ms` for the first
-        message.
+        """Commits the offsets in `commit`, then reads messages from the given offsets. Waits
+        up to `wait_ms` for the first message.
         """
         member, request = call.consumer_id(consumer), call.read(PULL)
         positions.check_owns(member)
@@ -138,7 +137,7 @@ class Commit(Endpoint):
         positions.check_owns(member)
         committed = positions.commit(consumer=member, offsets=request.positions())
         metrics.count_committed(member.group_id, committed)
-        results = [CommitResult(result.queue, result.state) for result in committed]
+        results = consumer_shapes.commit_results(committed)
         generation = positions.generation(consumer=member)
         return call.answer(CommitAnswer(results=results, generation=generation))
 

@@ -11,6 +11,11 @@ from gunicorn.http.wsgi import Response
 from brokerapi.http.repeats import Repeat
 
 MAX_COPIED_BYTES = 64 << 10  # a larger chunk is sent on its own, without copying it
+MAX_KNOWN_HEADERS = 1024
+# Headers that gunicorn has checked: what it keeps of them, and the length they declare.
+_known_headers: dict[
+    tuple[tuple[str, str], ...], tuple[list[tuple[str, str]], int | None]
+] = {}
 
 
 class Answer(Response):  # type: ignore[misc]
@@ -25,6 +30,20 @@ class Answer(Response):  # type: ignore[misc]
     repeat: Repeat | None = None  # the condition for giving the same answer again
     is_last = False  # its head has `Connection: close`
     headers_sent: bool
+
+    def process_headers(self, headers: list[tuple[str, str]]) -> None:
+        # Most answers have the headers of an earlier one; checking them costs more than
+        # looking them up.
+        given = tuple(headers)
+        known = _known_headers.get(given)
+        if known is not None:
+            self.headers, self.response_length = known
+            return
+        super().process_headers(headers)
+        if not self.upgrade:
+            if len(_known_headers) >= MAX_KNOWN_HEADERS:
+                _known_headers.clear()
+            _known_headers[given] = self.headers, self.response_length
 
     def send_headers(self) -> None:
         if not self.headers_sent:
@@ -52,6 +71,8 @@ class Answer(Response):  # type: ignore[misc]
         """Return True if a part of the request's body has not arrived. The connection ends
         then, without waiting for it.
         """
+        if self.req.body is None:
+            return False
         reader = self.req.body.reader
         if hasattr(reader, "length"):
             return bool(reader.length > len(self.req.unreader.buf.getbuffer()))

@@ -54,12 +54,14 @@ TRUSTED_PROXIES = addresses.parse_networks(config.trusted_proxies)
 class RequestBuffer:
     """The bytes of a request that have arrived."""
 
-    __slots__ = ("_data", "_needed_bytes")
+    __slots__ = ("_data", "_needed_bytes", "head_bytes")
 
     def __init__(self, data: bytes = b"") -> None:
         self._data = bytearray()
         # bytes that a thread needs to start; None: the end of the head has not arrived
         self._needed_bytes: int | None = None
+        # length of the head with the empty line after it; 0: unknown or invalid
+        self.head_bytes = 0
         self.add(data)
 
     def __len__(self) -> int:
@@ -71,7 +73,7 @@ class RequestBuffer:
         search_from = max(0, len(self._data) - len(HEAD_END) + 1)
         self._data += data
         if self._needed_bytes is None:
-            self._needed_bytes = _count_needed_bytes(self._data, search_from)
+            self.head_bytes, self._needed_bytes = _measure(self._data, search_from)
 
     def is_whole(self) -> bool:
         """Return True if a thread can start: the request is complete, or so invalid that
@@ -85,7 +87,7 @@ class RequestBuffer:
 
     def take(self) -> bytes:
         data = bytes(self._data)
-        self._data, self._needed_bytes = bytearray(), None
+        self._data, self._needed_bytes, self.head_bytes = bytearray(), None, 0
         return data
 
 
@@ -243,19 +245,19 @@ class UnreadAnswers(WaitList[Connection]):
         return surplus
 
 
-def _count_needed_bytes(data: bytearray, search_from: int) -> int | None:
-    """Return the number of bytes that a thread needs to start, None while that is unknown.
-    0: the head is invalid.
+def _measure(data: bytearray, search_from: int) -> tuple[int, int | None]:
+    """Return the length of the head, and the number of bytes that a thread needs to start.
+
+    (0, None) while they are unknown, (0, 0) if the head is invalid.
     """
-    head_length = data.find(HEAD_END, search_from)
-    if head_length < 0:
+    head_end = data.find(HEAD_END, search_from)
+    if head_end < 0:
         # The parser refuses a line that ends in a bare LF as soon as it sees it, and a head
         # that is too long.
         is_invalid = len(data) > MAX_HEAD_BYTES or data.count(b"\n") != data.count(b"\r\n")
-        return 0 if is_invalid else None
-    return (
-        head_length + len(HEAD_END) + _small_body_length(bytes(data[:head_length]).lower())
-    )
+        return 0, 0 if is_invalid else None
+    head_bytes = head_end + len(HEAD_END)
+    return head_bytes, head_bytes + _small_body_length(bytes(data[:head_end]).lower())
 
 
 def _small_body_length(head: bytes) -> int:

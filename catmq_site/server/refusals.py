@@ -4,6 +4,7 @@ that the API returns.
 
 from __future__ import annotations
 
+import re
 import time
 from http import HTTPStatus
 from typing import Any
@@ -32,6 +33,9 @@ CODE_OF_STATUS = {
 }
 LOG_EVERY_S = 10.0  # between two log lines about closed connections
 MAX_CHARS = 200  # of a text in an answer or a log line
+# The text of a parser's error may quote a header line without its colon, or a head without
+# line ends.
+CREDENTIALS = re.compile(r"((?:Authorization|Cookie)\b).*|catmq_[\w-]+", re.IGNORECASE)
 
 
 def http_status(error: Exception) -> HTTPStatus:
@@ -42,8 +46,10 @@ def http_status(error: Exception) -> HTTPStatus:
 
 
 def shorten_text(error: Exception) -> str:
-    """Return the text of an error, short enough for an answer and for a log line."""
-    text = str(error)
+    """Return the text of an error without credentials, short enough for an answer and for a
+    log line.
+    """
+    text = CREDENTIALS.sub(lambda match: f"{match[1] or ''} …", str(error))
     return text if len(text) <= MAX_CHARS else f"{text[:MAX_CHARS]} …"
 
 

@@ -26,11 +26,12 @@ import select
 import socket
 import time
 from contextlib import suppress
+from http import HTTPStatus
 from typing import Any
 
 from gunicorn import glogging
 from gunicorn.http import wsgi
-from gunicorn.http.errors import NoMoreData
+from gunicorn.http.errors import LimitRequestHeaders, NoMoreData
 from gunicorn.http.parser import RequestParser
 from gunicorn.workers.gthread import ThreadWorker
 
@@ -40,7 +41,8 @@ from catmq_site.background import broker_memory
 from catmq_site.server import answers, refusals
 from catmq_site.server.answers import Answer
 from catmq_site.server.channels import BODY, NO_WAIT, Channel
-from catmq_site.server.connections import Connection, UnreadAnswers
+from catmq_site.server.connections import MAX_HEAD_BYTES, Connection, UnreadAnswers
+from catmq_site.server.known_heads import KnownHeads
 from catmq_site.server.repeats import MAX_REQUEST_BYTES, HeldRequest, RepeatedRequests
 from catmq_site.server.wait_lists import WaitList
 
@@ -110,6 +112,7 @@ class Worker(ThreadWorker):  # type: ignore[misc]
             limit_s=float("inf"), max_size=self.capacity
         )
         self.repeats: RepeatedRequests[Connection] = RepeatedRequests(self)
+        self.known_heads = KnownHeads()
         self.connections: dict[int, Connection] = {}  # by file descriptor
         # time.monotonic(); in the future while there is no room for more connections
         self.accepts_at = 0.0
@@ -403,19 +406,43 @@ class Worker(ThreadWorker):  # type: ignore[misc]
         it.
         """
         channel = Channel(connection.sock, connection.address, self.slow)
-        parser = RequestParser(self.cfg, channel, connection.client)
+        head_bytes = connection.buffer.head_bytes
         # All bytes received so far, including those of a next request in a pipeline.
         request_bytes = connection.buffer.take()
-        parser.unreader.unread(request_bytes)
+        known = self.known_heads.find(connection, request_bytes[:head_bytes])
         try:
-            request = next(parser)
-            channel.phase = BODY
-            answer = self.handle_request(request, connection, channel)
-            channel.phase = NO_WAIT
-            # The rest of a refused body is not read: its client may send without end.
-            if answer.is_last or answer.should_close() or not parser.finish_body():
-                return False
-            next_bytes = parser.unreader.take_buffered()
+            # Refused also if it arrived at once, so that its parts make no difference.
+            if head_bytes > MAX_HEAD_BYTES:
+                raise LimitRequestHeaders(
+                    f"the headers have more than {MAX_HEAD_BYTES} bytes"
+                )
+            if known is not None and len(request_bytes) >= head_bytes + known.body_bytes:
+                end = head_bytes + known.body_bytes
+                body, next_bytes = request_bytes[head_bytes:end], request_bytes[end:]
+                channel.phase = BODY
+                environ = known.environ(body, connection, channel)
+                answer = self.call_application(
+                    environ, Answer(known, channel, self.cfg), connection
+                )
+                channel.phase = NO_WAIT
+                if answer.is_last or answer.should_close():
+                    return False
+            else:
+                parser = RequestParser(self.cfg, channel, connection.client)
+                parser.unreader.unread(request_bytes)
+                request = next(parser)
+                channel.phase = BODY
+                # Empty if the parser ended the head elsewhere, which no valid head does.
+                unparsed_bytes = len(parser.unreader.buf.getbuffer())
+                head = request_bytes[: len(request_bytes) - unparsed_bytes]
+                answer = self.handle_request(
+                    request, connection, channel, head if len(head) == head_bytes else b""
+                )
+                channel.phase = NO_WAIT
+                # The rest of a refused body is not read: its client may send without end.
+                if answer.is_last or answer.should_close() or not parser.finish_body():
+                    return False
+                next_bytes = parser.unreader.take_buffered()
             connection.buffer.add(next_bytes)
             # Only a request that the loop collected by itself, without bytes of the next one,
             # is remembered: otherwise its end could be taken for the start of another.
@@ -456,12 +483,10 @@ class Worker(ThreadWorker):  # type: ignore[misc]
             channel.sendall(refusals.build_refusal(error))
 
     def handle_request(
-        self, request: Any, connection: Connection, channel: Channel
+        self, request: Any, connection: Connection, channel: Channel, head: bytes
     ) -> Answer:
-        """Call the application and send its answer.
-
-        Unlike gunicorn's method it calls no hooks and writes no access log, which this
-        broker does not have.
+        """Answer a request that the parser has read from `head` and the bytes after it, and
+        remember its head.
         """
         answer: Answer
         answer, environ = wsgi.create(
@@ -473,6 +498,22 @@ class Worker(ThreadWorker):  # type: ignore[misc]
             response_class=Answer,
         )
         environ["wsgi.multithread"] = True
+        as_parsed = environ.copy()  # the application changes the environ
+        self.call_application(environ, answer, connection)
+        # Only heads of requests that succeeded: a client without a key must not displace
+        # those of others.
+        if answer.status_code < HTTPStatus.BAD_REQUEST:
+            self.known_heads.remember(connection, head, request, as_parsed)
+        return answer
+
+    def call_application(
+        self, environ: dict[str, Any], answer: Answer, connection: Connection
+    ) -> Answer:
+        """Call the application and send its answer.
+
+        Unlike gunicorn it calls no hooks and writes no access log, which this broker does
+        not have.
+        """
         # The time for which the loop held the request counts as a part of the view's wait.
         if connection.held_since is not None:
             environ[CAME_AT], connection.held_since = connection.held_since, None

@@ -15,6 +15,7 @@ from typing import NamedTuple, TypeVar
 from msgspec import Struct
 
 from messagestore.consume import broadcast_positions, node_owners
+from messagestore.engine import db_errors
 from messagestore.engine.mysql_session import Session
 from messagestore.heads.gap_check import count_messages
 from messagestore.nodes.replica_inspection import JUMP
@@ -245,11 +246,17 @@ def _claim_on_node(
     return missing, outdated
 
 
-def commit(*, consumer: ConsumerId, offsets: Sequence[CommitOffset]) -> list[Committed]:
+def commit(
+    *,
+    consumer: ConsumerId,
+    offsets: Sequence[CommitOffset],
+    queues_to_pull: Sequence[int] = (),
+) -> list[Committed]:
     """Commit offsets. Return a result for each, in order.
 
-    Needs no metadata for queues of this broker's snapshot. Raises Unavailable if no node
-    answers.
+    `queues_to_pull` are the queues that the same request reads afterwards: a slow node does
+    not hold up those of other nodes. Needs no metadata for queues of this broker's
+    snapshot. Raises Unavailable if no node answers.
     """
     known_queues, certain = snapshot.find_queues([offset.queue for offset in offsets])
     unknown_state = "fenced" if certain else "unavailable"
@@ -258,8 +265,12 @@ def commit(*, consumer: ConsumerId, offsets: Sequence[CommitOffset]) -> list[Com
         "None of these queues is known yet.", retry_after_ms=1000
     )
     nodes = _by_node([offset for offset in offsets if offset.queue in known_queues])
+    queue_infos = snapshot.current().queues
+    needed_nodes = nodes.keys() | {
+        queue_infos[queue].node_id for queue in queues_to_pull if queue in queue_infos
+    }
     for node_id, node_offsets in nodes.items():
-        node = _NodeCall(node_id, SLOW_S if len(nodes) > 1 else None)
+        node = _NodeCall(node_id, SLOW_S if len(needed_nodes) > 1 else None)
         try:
             # In rising order of queues, so that two commits of a group lock reader rows in
             # the same order.
@@ -273,6 +284,25 @@ def commit(*, consumer: ConsumerId, offsets: Sequence[CommitOffset]) -> list[Com
     if results and {result.state for result in results.values()} == {"unavailable"}:
         raise failure
     return [results[offset.queue] for offset in offsets]
+
+
+def commit_before_pull(
+    *, consumer: ConsumerId, offsets: Sequence[CommitOffset], queues: Sequence[int]
+) -> list[Committed]:
+    """Commit the offsets that came with a pull of `queues`. Return a result for each, in
+    order.
+
+    A node that cannot store its offsets is no error here, because the queues of the other
+    nodes are still read: its results are `unavailable`.
+    """
+    if not offsets:
+        return []
+    try:
+        return commit(consumer=consumer, offsets=offsets, queues_to_pull=queues)
+    except (Unavailable, db_errors.Final) as error:
+        # Some may be stored. A repeat of those is harmless.
+        log.warning("Offsets that came with a pull are not committed: %s", error.detail)
+        return [Committed(offset.queue, "unavailable") for offset in offsets]
 
 
 def _by_node(rows: Iterable[Row]) -> dict[int, list[Row]]:

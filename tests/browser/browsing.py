@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Locator, Page, sync_playwright
 
 ARGUMENTS = [
     "--no-sandbox",
@@ -82,6 +82,20 @@ def fill(page: Page, path: str, **fields: str) -> None:
         else:
             field.fill(value)
     page.click("main form.card button.main-act")
+
+
+def figure(page: Page, label: str) -> str:
+    """Return the value of the tile with this label, as the page shows it."""
+    tile = page.locator(".tile", has=page.locator(f".label:text-is('{label}')"))
+    return tile.locator(".value").inner_text()
+
+
+def changes_to(page: Page, setting: str, value: str) -> Locator:
+    """Return the rows of the audit log in which a setting got this value (JSON)."""
+    change = page.locator(
+        f"span:has(> .soft:text-is('{setting}')) > ins:text-is('{value}')"
+    )
+    return page.locator("main tbody tr", has=change)
 
 
 def confirm(page: Page) -> None:

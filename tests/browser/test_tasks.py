@@ -13,7 +13,7 @@ from playwright.sync_api import Browser, Page
 from catmq_client import HttpTransport, Message, Producer
 from catmq_client.admin.api import Admin
 from catmq_client.admin.dead_letters import DeadLetters
-from tests.browser.browsing import confirm, fill, log_in, tab
+from tests.browser.browsing import changes_to, confirm, figure, fill, log_in, tab
 from tests.browser.conftest import enter
 from tests.browser.reading import reading
 from tests.support.server import Server
@@ -116,7 +116,7 @@ def test_a_group_is_paused(operator: Operator, admin: Admin) -> None:
     operator.ask("pause parc")
     operator.confirm()
     assert admin.group("parcels")["stopped"] is True
-    assert operator.page.locator(".tile .value").first.inner_text() == "paused"
+    assert figure(operator.page, "State") == "paused"
     operator.ask("resume parc")
     operator.confirm()
 
@@ -135,8 +135,7 @@ def test_who_changed_it(operator: Operator, server: Server) -> None:
     operator.page.goto("/")
     operator.ask("shop")
     operator.click(".tabbar a", "Changes")
-    row = operator.page.locator("main tbody tr", has_text="retention_days=3").first
-    assert admin in row.inner_text()
+    assert admin in changes_to(operator.page, "retention_days", "3").first.inner_text()
 
 
 def test_a_colleague_gets_read_only_rights(

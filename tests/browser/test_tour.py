@@ -16,7 +16,7 @@ from playwright.sync_api import Browser, Page
 
 from catmq_client import Message, Producer
 from catmq_client.admin.api import Admin
-from tests.browser.browsing import confirm, fill, log_in, tab
+from tests.browser.browsing import changes_to, confirm, figure, fill, log_in, tab
 from tests.browser.conftest import enter
 from tests.browser.reading import reading
 from tests.support.server import Server
@@ -34,12 +34,12 @@ def events(data: Path) -> Iterator[dict[str, object]]:
 
 def total(page: Page) -> int:
     """The tile "Total sent" of a topic's page."""
-    return int(page.locator(".tile .value").nth(1).inner_text().replace(",", ""))
+    return int(figure(page, "Total sent").replace(",", ""))
 
 
 def unread(page: Page) -> str:
-    """The tile "Unread messages" of a group's page."""
-    return page.locator(".tile .value").nth(4).inner_text()
+    """The tile "Unread messages" of a group's page in Chinese."""
+    return figure(page, "未读消息")
 
 
 def charted(page: Page) -> float:
@@ -153,8 +153,9 @@ def _see_it_in_the_audit_log(page: Page, topic: str, group: str) -> None:
     assert of_topic in page.locator("main").inner_text()
     page.goto(f"/audit?name={group}")
     text = page.locator("main").inner_text()
-    done = (*of_group, "stopped=true", "stopped=false", "retries=0")
-    assert [words for words in done if words not in text] == []
+    assert [words for words in of_group if words not in text] == []
+    for setting, value in (("stopped", "true"), ("stopped", "false"), ("retries", "0")):
+        assert changes_to(page, setting, value).count() >= 1, (setting, value)
 
 
 def test_figures_move_while_messages_come_and_match_the_receipts(
@@ -174,7 +175,7 @@ def test_figures_move_while_messages_come_and_match_the_receipts(
         page.goto("/topics/moving")
         readings = [total(page)]
         for _ in range(2):
-            page.wait_for_function(_other_than(readings[-1]), timeout=LIVE_S * 1000)
+            until(lambda: total(page) != readings[-1], limit_s=LIVE_S, every_s=0.2)
             readings.append(total(page))
     finally:
         stop.set()
@@ -182,11 +183,6 @@ def test_figures_move_while_messages_come_and_match_the_receipts(
     assert readings == sorted(set(readings))
     until(lambda: total(page) == len(receipts), limit_s=LIVE_S, every_s=0.5)
     until(lambda: 0.95 < charted(page) / len(receipts) < 1.05, limit_s=LIVE_S, every_s=0.5)
-
-
-def _other_than(reading: int) -> str:
-    seen = "document.querySelectorAll('.tile .value')[1].innerText.replace(/,/g, '')"
-    return f"() => Number({seen}) !== {reading}"
 
 
 def test_a_user_without_rights_is_refused_by_button_and_by_hand_made_post(

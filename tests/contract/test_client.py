@@ -245,3 +245,45 @@ def test_a_lone_consumer_gets_its_first_message_without_a_pause(
     acquired = verbs.index("acquire")
     assert verbs[:acquired].count("heartbeat") == 1
     assert verbs[acquired + 1 :].count("pull") <= 2, "the last one waits for more messages"
+
+
+class Counting:
+    """A transport that notes the commits in pulls, and counts requests for commits alone."""
+
+    def __init__(self, transport: Transport) -> None:
+        self.transport = transport
+        self.carried: list[list[dict[str, int]]] = []
+        self.alone = 0
+
+    def request(self, method: str, path: str, **more: Any) -> dict[str, Any]:
+        self.alone += path.endswith("/commit")
+        if path.endswith("/pull") and "commit" in more["body"]:
+            self.carried.append(more["body"]["commit"])
+        return self.transport.request(method, path, **more)
+
+
+def test_a_consumer_that_reads_all_the_time_commits_with_its_pulls(
+    transport: HttpTransport, broker: Broker, topic: str
+) -> None:
+    with Producer(transport=transport) as producer:
+        producer.send_batch(topic, [b"%d" % number for number in range(600)])
+    counting = Counting(transport)
+    options = {"auto_commit_interval_ms": 0, "max_poll_records": 20}
+    got: list[Message] = []
+
+    def read(count: int) -> None:
+        with Consumer(
+            group="billing", topics=[topic], transport=counting, **options
+        ) as consumer:
+            consumer._committer._pull_commits.learn()
+            until(lambda: got.extend(consumer.poll(20, timeout_s=0.5)) or len(got) >= count)
+            consumer.commit()
+
+    read(300)
+    assert counting.carried
+    read(600)
+    places = {(message.queue, message.offset) for message in got}
+    assert len(places) == len(got) == 600, "nothing was read twice or skipped"
+    offsets = broker.ok("GET", "/groups/billing/offsets")["queues"]
+    assert sum(entry["committed"] for entry in offsets) == 600
+    assert all(entry["lag"] == 0 for entry in offsets)

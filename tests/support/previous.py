@@ -1,5 +1,5 @@
-"""The previous release from git, whose brokers run together with ours on the same metadata
-and nodes.
+"""The previous release from git: its brokers run together with ours on the same metadata and
+nodes, its client with our brokers, and our client with its brokers.
 
 COMMIT is the only place that names it. With each release it moves to the tag of the release
 before; see docs/reference/versions.md.

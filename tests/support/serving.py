@@ -15,6 +15,7 @@ from catmq_site.server import worker
 from catmq_site.server.worker import Log, Worker
 
 LIMIT_S = 10.0
+KEEPALIVE_S = 75  # as the server's: on a busy machine a client may pause for seconds
 
 
 class Serving:
@@ -25,6 +26,7 @@ class Serving:
         cfg = Config()
         cfg.set("threads", threads)
         cfg.set("forwarder_headers", "")
+        cfg.set("keepalive", KEEPALIVE_S)
         self.worker = worker_thread = Worker(
             1, os.getppid(), [self.listener], None, 30, cfg, Log(cfg)
         )

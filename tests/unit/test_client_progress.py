@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from catmq_client.message import Message, Source, make_row
 from catmq_client.options import ConsumerOptions
 from catmq_client.reading.clocks import lease_clock
+from catmq_client.reading.committer import Committer
 from catmq_client.reading.fetcher import Fetcher
 from catmq_client.reading.owned import OwnedQueue
 from catmq_client.reading.state import GroupState
@@ -176,8 +177,12 @@ def running(*queues: OwnedQueue, **options: Any) -> tuple[GroupState, Fetcher]:
     state = state_with(*queues, **options)
     state.has_worker_threads = True
     state.consumer_id = "me"
+    broker = FakeBroker()
     return state, Fetcher(
-        transport=FakeBroker(), state=state, handle_error=lambda error, consumer_id: False
+        transport=broker,
+        state=state,
+        handle_error=lambda error, consumer_id: False,
+        committer=Committer(transport=broker, state=state),
     )
 
 

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -24,9 +25,9 @@ from catmq_client.errors import (
     SendOutcomeUnknown,
 )
 from catmq_client.options import ProducerOptions
-from catmq_client.sending.accumulator import Accumulator
-from catmq_client.sending.receipts import OVERHEAD_BYTES, Outcome, SendFuture
-from catmq_client.sending.routing import Layout, Routes
+from catmq_client.sending.accumulator import Accumulator, QueueBuffer
+from catmq_client.sending.receipts import OVERHEAD_BYTES, Batch, Outcome, RunFuture
+from catmq_client.sending.routing import Layout, Routes, slot_of
 from catmq_client.sending.send_request import errors_by_index, send
 from tests.support.canned import Canned
 from tests.support.simulated import SimulatedBroker
@@ -388,25 +389,28 @@ def test_a_batch_that_does_not_fit_the_buffer_is_taken_in_only_as_far_as_it_does
     options: dict[str, int], fitting: int
 ) -> None:
     accumulator, routes = known_buffer(**options)
-    taken, buffers, _ = accumulator.append_all(routes, raw(fitting), block_s=0.0)
-    assert [type(one) for one in taken] == [SendFuture] * fitting
-    assert len(buffers) == 1
-    more, _, last = accumulator.append_all(routes, raw(2), block_s=0.0)
-    assert [type(one) for one in more] == [BufferFull] * 2
-    assert last is None
+    appended = accumulator.append_all(routes, raw(fitting), block_s=0.0)
+    assert [[*run.indexes] for run in appended.runs] == [[*range(fitting)]]
+    assert (appended.errors, appended.room_until) == ({}, fitting)
+    refused = accumulator.append_all(routes, raw(2), block_s=0.0)
+    assert [type(one) for one in refused.await_outcomes()] == [BufferFull] * 2
+    assert (refused.runs, refused.room_until) == ([], 0)
 
     accumulator, routes = known_buffer(**options)
-    taken, _, _ = accumulator.append_all(routes, raw(fitting + 2), block_s=0.0)
-    assert [type(one) for one in taken] == [SendFuture] * fitting + [BufferFull] * 2
-    assert accumulator._messages == fitting
+    appended = accumulator.append_all(routes, raw(fitting + 2), block_s=0.0)
+    assert [[*run.indexes] for run in appended.runs] == [[*range(fitting)]]
+    assert {i: type(error) for i, error in appended.errors.items()} == {
+        fitting: BufferFull,
+        fitting + 1: BufferFull,
+    }
+    assert appended.room_until == accumulator._messages == fitting
 
 
 def test_what_a_batch_took_of_the_buffer_is_given_back() -> None:
     accumulator, routes = known_buffer()
-    _, _, last = accumulator.append_all(routes, raw(5), block_s=0.0)
+    (run,) = accumulator.append_all(routes, raw(5), block_s=0.0).runs
     assert (accumulator._messages, accumulator._bytes) == (5, 5 * (OVERHEAD_BYTES + 1))
-    assert last is not None
-    taken = accumulator.take(only=last[1])
+    taken = accumulator.take(only=run.buffer)
     assert taken is not None and len(taken[1].messages) == 5
     accumulator.finish_batch(*taken)
     assert (accumulator._messages, accumulator._bytes) == (0, 0)
@@ -415,9 +419,9 @@ def test_what_a_batch_took_of_the_buffer_is_given_back() -> None:
 def test_a_closed_buffer_takes_no_batch() -> None:
     accumulator, routes = known_buffer()
     accumulator.close()
-    taken, _, last = accumulator.append_all(routes, raw(2), block_s=0.0)
-    assert [type(one) for one in taken] == [Closed] * 2
-    assert last is None
+    appended = accumulator.append_all(routes, raw(2), block_s=0.0)
+    assert [type(one) for one in appended.await_outcomes()] == [Closed] * 2
+    assert appended.runs == []
 
 
 def test_a_batch_for_a_queue_that_is_none_of_the_topic_is_refused(
@@ -433,8 +437,8 @@ def test_a_batch_for_a_queue_that_is_none_of_the_topic_is_refused(
         routes, Layout("t", slots=(2,) * 1024, nodes={2: "a"}, writable=(2,))
     )
     # its buffer is still there
-    taken, _, _ = accumulator.append_all(routes, raw(2), block_s=0.0)
-    assert [type(one) for one in taken] == [OptionError] * 2
+    appended = accumulator.append_all(routes, raw(2), block_s=0.0)
+    assert [type(one) for one in appended.await_outcomes()] == [OptionError] * 2
     assert broker.seen(PUBLISH) == []
 
 
@@ -477,6 +481,184 @@ def test_a_broker_without_runs_is_asked_again_without_them() -> None:
     assert outcomes == [Receipt("t", 7, 4, "7-4")]
     assert [one.get("receipts") for one in asked] == ["runs", None]
     assert all(one["batch_id"] == "b" for one in asked)
+
+
+def test_a_batch_without_keys_is_one_request_to_the_next_queue(
+    broker: SimulatedBroker, make: Make
+) -> None:
+    producer = make(linger_ms=60_000)
+    for _ in range(8):
+        outcomes = producer.send_batch("t", [b"%d" % n for n in range(20)])
+        offsets = told_in_order(outcomes)
+        assert offsets == [*range(offsets[0], offsets[0] + 20)]
+    asked = requests(broker)
+    assert [count for _, count in asked] == [20] * 8
+    assert {queue for queues, _ in asked for queue in queues} == {1, 2, 3, 4}
+    assert all(a != b for (a, _), (b, _) in pairwise(asked))
+
+
+def test_a_batch_without_keys_that_is_too_large_goes_to_several_queues(
+    broker: SimulatedBroker, make: Make
+) -> None:
+    producer = make(batch_messages=10, linger_ms=60_000)
+    outcomes = producer.send_batch("t", [b"%d" % n for n in range(35)])
+    assert [type(one) for one in outcomes] == [Receipt] * 35
+    asked = requests(broker)
+    assert sorted(count for _, count in asked) == [5, 10, 10, 10]
+    assert {queue for queues, _ in asked for queue in queues} == {1, 2, 3, 4}
+
+
+@pytest.mark.parametrize("keys", [1, 3, 60])
+def test_a_batch_with_keys_is_one_request_to_each_queue(
+    broker: SimulatedBroker, make: Make, keys: int
+) -> None:
+    producer = make(linger_ms=60_000)
+    messages = [NewMessage(b"%d" % n, key=f"k{n % keys}") for n in range(60)]
+    outcomes = producer.send_batch("t", messages)
+    homes = [1 + slot_of(f"k{n % keys}") % 4 for n in range(60)]
+    assert [one.queue for one in outcomes if isinstance(one, Receipt)] == homes
+    assert len(requests(broker)) == len({*homes})
+    for queue in {*homes}:
+        # In the order of the call, also between different keys.
+        sent = [n for n in range(60) if homes[n] == queue]
+        stored = [m for m in broker.messages("t") if m.queue == queue]
+        assert [int(m.body) for m in sorted(stored, key=lambda m: m.offset)] == sent
+        assert told_in_order([outcomes[n] for n in sent]) == [*range(len(sent))]
+
+
+def test_messages_of_every_kind_in_one_batch_get_their_own_outcomes(
+    broker: SimulatedBroker, make: Make
+) -> None:
+    producer = make(linger_ms=60_000)
+    messages: list[Any] = [
+        b"free",
+        NewMessage(b"keyed", key="k"),
+        NewMessage(b"named", queue=2),
+        NewMessage(b"nowhere", queue=99),
+        {"body": b"preferred", "queue": 3, "queue_strict": False},
+        NewMessage(b"named and keyed", key="k", queue=4),
+        {"body": b"headers", "headers": {"a": "b"}, "key": "k"},
+        b"free, too",
+    ]
+    outcomes = producer.send_batch("t", messages)
+    assert [type(one) for one in outcomes] == [Receipt] * 3 + [OptionError] + [Receipt] * 4
+    stored = {(m.queue, m.offset): m.body for m in broker.messages("t")}
+    for message, outcome in zip(messages, outcomes, strict=True):
+        if isinstance(outcome, Receipt):
+            sent = NewMessage(message) if isinstance(message, bytes) else message
+            body = sent["body"] if isinstance(sent, dict) else sent.body
+            assert stored[outcome.queue, outcome.offset] == body
+    queues = [one.queue for one in outcomes if isinstance(one, Receipt)]
+    home = 1 + slot_of("k") % 4
+    assert queues[1:6] == [home, 2, 3, 4, home]
+    assert queues[0] == queues[6]
+
+
+def test_a_wrong_message_of_a_batch_does_not_fail_a_future_in_the_same_request(
+    broker: SimulatedBroker, make: Make
+) -> None:
+    producer = make(linger_ms=60_000, batch_bytes=4 * 1024 * 1024)
+    called: list[Outcome] = []
+    has_run = threading.Event()
+    producer.send_batch("t", batch(1))
+    earlier = producer.send_async("t", b"earlier", queue=1)
+    earlier.add_done_callback(lambda future: called.append(future.receipt_or_error()))
+    earlier.add_done_callback(lambda _: has_run.set())
+    big = NewMessage(b"x" * (1024 * 1024 + 1), queue=1)
+    outcomes = producer.send_batch("t", [*batch(2), big, *batch(2)])
+    assert [type(one) for one in outcomes] == [Receipt] * 2 + [InvalidRequest] + [
+        Receipt
+    ] * 2
+    assert told_in_order(outcomes) == [2, 3, 4, 5]
+    assert has_run.wait(LIMIT_S)
+    assert called == [Receipt("t", 1, 1, "1-1")]
+    assert producer._state is not None
+    assert (producer._state.accumulator._messages, producer._state.accumulator._bytes) == (
+        0,
+        0,
+    )
+
+
+def two_runs() -> tuple[Accumulator, QueueBuffer, list[RunFuture], Batch]:
+    """A batch in flight with the messages of two calls, of two messages each."""
+    accumulator, routes = known_buffer()
+    runs = [accumulator.append_all(routes, raw(2), block_s=0.0).runs[0] for _ in range(2)]
+    taken = accumulator.take(only=runs[0].buffer)
+    assert taken is not None
+    assert [len(batch.messages) for batch in (taken[1],)] == [4]
+    return accumulator, taken[0], [run.future for run in runs], taken[1]
+
+
+def receipts(count: int) -> list[Outcome]:
+    return [Receipt("t", 1, n, f"1-{n}") for n in range(count)]
+
+
+def test_calls_that_share_a_batch_get_their_own_receipts() -> None:
+    accumulator, buffer, (first, second), batch = two_runs()
+    assert not first.done()
+    with pytest.raises(TimeoutError):
+        first.await_outcomes(0.0)
+    batch.set_outcomes(receipts(4))
+    accumulator.finish_batch(buffer, batch)
+    assert [*first.await_outcomes(), *second.await_outcomes()] == receipts(4)
+
+
+def test_a_call_whose_batch_is_divided_waits_for_its_last_message() -> None:
+    accumulator, buffer, (first, second), batch = two_runs()
+    with ThreadPoolExecutor(1) as pool:
+        # As a flush that began before the batch was divided.
+        pending = accumulator.make_all_ready()
+        assert {*pending} == {first, second}
+        waiting = pool.submit(first.await_outcomes, LIMIT_S)
+        parts = [batch.split_off([0]), batch.split_off([1, 2, 3])]
+        batch.wake_waiters()
+        accumulator.put_back(buffer, parts, delay_s=0.0)
+        stored = iter(receipts(4))
+        for _ in parts:
+            assert not first.done() and not second.done() and not waiting.done()
+            taken = accumulator.take(only=buffer)
+            assert taken is not None
+            taken[1].set_outcomes([next(stored) for _ in taken[1].messages])
+            accumulator.finish_batch(*taken)
+        assert [*waiting.result(LIMIT_S), *second.await_outcomes()] == receipts(4)
+        assert accumulator.await_callbacks(pending, 0.0)
+
+
+@pytest.mark.parametrize("tries", [0, 1])
+def test_a_call_that_is_interrupted_leaves_the_messages_of_the_other_call(
+    tries: int,
+) -> None:
+    accumulator, buffer, (first, second), batch = two_runs()
+    batch.tries = tries
+    own_error = SendOutcomeUnknown("interrupted")
+    accumulator.abandon(buffer, {first}, own_error)
+    taken = accumulator.take(only=buffer)
+    assert taken is not None
+    # A batch that was tried may be stored, so all of it is repeated, under its id.
+    assert (len(taken[1].messages), taken[1].batch_id == batch.batch_id) == (
+        (2, False) if tries == 0 else (4, True)
+    )
+    assert (first.done(), second.done()) == (tries == 0, False)
+    taken[1].set_outcomes(receipts(len(taken[1].messages)))
+    accumulator.finish_batch(*taken)
+    if tries == 0:
+        assert first.await_outcomes() == [own_error, own_error]
+        assert second.await_outcomes() == receipts(2)
+    else:
+        assert [*first.await_outcomes(), *second.await_outcomes()] == receipts(4)
+    assert (accumulator._messages, accumulator._bytes) == (0, 0)
+
+
+def test_a_batch_that_an_interrupt_left_half_divided_ends_for_everybody() -> None:
+    accumulator, buffer, (first, second), batch = two_runs()
+    # As if the thread was interrupted in Batch.divide_runs(), before its last line.
+    futures = first.divide()
+    batch.fail(SendOutcomeUnknown("interrupted"))
+    accumulator.finish_batch(buffer, batch)
+    assert all(future.done() for future in futures)
+    assert first.done() and second.done()
+    outcomes = [*first.await_outcomes(LIMIT_S), *second.await_outcomes(LIMIT_S)]
+    assert [type(outcome) for outcome in outcomes] == [SendOutcomeUnknown] * 4
 
 
 def test_an_error_names_messages_by_their_place() -> None:

@@ -81,6 +81,29 @@ def test_poll_accepts_the_batch_before_and_commit_accepts_now(
     assert committed(broker) >= len(first) + len(second)
 
 
+def test_finished_runs_are_reported_with_the_next_lease(
+    broker: FakeBroker, make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Reports of their own would come after the end of the test.
+    monkeypatch.setattr("catmq_client.sharing.leases.LINGER_S", 600.0)
+    send(broker, 60)
+    one = make(prefetch=10)
+    got: list[ShareMessage] = []
+    while len(got) < 60:
+        got += one.poll(10, timeout_s=LIMIT_S)
+    assert broker.wait_until(lambda: committed(broker) > 0)
+    # Of messages, not the begins of leases that count as deliveries only then.
+    alone = [
+        report
+        for seen in broker.seen(DONE)
+        for report in seen.body["done"]
+        if report.get("finished")
+    ]
+    carried = [seen for seen in broker.seen("/share$") if seen.body.get("done")]
+    assert (alone, bool(carried)) == ([], True)
+    assert all(seen.body["wait_ms"] == 0 for seen in carried), "their results are awaited"
+
+
 def test_without_auto_accept_only_accept_counts(broker: FakeBroker, make: Make) -> None:
     send(broker, 4)
     one = make(auto_accept=False)

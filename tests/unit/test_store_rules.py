@@ -56,7 +56,8 @@ def test_both_engines_know_the_same_verbs() -> None:
     partitions = {"select_partitions", "add_partitions", "drop_partition"}
     locks = {"limit_lock_wait", "take_table_lock", "select_long_transactions"}
     sizes = {"select_tablespaces", "select_table_sizes", "select_queue_sizes"}
-    strings = {"publish_open", "publish_close", "delay_open", "delay_close", "pulse"}
+    strings = {"publish_open", "publish_open_mariadb", "publish_whole_mariadb"}
+    strings |= {"publish_close", "delay_open", "delay_close", "pulse"}
     strings |= {"move_begin", "move_head", "move_commit", "move_rollback", "lock_delayed"}
     assert (
         mysql - sqlite

@@ -31,7 +31,8 @@ class Consumer(Reader[Message]):
 
     A message is finished when the application asks for the next one: in iteration the next
     message, in poll() the next batch; in run() when its handler returns. Finished messages
-    are committed every auto_commit_interval_ms, before a queue is released, and on close.
+    are committed every auto_commit_interval_ms, with the pull that is sent then if there is
+    one, before a queue is released, and on close.
     The committed offset never passes an unfinished message. If you leave a loop, its last
     message is not finished: call commit() first if you have handled it.
 
@@ -77,13 +78,18 @@ class Consumer(Reader[Message]):
             self._state,
             self._membership.handle_error,
         )
-        self._fetcher = Fetcher(transport=transport, state=state, handle_error=handle_error)
+        committer = self._committer = Committer(transport=transport, state=state)
+        self._fetcher = Fetcher(
+            transport=transport,
+            state=state,
+            handle_error=handle_error,
+            committer=committer,
+        )
         state.on_readable = self._fetcher.nudge
         state.on_silent_broker = self._fetcher.interrupt
         self._acquirer = Acquirer(
             transport=transport, state=state, handle_error=handle_error
         )
-        committer = self._committer = Committer(transport=transport, state=state)
         return self._acquirer.run, committer.run, committer.run_releases, self._fetcher.run
 
     @overload
@@ -274,6 +280,8 @@ class Consumer(Reader[Message]):
                 self._state.unannounced_losses[owned.queue] = owned
             if owned.revoked_until is not None:
                 self._state.changed.notify_all()
+        if self._taken_queues:
+            self._state.note_finished()
         self._taken_queues = []
 
     def _run_due_callbacks(self) -> None:

@@ -98,7 +98,9 @@ class ConsumerKeywords(TypedDict, total=False):
     """Commit finished messages periodically. Default: True."""
 
     auto_commit_interval_ms: int
-    """Interval of these commits. Default: 1000 (ms)."""
+    """Interval of these commits. 0 = whatever is finished is committed by the next pull, or
+    after 20 ms without a pull. Default: 1000 (ms).
+    """
 
     max_poll_records: int
     """Maximum number of messages of a poll(). Also the size of a pull, and the bound of the

@@ -164,7 +164,13 @@ class ConsumerOptions:
         '"earliest", "latest", "none" (raise).',
     )
     enable_auto_commit: bool = option(True, "", "Commit finished messages periodically.")
-    auto_commit_interval_ms: int = option(1_000, "ms", "Interval of these commits.")
+    auto_commit_interval_ms: int = option(
+        1_000,
+        "ms",
+        "Interval of these commits. 0 = whatever is finished is committed by the next pull, "
+        "or after 20 ms without a pull.",
+        minimum=0,
+    )
     max_poll_records: int = option(
         500,
         "messages",

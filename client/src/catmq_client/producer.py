@@ -28,10 +28,10 @@ from catmq_client.sending.delivery import Delivery
 from catmq_client.sending.new_messages import (
     NOT_GIVEN,
     NewMessage,
-    build_batch_message,
+    build_batch_messages,
     build_message,
 )
-from catmq_client.sending.receipts import Batch, Receipt, SendFuture
+from catmq_client.sending.receipts import Batch, Pending, Receipt, RunFuture, SendFuture
 from catmq_client.sending.routing import Layouts, Routes
 
 log: logging.Logger = logging.getLogger("catmq.producer")
@@ -108,7 +108,7 @@ class ProcessState:
             raise
 
     def deliver_in_caller(
-        self, future: SendFuture, buffer: QueueBuffer, *, own: Collection[SendFuture]
+        self, future: Pending, buffer: QueueBuffer, *, own: Collection[Pending]
     ) -> None:
         """Send batches of a buffer in the caller's thread until `future` is done.
 
@@ -317,24 +317,22 @@ class Producer:
 
         An invalid message raises OptionError before any message is sent.
         """
-        wire_messages = [build_batch_message(item) for item in messages]
+        wire_messages = build_batch_messages(messages)
         state = self._process_state()
         routes = state.routes(topic, within_s=self._block_s)
-        results, used_buffers, last = state.accumulator.append_all(
+        appended = state.accumulator.append_all(
             routes, wire_messages, block_s=self._block_s
         )
-        if last is not None:
+        if appended.runs:
+            last = appended.runs[-1]
             # This thread delivers the last buffer itself; other threads are needed for the
             # other buffers only.
-            if len(used_buffers) > 1:
+            if len(appended.buffers()) > 1:
                 state.start_sender_if_needed()
             state.deliver_in_caller(
-                *last, own={future for future in results if isinstance(future, SendFuture)}
+                last.future, last.buffer, own={run.future for run in appended.runs}
             )
-        return [
-            result.receipt_or_error() if isinstance(result, SendFuture) else result
-            for result in results
-        ]
+        return appended.await_outcomes()
 
     def recall(self, message_id: str) -> None:
         """Delete a delayed message before its delivery, by the `message_id` of its receipt.
@@ -363,9 +361,11 @@ class Producer:
         futures = state.accumulator.make_all_ready()
         state.start_sender_if_needed()
         for future in futures:
-            future.exception(
-                None if deadline is None else max(0.0, deadline - time.monotonic())
-            )
+            left_s = None if deadline is None else max(0.0, deadline - time.monotonic())
+            if isinstance(future, RunFuture):
+                future.await_outcomes(left_s)
+            else:
+                future.exception(left_s)
         remaining_s = None if deadline is None else max(0.0, deadline - time.monotonic())
         if not state.accumulator.await_callbacks(futures, remaining_s):
             raise TimeoutError(

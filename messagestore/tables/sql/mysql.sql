@@ -148,12 +148,27 @@ SET @b = IF(ROW_COUNT() = 1, LAST_INSERT_ID() - :message_count, NULL),
 INSERT INTO sent_batch (batch_id, queue_id, first_offset, message_count, digest, stored_at)
 VALUES {batches};
 
+-- The same with the variables set by the UPDATE itself, which MySQL deprecates.
+-- name: publish_open_mariadb
+SET @b = NULL;
+START TRANSACTION;
+UPDATE queue_head
+   SET head = LAST_INSERT_ID((@b := head) + :message_count),
+       last_stored_at = (@t := GREATEST(UTC_TIMESTAMP(3), last_stored_at))
+ WHERE queue_id = :queue AND state = 'rw' AND node_epoch = :node_epoch;
+INSERT INTO sent_batch (batch_id, queue_id, first_offset, message_count, digest, stored_at)
+VALUES {batches}
+
 -- name: publish_rows
 INSERT INTO {table} (msg_offset, msg_key, tag, headers, body, trace_id, producer, stored_at)
 VALUES {rows}
 
 -- name: publish_close
 COMMIT
+
+-- A compound statement around all of these: the server answers once instead of once per statement.
+-- name: publish_whole_mariadb
+BEGIN NOT ATOMIC {statements}; SELECT @b; END
 
 -- name: select_sent_batch
 SELECT queue_id, first_offset, message_count, digest FROM sent_batch WHERE batch_id = :batch_id

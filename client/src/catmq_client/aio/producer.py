@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from datetime import datetime
+from itertools import islice
 from types import TracebackType
 from typing import Any, Literal, Self, Unpack
 
@@ -16,11 +17,11 @@ from catmq_client.keywords import ProducerKeywords
 from catmq_client.loops import LoopBell, run_in_thread, start_in_thread
 from catmq_client.options import ProducerOptions
 from catmq_client.producer import ProcessState, Producer
-from catmq_client.sending.accumulator import QueueBuffer
+from catmq_client.sending.accumulator import AppendedMessages, QueueBuffer
 from catmq_client.sending.new_messages import (
     NOT_GIVEN,
     NewMessage,
-    build_batch_message,
+    build_batch_messages,
     build_message,
 )
 from catmq_client.sending.receipts import Receipt, SendFuture
@@ -164,16 +165,16 @@ class AsyncProducer:
         released. An invalid message raises OptionError; those before it are sent.
         """
         loop_state = self._loop_state()
-        results: list[SendFuture | CatmqError] = []
+        appended: list[AppendedMessages] = []
         for batch in _batches(messages, self.options.batch_messages):
-            await self._append_batch(loop_state, topic, batch, results)
+            await self._append_batch(loop_state, topic, batch, appended)
             await asyncio.sleep(0)
-        return [
-            (result.outcome or await _outcome(result))
-            if isinstance(result, SendFuture)
-            else result
-            for result in results
-        ]
+        results: list[Receipt | CatmqError] = []
+        for part in appended:
+            for run in part.runs:
+                await run.future
+            results += part.await_outcomes()[: part.room_until]
+        return results
 
     async def recall(self, message_id: str) -> None:
         """Delete a delayed message before its delivery; see Producer.recall()."""
@@ -276,37 +277,28 @@ class AsyncProducer:
         loop_state: _LoopState,
         topic: str,
         messages: list[dict[str, Any]],
-        results: list[SendFuture | CatmqError],
+        results: list[AppendedMessages],
     ) -> None:
-        """Append messages that are ready at once. Add their futures or errors to `results`."""
+        """Append messages that are ready at once. Add what was appended to `results`."""
         state, routes = await self._await_routes(loop_state, topic)
         async with loop_state.room_turn:
             room = _Room(state, self._block_s)
             try:
                 while messages:
                     room.expect()
-                    appended, buffers, _ = state.accumulator.append_all(
-                        routes, messages, block_s=0.0
-                    )
-                    state.accumulator.make_ready(buffers)
+                    appended = state.accumulator.append_all(routes, messages, block_s=0.0)
+                    state.accumulator.make_ready(appended.buffers())
                     state.start_sender_if_needed()
-                    # Without room for a message, none after it is appended. So `appended` ends
-                    # with BufferFull for each of the messages that have to wait.
-                    count = next(
-                        (
-                            i
-                            for i, result in enumerate(appended)
-                            if isinstance(result, BufferFull)
-                        ),
-                        len(appended),
-                    )
-                    results += appended[:count]
-                    messages = messages[count:]
+                    results.append(appended)
+                    # Without room for a message, none after it is appended: they have to wait.
+                    messages = messages[appended.room_until :]
                     if messages:
                         try:
                             await room.wait()
                         except BufferFull as error:
-                            results += [error] * len(messages)
+                            refused = AppendedMessages(len(messages))
+                            refused.errors = dict.fromkeys(range(len(messages)), error)
+                            results.append(refused)
                             return
             finally:
                 room.close()
@@ -397,18 +389,6 @@ def _batches(
     messages: Iterable[NewMessage | bytes | str | Mapping[str, Any]], size: int
 ) -> Iterable[list[dict[str, Any]]]:
     """Yield the messages as they are sent, in lists of at most `size`."""
-    batch: list[dict[str, Any]] = []
-    for message in messages:
-        batch.append(build_batch_message(message))
-        if len(batch) == size:
-            yield batch
-            batch = []
-    if batch:
+    items = iter(messages)
+    while batch := build_batch_messages(islice(items, size)):
         yield batch
-
-
-async def _outcome(future: SendFuture) -> Receipt | CatmqError:
-    try:
-        return await future
-    except CatmqError as error:
-        return error

@@ -1,10 +1,12 @@
 """Store progress: commit the lowest unfinished offset of each queue, and release revoked
 queues.
 
-Commits are sent every auto_commit_interval_ms, when commit() is called, and on close. The
-last commits of revoked queues are sent at once, in a thread and requests of their own, so
-that a rebalance does not wait for other queues or other nodes. Two commits of a queue may
-arrive in any order, because the node keeps the highest offset of an epoch.
+Commits are due every auto_commit_interval_ms. The next pull carries them; without a pull in
+time they are sent alone (pull_commits.py). commit() and close() send theirs at once, because
+they wait for the results. The last commits of revoked queues are sent at once, in a thread
+and requests of their own, so that a rebalance does not wait for other queues or other nodes.
+Two commits of a queue may arrive in any order, because the node keeps the highest offset of
+an epoch.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ import logging
 import threading
 import time
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from catmq_client.errors import CatmqError, CommitFailed, OptionError, Unavailable
 from catmq_client.http.backoff import Backoff
@@ -21,6 +23,7 @@ from catmq_client.http.failure_log import FailureLog
 from catmq_client.http.transport import Transport
 from catmq_client.reading.component import Component
 from catmq_client.reading.owned import OwnedQueue
+from catmq_client.reading.pull_commits import Commit, PullCommits
 from catmq_client.reading.state import GroupState
 
 log: logging.Logger = logging.getLogger("catmq.consumer")
@@ -29,8 +32,8 @@ log: logging.Logger = logging.getLogger("catmq.consumer")
 MAX_OFFSETS = 1_000
 # Interval of the check whether a revoked queue has run out of time.
 CHECK_S = 0.25
-
-Commit = tuple[OwnedQueue, int]
+# Longest sleep of a consumer that commits without an interval and has nothing to commit.
+IDLE_S = 1.0
 
 
 class CommitOutcome(NamedTuple):
@@ -47,29 +50,105 @@ class Committer(Component):
     def __init__(self, *, transport: Transport, state: GroupState) -> None:
         super().__init__(transport=transport, state=state)
         self._commit_lock = threading.Lock()
+        self._pull_commits = PullCommits(
+            transport, interval_s=self._options.auto_commit_interval_ms / 1000
+        )
         # Revoked queues whose last commit failed, perhaps because their node is slow. They
         # are retried in requests of their own, so that other releases do not wait for them.
         self._retried_releases: set[OwnedQueue] = set()
 
     def run(self) -> None:
-        """Commit finished offsets periodically until the consumer is closed."""
+        """Commit the finished offsets that no pull carries, until the consumer is closed."""
         state = self._state
-        interval_s = self._options.auto_commit_interval_ms / 1000
+        if not self._options.enable_auto_commit:
+            return
         failures = FailureLog(log, "committing, which is repeated,")
         backoff = Backoff(base_ms=self._options.retry_backoff_ms, max_ms=2_000)
-        while state.wait(interval_s):
-            if not self._options.enable_auto_commit:
-                continue
+        while self._wait_for_turn():
+            retry_in_s: float | None = None
             try:
-                self.commit(self.due_commits())
-                backoff.reset()
+                outcome = self.commit(self.due_commits())
                 failures.ended()
+                if outcome.unavailable or outcome.above_head:
+                    retry_in_s = max(
+                        backoff.next_s(), self._options.auto_commit_interval_ms / 1000
+                    )
+                else:
+                    backoff.reset()
+                    self._pull_commits.learn()
             except CatmqError as error:
                 failures.failed(error)
-                state.wait(backoff.next_s(error))
+                retry_in_s = backoff.next_s(error)
             except Exception:
                 log.exception("internal error while committing; continuing")
-                state.wait(backoff.next_s())
+                retry_in_s = backoff.next_s()
+            with state.changed:
+                if retry_in_s is None:
+                    self._pull_commits.begin_interval()
+                else:
+                    self._pull_commits.send_alone()
+            if retry_in_s is not None:
+                state.wait(retry_in_s)
+
+    def _wait_for_turn(self) -> bool:
+        """Wait until commits are due that no pull has taken. Return False at the close."""
+        state, pull_commits = self._state, self._pull_commits
+        with state.changed:
+            while not state.closed:
+                wait_s = pull_commits.alone_in_s()
+                if wait_s > 0:
+                    # A pull that takes commits moves this time without waking the thread: it
+                    # sleeps on after a look, instead of being woken for each pull.
+                    state.changed.commits.wait(wait_s)
+                elif self.due_commits():
+                    return True
+                else:
+                    pull_commits.begin_interval()
+                    if self._options.auto_commit_interval_ms == 0:
+                        # The first finished message begins the time that it may wait.
+                        state.wait_for_finished(IDLE_S)
+                        pull_commits.wait_for_pull()
+            return False
+
+    def take_for_pull(self) -> list[Commit]:
+        """Return the commits that the pull about to be sent carries, [] if none are due.
+
+        Called under the lock. end_pull() or fail_pull() must follow for commits.
+        """
+        if not self._options.enable_auto_commit or not self._pull_commits.may_take():
+            return []
+        # Those of revoked queues are sent by run_releases(), in requests of their own.
+        commits = [
+            (owned, offset)
+            for owned, offset in self.due_commits()
+            if owned.revoked_until is None
+        ][:MAX_OFFSETS]
+        if commits:
+            self._pull_commits.take(commits)
+        return commits
+
+    def end_pull(self, commits: list[Commit], results: Iterable[Mapping[str, Any]]) -> None:
+        """Apply the results of the commits that a pull carried."""
+        outcome = CommitOutcome([], [], [])
+        states = {entry["queue"]: entry["state"] for entry in results}
+        with self._state.changed:
+            for owned, offset in commits:
+                self._apply_result(owned, offset, states.get(owned.queue), outcome)
+            are_stored = not outcome.unavailable and not outcome.above_head
+            self._pull_commits.end(commits, are_stored=are_stored)
+            if not are_stored:
+                self._state.changed.commits.notify_all()
+
+    def fail_pull(self, commits: list[Commit], error: CatmqError) -> bool:
+        """Note that a pull with commits failed: they are sent alone.
+
+        Return True if the pull was refused for its commits alone, by a broker of an earlier
+        release: a pull without them may follow at once.
+        """
+        with self._state.changed:
+            self._pull_commits.end(commits, are_stored=False)
+            self._state.changed.commits.notify_all()
+            return self._pull_commits.was_refused(error)
 
     def run_releases(self) -> None:
         """Release revoked queues as soon as nothing of them is at work, or their time is
@@ -198,12 +277,7 @@ class Committer(Component):
             batch = [(owned, offset) for owned, offset in batch if not owned.lost]
             if consumer_id is None or not batch:
                 continue
-            body = {
-                "offsets": [
-                    {"queue": owned.queue, "epoch": owned.epoch, "offset": offset}
-                    for owned, offset in batch
-                ]
-            }
+            body = {"offsets": commit_entries(batch)}
             response = self._post("consumers", consumer_id, "commit", body=body)
             states = {entry["queue"]: entry["state"] for entry in response["results"]}
             with self._state.changed:
@@ -259,14 +333,16 @@ class Committer(Component):
         if result == "ok" or (owned.lost and offset <= owned.committed):
             owned.committed = max(owned.committed, offset)
         elif result == "fenced":
-            log.warning(
-                "%s: not committed, another member owns it (epoch %d is fenced)",
-                owned,
-                owned.epoch,
-            )
-            self._state.lose(owned)
-            # The heartbeat brings the assignment that the node already knows of.
-            self._state.want_heartbeat()
+            # The queue may be lost since the request was sent.
+            if not owned.lost:
+                log.warning(
+                    "%s: not committed, another member owns it (epoch %d is fenced)",
+                    owned,
+                    owned.epoch,
+                )
+                self._state.lose(owned)
+                # The heartbeat brings the assignment that the node already knows of.
+                self._state.want_heartbeat()
             outcome.lost_queues.append(owned)
         elif result == "out_of_range":
             log.error(
@@ -293,6 +369,14 @@ class Committer(Component):
 
 def _is_overdue(owned: OwnedQueue) -> bool:
     return owned.revoked_until is not None and time.monotonic() > owned.revoked_until
+
+
+def commit_entries(commits: Iterable[Commit]) -> list[dict[str, int]]:
+    """Return commits as requests have them."""
+    return [
+        {"queue": owned.queue, "epoch": owned.epoch, "offset": offset}
+        for owned, offset in commits
+    ]
 
 
 def _describe(commits: list[Commit]) -> str:

@@ -1,6 +1,7 @@
 """Fetch messages ahead of the application, into a bounded buffer.
 
-There is a single pull at a time. It waits at the broker until messages come. A seek, a
+There is a single pull at a time. It waits at the broker until messages come. It carries the
+commits that are due when it is sent (committer.py). A seek, a
 resume or a newly acquired queue cannot wait for such a pull to end, so it interrupts it
 (component.py): another thread pulls, and the answer of the old pull is dropped.
 
@@ -25,8 +26,10 @@ from catmq_client.errors import CatmqError, OffsetReset
 from catmq_client.http.backoff import Backoff
 from catmq_client.http.transport import Transport
 from catmq_client.message import Message, Source, parse_messages
+from catmq_client.reading.committer import Committer, commit_entries
 from catmq_client.reading.component import MAX_ABANDONED, ErrorHandler, LongPoll
 from catmq_client.reading.owned import OwnedQueue
+from catmq_client.reading.pull_commits import FIELD, Commit
 from catmq_client.reading.state import GroupState
 
 log: logging.Logger = logging.getLogger("catmq.consumer")
@@ -103,9 +106,15 @@ class Fetcher(LongPoll):
     """Pulls messages for a consumer; `run` is the body of its thread."""
 
     def __init__(
-        self, *, transport: Transport, state: GroupState, handle_error: ErrorHandler
+        self,
+        *,
+        transport: Transport,
+        state: GroupState,
+        handle_error: ErrorHandler,
+        committer: Committer,
     ) -> None:
         super().__init__(transport=transport, state=state, handle_error=handle_error)
+        self._committer = committer
         # When the pull under way ends by itself, monotonic.
         self._ends_at = 0.0
         self._first_queue = 0
@@ -124,43 +133,27 @@ class Fetcher(LongPoll):
         with state.changed:
             plan = self._plan()
             if plan is None:
-                if state.full_since is not None:
-                    state.changed.room.wait(MAX_PAUSE_S)
-                # If the wait takes long, the acquirer asks for the generation meanwhile.
-                elif (
-                    not state.changed.room.wait(ROOM_WAIT_S)
-                    and state.consumer_id is not None
-                ):
-                    state.full_since = time.monotonic()
-                    state.changed.notify_all()
-                if state.consumer_id is None:
-                    state.full_since = None
+                self._wait_for_room()
                 return
             state.full_since = None
             self._in_pull = True
             self._ends_at = time.monotonic() + plan.wait_ms / 1000
+            commits = self._committer.take_for_pull()
         try:
-            body = {
-                "generation": plan.generation,
-                "queues": [
-                    {"queue": owned.queue, "epoch": owned.epoch, "offset": offset}
-                    for owned, offset, _ in plan.queues
-                ],
-                "wait_ms": plan.wait_ms,
-                "max_messages": plan.max_messages,
-                "max_bytes": plan.max_bytes,
-            }
-            answer = self._post(
-                "consumers",
-                plan.consumer_id,
-                "pull",
-                body=body,
-                timeout_s=(plan.wait_ms + self._options.request_timeout_ms) / 1000,
-            )
+            answer = self._send(plan, commits)
         except CatmqError as error:
-            self._after_failure(error, plan.consumer_id, ticket=ticket, backoff=backoff)
+            if not commits or not self._committer.fail_pull(commits, error):
+                self._after_failure(error, plan.consumer_id, ticket=ticket, backoff=backoff)
+                return
+            # A broker of an earlier release: the next pull has no commits.
+            with state.changed:
+                self._in_pull = self._in_pull and ticket != self._ticket
             return
         backoff.reset()
+        # Also of an abandoned pull: its commits are stored or not, whatever was fetched. Before
+        # the messages, because a fenced queue is lost.
+        if commits:
+            self._committer.end_pull(commits, answer.get(FIELD, ()))
         with state.changed:
             state.note_generation(answer["generation"])
             # An abandoned pull: its positions may be outdated by a seek, so its messages
@@ -181,6 +174,37 @@ class Fetcher(LongPoll):
             )
             if pause_s and not self._last_pull_had_messages:
                 state.changed.wait(pause_s)
+
+    def _send(self, plan: Plan, commits: list[Commit]) -> dict[str, Any]:
+        """Send the pull, which carries these commits. Return the answer."""
+        body: dict[str, Any] = {
+            "generation": plan.generation,
+            "queues": [
+                {"queue": owned.queue, "epoch": owned.epoch, "offset": offset}
+                for owned, offset, _ in plan.queues
+            ],
+            "wait_ms": plan.wait_ms,
+            "max_messages": plan.max_messages,
+            "max_bytes": plan.max_bytes,
+        }
+        if commits:
+            body[FIELD] = commit_entries(commits)
+        timeout_s = (plan.wait_ms + self._options.request_timeout_ms) / 1000
+        return self._post(
+            "consumers", plan.consumer_id, "pull", body=body, timeout_s=timeout_s
+        )
+
+    def _wait_for_room(self) -> None:
+        """Wait until a pull may be possible: until there is room, or a membership."""
+        state = self._state
+        if state.full_since is not None:
+            state.changed.room.wait(MAX_PAUSE_S)
+        # If the wait takes long, the acquirer asks for the generation meanwhile.
+        elif not state.changed.room.wait(ROOM_WAIT_S) and state.consumer_id is not None:
+            state.full_since = time.monotonic()
+            state.changed.notify_all()
+        if state.consumer_id is None:
+            state.full_since = None
 
     def _plan(self) -> Plan | None:
         """Return the next pull, or None if there is nothing to pull or no room."""

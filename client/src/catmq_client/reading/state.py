@@ -49,10 +49,11 @@ class Changed(threading.Condition):
         self.messages: BellCondition = BellCondition(lock)
         self.room: threading.Condition = threading.Condition(lock)
         self.reports: threading.Condition = threading.Condition(lock)
+        self.commits: threading.Condition = threading.Condition(lock)
 
     def notify_all(self) -> None:
         super().notify_all()
-        for condition in (self.messages, self.room, self.reports):
+        for condition in (self.messages, self.room, self.reports, self.commits):
             condition.notify_all()
 
 
@@ -138,6 +139,8 @@ class GroupState:
         self.stopping = False
         self.closed = False
         self.heartbeat_wanted: bool = False
+        # The committer waits for a message to be finished.
+        self._finished_wanted: bool = False
 
     def silent_since(self) -> float | None:
         """Return since when the application has not polled, or its oldest handler is at
@@ -222,6 +225,21 @@ class GroupState:
                 lambda: self.closed or (until is not None and until()), seconds
             )
             return not self.closed
+
+    def wait_for_finished(self, seconds: float) -> None:
+        """Wait until a message is finished, for `seconds`, or until something else changes.
+        Called under the lock.
+        """
+        self._finished_wanted = True
+        self.changed.commits.wait(seconds)
+        self._finished_wanted = False
+
+    def note_finished(self) -> None:
+        """Wake the committer if it waits for a finished message. Called under the lock."""
+        # A look at a flag, because each message comes by here.
+        if self._finished_wanted:
+            self._finished_wanted = False
+            self.changed.commits.notify_all()
 
     def has_lease(self) -> bool:
         return lease_clock() < self.lease_until
@@ -547,6 +565,7 @@ class GroupState:
         load_before = owned.window_load
         owned.finish(offset, version)
         self.finished += 1
+        self.note_finished()
         if owned.lost:
             self.unannounced_losses[owned.queue] = owned
         if load_before > half >= owned.window_load:

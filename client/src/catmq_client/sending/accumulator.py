@@ -22,14 +22,24 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from catmq_client.errors import BufferFull, CatmqError, Closed
 from catmq_client.http.backoff import Backoff
 from catmq_client.loops import BellCondition
 from catmq_client.options import ProducerOptions
-from catmq_client.sending.receipts import Batch, Callbacks, SendFuture, size_of
-from catmq_client.sending.routing import Kind, Layout, Routes, slot_of
+from catmq_client.sending.receipts import (
+    Batch,
+    Callbacks,
+    Outcome,
+    Pending,
+    Receipt,
+    RunFuture,
+    SendFuture,
+    size_of,
+    sizes_of,
+)
+from catmq_client.sending.routing import Kind, Layout, Route, Routes, slot_of
 
 
 @dataclass(eq=False, slots=True)
@@ -80,6 +90,24 @@ class QueueBuffer:
         self.batches.append(batch)
         return batch
 
+    def batch_for(self, sizes: Sequence[int]) -> tuple[Batch, int, int]:
+        """Return a batch, and the number and size of the messages that it has room for.
+
+        `sizes` are the sizes of messages. The batch takes the first of them, at least one.
+        """
+        options, total = self.options, sum(sizes)
+        if len(sizes) <= options.batch_messages and total <= options.batch_bytes:
+            return self.open_batch(total, count=len(sizes)), len(sizes), total
+        batch = self.open_batch(sizes[0])
+        room = options.batch_messages - len(batch.messages)
+        count, size = 1, sizes[0]
+        for next_size in sizes[1:room]:
+            if batch.size_bytes + size + next_size > options.batch_bytes:
+                break
+            count += 1
+            size += next_size
+        return batch, count, size
+
     def ready_at(self, *, hurry: bool) -> float:
         """Return the monotonic time at which the oldest batch may be sent.
 
@@ -106,6 +134,47 @@ class QueueBuffer:
     def all_batches(self) -> list[Batch]:
         """Return the batch in flight and the queued batches."""
         return [batch for batch in (self.current, *self.batches) if batch]
+
+
+class AppendedRun(NamedTuple):
+    """Messages of an append_all() that are in a batch, by their index, and their buffer."""
+
+    future: RunFuture
+    indexes: Sequence[int]
+    buffer: QueueBuffer
+
+
+@dataclass(slots=True)
+class AppendedMessages:
+    """The messages of an append_all(): those that are in batches, and the refused ones."""
+
+    # Not the messages themselves: their bodies must not stay in memory after they were sent.
+    count: int
+    runs: list[AppendedRun] = field(default_factory=list)
+    errors: dict[int, CatmqError] = field(default_factory=dict)
+    # Index of the first message for which there was no room, or the number of messages.
+    room_until: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.room_until = self.count
+
+    def refuse_from(self, index: int, error: CatmqError) -> None:
+        """Note the error of the message at `index` and of all after it."""
+        self.errors.update(dict.fromkeys(range(index, self.count), error))
+        if isinstance(error, BufferFull):
+            self.room_until = index
+
+    def buffers(self) -> set[QueueBuffer]:
+        return {run.buffer for run in self.runs}
+
+    def await_outcomes(self) -> list[Receipt | CatmqError]:
+        """Wait until all messages have an outcome. Return the outcomes, in order."""
+        if len(self.runs) == 1 and not self.errors:
+            return [*self.runs[0].future.await_outcomes()]
+        outcomes: dict[int, Outcome] = {**self.errors}
+        for run in self.runs:
+            outcomes.update(zip(run.indexes, run.future.await_outcomes(), strict=True))
+        return [outcomes[index] for index in range(self.count)]
 
 
 class Accumulator:
@@ -169,115 +238,100 @@ class Accumulator:
 
     def append_all(
         self, routes: Routes, messages: Sequence[dict[str, Any]], *, block_s: float
-    ) -> tuple[
-        Sequence[SendFuture | CatmqError],
-        set[QueueBuffer],
-        tuple[SendFuture, QueueBuffer] | None,
-    ]:
-        """Add messages that are ready at once. Return (futures or errors, buffers, last).
+    ) -> AppendedMessages:
+        """Add messages that are ready at once, those of a batch together.
 
         A message that is refused has its error at its index; the others are still sent.
         After a message for which there was no room, none is added, since it would overtake
-        that message. `last` is the last future with its buffer. The caller tries to deliver
-        that buffer itself, so senders are woken only for other buffers.
+        that message. The caller tries to deliver the last buffer itself, so senders are woken
+        only for other buffers.
         """
-        sent: list[SendFuture | CatmqError] = []
-        buffers: set[QueueBuffer] = set()
-        last: tuple[SendFuture, QueueBuffer] | None = None
-        buffer_full: BufferFull | None = None
+        appended = AppendedMessages(len(messages))
+        sizes, begin = sizes_of(messages), 0
         with self.lock:
-            one_batch = self._append_as_one_batch(routes, messages)
-            if one_batch is not None:
-                futures, buffer = one_batch
-                return futures, {buffer}, (futures[-1], buffer)
-            for message in messages:
-                if buffer_full is not None:
-                    sent.append(buffer_full)
-                    continue
-                try:
-                    last = self._append_next(routes, message, last, block_s)
-                    buffers.add(last[1])
-                    sent.append(last[0])
-                except CatmqError as error:
-                    buffer_full = error if isinstance(error, BufferFull) else None
-                    sent.append(error)
-            if len(buffers) > 1:
+            while begin < len(messages):
+                end = begin + self._count_fitting(sizes[begin:])
+                if end == begin:
+                    try:
+                        self._make_room(sizes[begin], block_s)
+                    except CatmqError as error:
+                        appended.refuse_from(begin, error)
+                        break
+                    end += 1
+                self._append_fitting(
+                    appended, routes, messages, sizes=sizes, indexes=range(begin, end)
+                )
+                begin = end
+            if len(appended.buffers()) > 1:
                 self._batch_ready.notify_all()
-        return sent, buffers, last
+        return appended
 
-    def _append_as_one_batch(
-        self, routes: Routes, messages: Sequence[dict[str, Any]]
-    ) -> tuple[list[SendFuture], QueueBuffer] | None:
-        """Add messages as a batch. Return None unless they name the same queue and fit."""
-        # Adding messages together costs a third of adding each alone.
-        options, size = self._options, sum(map(size_of, messages))
-        # None for a message without a queue, or whose queue is only a preference: such messages
-        # need a route each. (`queue_strict` is a field of a message only if it is False.)
-        queues = {
-            message.get("queue") if "queue_strict" not in message else None
-            for message in messages
-        }
-        fits_batch = len(messages) <= options.batch_messages and size <= options.batch_bytes
-        if (
-            self._closed
-            or not fits_batch
-            or len(queues) != 1
-            or self._is_full(size, count=len(messages))
-        ):
-            return None
-        (queue,) = queues
-        buffer = self._buffers.get((routes.layout.topic, queue, Kind.NAMED))
-        # No buffer: these messages name no queue (`queue` is None), or nothing was sent to that
-        # queue yet. Then _route() is needed.
-        if buffer is None or queue not in routes.layout.nodes:
-            return None
-        batch = buffer.open_batch(size, count=len(messages))
-        batch.urgent = True
-        self._messages += len(messages)
-        self._bytes += size
-        return batch.add_all(messages, size), buffer
+    def _count_fitting(self, sizes: Sequence[int]) -> int:
+        """Return how many of the first messages, given by their sizes, have room now."""
+        if self._closed:
+            return 0
+        count, size = len(sizes), sum(sizes)
+        # Usually there is room for all of them.
+        while count and self._is_full(size, count=count):
+            count -= 1
+            size -= sizes[count]
+        return count
 
-    def _append_next(
+    def _append_fitting(
         self,
+        appended: AppendedMessages,
         routes: Routes,
-        message: dict[str, Any],
-        previous: tuple[SendFuture, QueueBuffer] | None,
-        block_s: float,
-    ) -> tuple[SendFuture, QueueBuffer]:
-        """Add a message of many, mostly to the buffer of the previous message."""
-        size = size_of(message)
-        if self._closed or self._is_full(size):
-            self._make_room(size, block_s)
-        # Reuse the buffer of the previous message if the present message names the same
-        # queue: that saves choosing a route.
-        buffer = previous[1] if previous is not None else None
-        is_named = (
-            buffer is not None
-            and buffer.kind is Kind.NAMED
-            and "queue_strict" not in message
-        )
-        if buffer is None or not is_named or message.get("queue") != buffer.queue:
-            buffer = self._route(routes, message)
-        future, batch = self._add(buffer, message, size)
-        batch.urgent = True
-        return future, buffer
+        messages: Sequence[dict[str, Any]],
+        *,
+        sizes: Sequence[int],
+        indexes: Sequence[int],
+    ) -> None:
+        """Add the messages at some indexes, for which there is room."""
+        while indexes:
+            next_indexes: list[int] = []
+            for route, group in routes.group(messages, indexes, appended.errors).items():
+                buffer = self._buffer(routes, route)
+                while group:
+                    batch, count, size = buffer.batch_for([sizes[i] for i in group])
+                    chosen = [messages[i] for i in group[:count]]
+                    if route.kind is not Kind.NAMED:
+                        _write_queue(routes, route, chosen)
+                    self._messages += count
+                    self._bytes += size
+                    # An append for each batch costs a third of one for each message.
+                    run = batch.add_all(chosen, size)
+                    batch.urgent = True
+                    appended.runs.append(AppendedRun(run, group[:count], buffer))
+                    group = group[count:]
+                    if group or len(batch.messages) >= self._options.batch_messages:
+                        buffer.leave_queue_if_free()
+                    if route.kind is Kind.FREE:
+                        # The batch is full, so the other messages may go to another queue.
+                        next_indexes += group
+                        break
+            indexes = sorted(next_indexes)
 
     def _route(self, routes: Routes, message: dict[str, Any]) -> QueueBuffer:
         """Return the buffer of a message, and write the chosen queue into the message."""
-        strict = message.get("queue_strict", True)
-        queue, kind = routes.choose(
-            key=message.get("key"), queue=message.get("queue"), strict_queue=strict
+        route = routes.choose(
+            key=message.get("key"),
+            queue=message.get("queue"),
+            strict_queue=message.get("queue_strict", True),
         )
-        if not strict and routes.layout.slots:
-            # The choice was made here. Without a layout the broker makes it and needs the
-            # field.
-            del message["queue_strict"]
-        if queue is not None:
-            message["queue"] = queue
-        key = (routes.layout.topic, queue, kind)
+        if "queue_strict" in message:
+            _write_queue(routes, route, [message])
+        elif route.queue is not None:
+            message["queue"] = route.queue
+        return self._buffer(routes, route)
+
+    def _buffer(self, routes: Routes, route: Route) -> QueueBuffer:
+        """Return the buffer of a route."""
+        key = (routes.layout.topic, route.queue, route.kind)
         buffer = self._buffers.get(key)
         if buffer is None:
-            buffer = self._buffers[key] = QueueBuffer(routes, queue, kind, self._options)
+            buffer = self._buffers[key] = QueueBuffer(
+                routes, route.queue, route.kind, self._options
+            )
         return buffer
 
     def _add(
@@ -397,7 +451,7 @@ class Accumulator:
             self._batch_ready.notify(free_count)
 
     def abandon(
-        self, buffer: QueueBuffer, own: Collection[SendFuture], error: CatmqError
+        self, buffer: QueueBuffer, own: Collection[Pending], error: CatmqError
     ) -> None:
         """Release the batch that this thread has taken, after an exception was raised into the
         thread.
@@ -547,7 +601,9 @@ class Accumulator:
         elif moved_slots:
             buffer.batches = deque()
             for batch in batches:
-                for message, future in zip(batch.messages, batch.futures, strict=True):
+                for message, future in zip(
+                    batch.messages, batch.divide_runs(), strict=True
+                ):
                     # Without a queue in the message, _route() chooses by the key.
                     message.pop("queue", None)
                     target = self._route(routes, message).open_batch(size_of(message))
@@ -557,16 +613,16 @@ class Accumulator:
 
     # Called at the end.
 
-    def make_all_ready(self) -> list[SendFuture]:
+    def make_all_ready(self) -> list[Pending]:
         """Make all batches ready now. Return the futures of sends that have not ended."""
         with self.lock:
             for batch in self._batches():
                 batch.urgent = True
             self._batch_ready.notify_all()
-            return self._unfinished_futures() + self.callbacks.unreturned()
+            return [*self._unfinished_futures(), *self.callbacks.unreturned()]
 
     def await_callbacks(
-        self, futures: Collection[SendFuture], timeout_s: float | None
+        self, futures: Collection[Pending], timeout_s: float | None
     ) -> bool:
         """Wait until these sends and their callbacks have ended. Return True if they have."""
         return self.callbacks.await_returned(
@@ -585,5 +641,17 @@ class Accumulator:
             batch for buffer in self._buffers.values() for batch in buffer.all_batches()
         ]
 
-    def _unfinished_futures(self) -> list[SendFuture]:
-        return [future for batch in self._batches() for future in batch.futures]
+    def _unfinished_futures(self) -> set[Pending]:
+        return {future for batch in self._batches() for future in batch.futures}
+
+
+def _write_queue(routes: Routes, route: Route, messages: Sequence[dict[str, Any]]) -> None:
+    """Write the queue that was chosen for messages into them."""
+    queue = route.queue
+    for message in messages:
+        if "queue_strict" in message and routes.layout.slots:
+            # The choice was made here. Without a layout the broker makes it and needs the
+            # field.
+            del message["queue_strict"]
+        if queue is not None:
+            message["queue"] = queue

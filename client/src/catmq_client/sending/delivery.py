@@ -24,7 +24,7 @@ from catmq_client.http.failure_log import FailureLog, with_hint
 from catmq_client.http.transport import Transport
 from catmq_client.options import ProducerOptions
 from catmq_client.sending.accumulator import Accumulator, QueueBuffer
-from catmq_client.sending.receipts import Batch, SendFuture
+from catmq_client.sending.receipts import Batch, Pending, Receipt
 from catmq_client.sending.routing import Kind, Layouts, slot_of
 from catmq_client.sending.send_request import (
     NODE_AWAY,
@@ -104,7 +104,8 @@ class Delivery:
             )
         except CatmqError as error:
             return self._after_failure(buffer, batch, error)
-        if any(
+        # Usually all are receipts, and a look at their types is enough.
+        if {*map(type, outcomes)} != {Receipt} and any(
             isinstance(outcome, CatmqError) and outcome.retriable for outcome in outcomes
         ):
             # A repeat under the same batch_id stores only the messages that are missing.
@@ -143,7 +144,7 @@ class Delivery:
             f"it waited in the buffer for all of {limit}{earlier_failure}"
         )
 
-    def abandon(self, buffer: QueueBuffer, own: Collection[SendFuture]) -> None:
+    def abandon(self, buffer: QueueBuffer, own: Collection[Pending]) -> None:
         """Give up the batch that this thread took from a buffer; see Accumulator.abandon."""
         batch = buffer.current
         error: CatmqError = SendError("not sent: its thread was interrupted")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json as json_text
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -137,6 +137,17 @@ def encode_body(body: Any, json: Any = NOT_GIVEN) -> bytes:
     raise OptionError(f"body is a {type(body).__name__}: give bytes or text, or json=…")
 
 
+def build_batch_messages(
+    items: Iterable[NewMessage | bytes | str | Mapping[str, Any]],
+) -> list[dict[str, Any]]:
+    """Return messages of send_batch as fields of a send request. Raises OptionError."""
+    # Most are bytes. Skipping two calls for them halves the time of the list.
+    return [
+        {"body_bytes": item} if type(item) is bytes else build_batch_message(item)
+        for item in items
+    ]
+
+
 def build_batch_message(
     item: NewMessage | bytes | str | Mapping[str, Any],
 ) -> dict[str, Any]:
@@ -146,6 +157,24 @@ def build_batch_message(
     if isinstance(item, NewMessage):
         # NamedTuple._asdict() takes three times as long.
         body, key, tag, headers, trace_id, queue, delay_ms, deliver_at, strict = item
+        if (
+            type(body) is bytes
+            and (key is None or (type(key) is str and key.isascii()))
+            and (queue is None or type(queue) is int)
+            and tag is None
+            and headers is None
+            and trace_id is None
+            and delay_ms is None
+            and deliver_at is None
+            and strict
+        ):
+            # Nothing here needs a check, and the calls of build_message() take longer than it.
+            message: dict[str, Any] = {"body_bytes": body}
+            if key is not None:
+                message["key"] = key
+            if queue is not None:
+                message["queue"] = queue
+            return message
         return build_message(
             body, key=key, tag=tag, headers=headers, trace_id=trace_id, queue=queue,
             delay_ms=delay_ms, deliver_at=deliver_at, queue_strict=strict,

@@ -27,6 +27,17 @@ def size_of(message: dict[str, Any]) -> int:
     return OVERHEAD_BYTES + len(message["body_bytes"]) + extra
 
 
+def sizes_of(messages: Sequence[dict[str, Any]]) -> list[int]:
+    """Return the approximate size of each message in a request, in bytes."""
+    # Most messages have no headers. For them this saves a call.
+    return [
+        size_of(message)
+        if "headers" in message
+        else OVERHEAD_BYTES + len(message["body_bytes"])
+        for message in messages
+    ]
+
+
 class Receipt(NamedTuple):
     """Location of a stored message. `message_id` finds or recalls it; its form is opaque.
 
@@ -48,8 +59,9 @@ Outcome = Receipt | CatmqError
 class Batch:
     """Messages of a topic for a single queue, sent in a single request.
 
-    Its futures share an event. An event for each message would make send_async several
-    times slower.
+    `futures` has the future of the message at each index. Messages that were appended together
+    share a RunFuture, which stands at the index of each of them. All futures share an event: an
+    event for each message would make send_async several times slower.
     """
 
     topic: str
@@ -59,7 +71,7 @@ class Batch:
     # Created before the first try and repeated by every try, so that a send is stored once.
     batch_id: str = field(default_factory=uuid7)
     messages: list[dict[str, Any]] = field(default_factory=list)
-    futures: list[SendFuture] = field(default_factory=list)
+    futures: list[Pending] = field(default_factory=list)
     size_bytes: int = 0
     created_at: float = field(default_factory=time.monotonic)
     lingers_until: float = field(init=False)
@@ -94,16 +106,28 @@ class Batch:
         if len(self.futures) != len(self.messages):
             del self.futures[len(self.messages) :]
 
-    def add_all(
-        self, messages: Sequence[dict[str, Any]], size_bytes: int
-    ) -> list[SendFuture]:
-        """Add messages of `size_bytes` in total. Return their futures."""
-        done = self.done
-        futures = [SendFuture(done) for _ in messages]
+    def add_all(self, messages: Sequence[dict[str, Any]], size_bytes: int) -> RunFuture:
+        """Add messages of `size_bytes` in total. Return the future that they share."""
+        run = RunFuture(self.done, len(messages))
         self.drop_unpaired_futures()
-        self.futures += futures
+        # In the order of add(), for the same reason.
+        self.futures += [run] * len(messages)
         self.messages += messages
         self.size_bytes += size_bytes
+        return run
+
+    def divide_runs(self) -> list[SendFuture]:
+        """Replace shared futures by a future for each message. Return the futures.
+
+        Call it before messages leave this batch for several others.
+        """
+        futures: list[SendFuture] = []
+        while len(futures) < len(self.futures):
+            future = self.futures[len(futures)]
+            futures += future.divide() if isinstance(future, RunFuture) else [future]
+        # A single assignment: if the thread is interrupted before it, the shared futures are
+        # still in their places.
+        self.futures = [*futures]
         return futures
 
     def adopt_message(
@@ -125,8 +149,9 @@ class Batch:
         new_batch.expires_at = self.expires_at
         new_batch.moved_from = set(self.moved_from)
         new_batch.urgent = True
+        futures = self.divide_runs()
         for i in indexes:
-            new_batch.adopt_message(self.messages[i], self.futures[i], self.expires_at)
+            new_batch.adopt_message(self.messages[i], futures[i], self.expires_at)
         return new_batch
 
     def copy_for_repeat(self) -> Batch:
@@ -149,14 +174,24 @@ class Batch:
 
     def set_outcomes(self, outcomes: Sequence[Outcome]) -> None:
         """End the futures with the outcomes of their messages. Runs no callbacks."""
-        for future, outcome in zip(self.futures, outcomes, strict=True):
-            future.outcome = outcome
+        index = 0
+        while index < len(self.futures):
+            future = self.futures[index]
+            if isinstance(future, RunFuture):
+                future.set_outcomes(outcomes[index : index + future.count])
+                index += future.count
+            else:
+                future.outcome = outcomes[index]
+                index += 1
         self.done.set()
 
     def fail(self, error: CatmqError) -> None:
         """End all futures that have no outcome yet with `error`. Runs no callbacks."""
         for future in self.futures:
-            if future.outcome is None:
+            if isinstance(future, RunFuture):
+                if future.outcomes is None:
+                    future.set_outcomes([error] * future.count)
+            elif future.outcome is None:
                 future.outcome = error
         self.done.set()
 
@@ -164,17 +199,24 @@ class Batch:
         """Wake threads that wait for this batch. Its futures now belong to other batches."""
         self.done.set()
 
-    def has_callbacks(self) -> bool:
-        return any(future.callbacks for future in self.futures)
+    def futures_with_callbacks(self) -> list[SendFuture]:
+        """Return the futures to which a callback was added. Shared futures have none."""
+        first = self.futures[0] if self.futures else None
+        if isinstance(first, RunFuture) and first.count == len(self.futures):
+            return []
+        return [
+            future
+            for future in self.futures
+            if isinstance(future, SendFuture) and future.callbacks
+        ]
 
     def run_callbacks(self) -> None:
         """Run the callbacks of all futures.
 
         Call it only when the buffer is free, since a callback may send or flush.
         """
-        for future in self.futures:
-            if future.callbacks is not None:
-                future.run_callbacks()
+        for future in self.futures_with_callbacks():
+            future.run_callbacks()
 
 
 class SendFuture:
@@ -229,13 +271,18 @@ class SendFuture:
 
         If the waiting task is cancelled, the message is still sent.
         """
+        outcome = yield from self.wait_in_loop()
+        if isinstance(outcome, CatmqError):
+            raise outcome
+        return outcome
+
+    def wait_in_loop(self) -> Generator[Any, None, Outcome]:
+        """Wait in a coroutine, with `yield from`. Return the receipt or error."""
         while self.outcome is None:
             # None if the batch has ended, or was split, since the line above.
             waiter = self.ended.waiter()
             if waiter is not None:
                 yield from waiter
-        if isinstance(self.outcome, CatmqError):
-            raise self.outcome
         return self.outcome
 
     def _await_outcome(self, timeout_s: float | None) -> Outcome:
@@ -279,6 +326,84 @@ class SendFuture:
                 log.exception("a callback of a send failed")
 
 
+class RunFuture:
+    """The outcomes of messages that a call has appended to a batch together.
+
+    It takes the place of a SendFuture for each of them, which nobody asks for in send_batch()
+    and send_many(). If the batch is divided, because a message of it was refused or its queue
+    has moved, each message gets a future of its own, which follows it into its new batch.
+    """
+
+    __slots__ = ("count", "ended", "futures", "outcomes")
+
+    def __init__(self, ended: LoopEvent, count: int) -> None:
+        # The event of its batch; see SendFuture.
+        self.ended: LoopEvent = ended
+        self.count: int = count
+        self.outcomes: Sequence[Outcome] | None = None
+        # The futures of the messages once the batch was divided.
+        self.futures: list[SendFuture] | None = None
+
+    def divide(self) -> list[SendFuture]:
+        """Return a future for each message. Every call returns the same futures."""
+        if self.futures is None:
+            self.futures = [SendFuture(self.ended) for _ in range(self.count)]
+        return self.futures
+
+    def done(self) -> bool:
+        """Return True if all messages have an outcome."""
+        if self.outcomes is not None or self.futures is None:
+            return self.outcomes is not None
+        return all(future.done() for future in self.futures)
+
+    def set_outcomes(self, outcomes: Sequence[Outcome]) -> None:
+        """Set the outcome of each message, in order."""
+        # A thread that was interrupted while it divided the batch has left futures that the
+        # batch does not know. A flush may wait for them.
+        for future, outcome in zip(self.futures or (), outcomes, strict=False):
+            future.outcome = outcome
+        self.outcomes = outcomes
+
+    def await_outcomes(self, timeout_s: float | None = None) -> Sequence[Outcome]:
+        """Wait until all messages have an outcome. Return the outcomes, in order.
+
+        Raises TimeoutError after `timeout_s` seconds.
+        """
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        while self.outcomes is None:
+            remaining_s = (
+                None if deadline is None else max(0.0, deadline - time.monotonic())
+            )
+            if self.futures is not None:
+                outcomes = []
+                for future in self.futures:
+                    future.exception(remaining_s)
+                    outcomes.append(future.receipt_or_error())
+                return outcomes
+            # The event is also set when the batch was divided.
+            if not self.ended.wait(remaining_s):
+                raise TimeoutError(
+                    f"no receipts within {timeout_s} s; the messages are still being sent"
+                )
+        return self.outcomes
+
+    def __await__(self) -> Generator[Any, None, Sequence[Outcome]]:
+        """Wait in a coroutine. Returns the outcomes, in order."""
+        while self.outcomes is None:
+            if self.futures is not None:
+                for future in self.futures:
+                    yield from future.wait_in_loop()
+                return [future.receipt_or_error() for future in self.futures]
+            waiter = self.ended.waiter()
+            if waiter is not None:
+                yield from waiter
+        return self.outcomes
+
+
+# What a batch has for its messages: a future for each, or for a run of them.
+Pending = SendFuture | RunFuture
+
+
 class Callbacks:
     """Runs callbacks of ended sends, and lets flush() wait until they have returned.
 
@@ -297,11 +422,13 @@ class Callbacks:
 
         Called under the lock, in the same step as the batch's end.
         """
-        self._unreturned.update([future for future in batch.futures if future.callbacks])
+        self._unreturned.update(batch.futures_with_callbacks())
 
     def has_callbacks_due(self, batch: Batch) -> bool:
         """Return True if the batch has callbacks that have not returned."""
-        return batch.has_callbacks() or not self._unreturned.isdisjoint(batch.futures)
+        return bool(batch.futures_with_callbacks()) or not self._unreturned.isdisjoint(
+            batch.futures
+        )
 
     def unreturned(self) -> list[SendFuture]:
         """Return the sends whose callbacks have not returned. Called under the lock."""
@@ -316,15 +443,17 @@ class Callbacks:
             # A callback may call back into here, so the outer value is restored.
             self._local.calls = outer
             with self._changed:
-                self._unreturned.difference_update(batch.futures)
+                self._unreturned.difference_update(
+                    future for future in batch.futures if isinstance(future, SendFuture)
+                )
                 self._changed.notify_all()
 
     def await_returned(
         self,
-        futures: Collection[SendFuture],
+        futures: Collection[Pending],
         timeout_s: float | None,
         *,
-        under_way: Callable[[], Iterable[SendFuture]],
+        under_way: Callable[[], Iterable[Pending]],
     ) -> bool:
         """Wait until these sends and their callbacks have ended. Return True if they have.
 
@@ -334,7 +463,7 @@ class Callbacks:
         """
 
         def are_over() -> bool:
-            return self._unreturned.union(under_way()).isdisjoint(futures)
+            return {*self._unreturned, *under_way()}.isdisjoint(futures)
 
         with self._changed:
             return self._is_in_callback() or self._changed.wait_for(are_over, timeout_s)

@@ -13,7 +13,7 @@ import random
 import threading
 import time
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any, NamedTuple
@@ -29,6 +29,8 @@ SLOTS = 1024
 AVOID_S = 5.0
 # A layout is fetched at most once in this time, however many sends were refused.
 REFRESH_EVERY_S = 0.5
+# Stands for the queue of messages that only prefer the queue they name; see Routes.group().
+_PREFERENCE = "preference"
 
 
 class Kind(IntEnum):
@@ -129,6 +131,63 @@ class Routes:
         return Route(
             home if self.is_usable(home) else self._pick_usable(slot, {home}), Kind.FREE
         )
+
+    def group(
+        self,
+        messages: Sequence[dict[str, Any]],
+        indexes: Sequence[int],
+        errors: dict[int, CatmqError],
+    ) -> dict[Route, Sequence[int]]:
+        """Return the indexes of the messages by their route, each in rising order.
+
+        A message that has no route has its error in `errors`, at its index. All messages that
+        may go to any queue get the sticky queue, whether or not they fit its batch.
+        """
+        # None: the message names no queue. _PREFERENCE: it may leave the queue that it names.
+        # (`queue_strict` is a field of a message only if it is False.)
+        queues = {
+            _PREFERENCE if "queue_strict" in message else message.get("queue")
+            for message in [messages[index] for index in indexes]
+        }
+        if len(queues) == 1 and _PREFERENCE not in queues:
+            (queue,) = queues
+            if queue in self.layout.nodes or (
+                queue is None and not any("key" in messages[index] for index in indexes)
+            ):
+                return {self.choose(key=None, queue=queue, strict_queue=True): indexes}
+        groups: dict[Route, list[int]] = {}
+        # The queue of a key's slot is looked up here: that takes a quarter of the time of
+        # choose(), and a batch may have as many keys as messages.
+        slots = self.layout.slots if self.layout.strict and not self.held_slots else ()
+        groups_by_home: dict[int, list[int]] = {}
+        # Messages with the same key, or that name the same queue, share a look-up.
+        groups_by_target: dict[str | int | None, list[int]] = {}
+        for index in indexes:
+            message = messages[index]
+            queue, key = message.get("queue"), message.get("key")
+            target = key if queue is None else queue
+            group = groups_by_target.get(target)
+            if group is not None and "queue_strict" not in message:
+                group.append(index)
+                continue
+            if slots and key is not None and queue is None:
+                home = slots[zlib.crc32(key.encode()) % SLOTS]
+                group = groups_by_home.get(home)
+                if group is None:
+                    group = groups_by_home[home] = groups[Route(home, Kind.KEYED)] = []
+            else:
+                try:
+                    route = self.choose(
+                        key=key, queue=queue, strict_queue=message.get("queue_strict", True)
+                    )
+                except CatmqError as error:
+                    errors[index] = error
+                    continue
+                group = groups.setdefault(route, [])
+            group.append(index)
+            if "queue_strict" not in message:
+                groups_by_target[target] = group
+        return {**groups}
 
     def is_usable(self, queue: int | None) -> bool:
         """Return True if the queue is writable and has not refused within AVOID_S."""

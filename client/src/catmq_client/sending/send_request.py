@@ -108,6 +108,7 @@ def send(
         if runs is None:
             runs = [{"count": 1, "result": result} for result in answer["results"]]
         outcomes: list[Outcome] = []
+        new_tuple = tuple.__new__
         # A run covers `count` messages: at successive offsets from `offset` of its queue,
         # or with a `result` that all of them share.
         for run in runs:
@@ -115,8 +116,9 @@ def send(
                 outcomes += [_outcome(topic, run["result"]) for _ in range(run["count"])]
                 continue
             queue, first = run["queue"], run["offset"]
+            # tuple.__new__ takes half as long as the constructor of a NamedTuple.
             outcomes += [
-                Receipt(topic, queue, offset, f"{queue}-{offset}")
+                new_tuple(Receipt, (topic, queue, offset, f"{queue}-{offset}", None))
                 for offset in range(first, first + run["count"])
             ]
     except (KeyError, TypeError, ValueError) as error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote
@@ -15,10 +15,12 @@ from catmq_client.errors import (
     CatmqError,
     Conflict,
     ConnectFailed,
+    FieldError,
     InvalidRequest,
     NotFound,
 )
 from catmq_client.http import wire
+from catmq_client.reading.pull_commits import ABOUT_PATH, FEATURE, FIELD
 from catmq_client.reading.subscription_settings import Settings
 from catmq_client.testing.failures import FailedMessage, FakeFailures
 from catmq_client.testing.groups import FakeGroup
@@ -30,6 +32,7 @@ from catmq_client.testing.topics import (
     StoredMessage,
     unsupported,
 )
+from catmq_client.version import VERSION
 
 # How often a waiting pull checks whether a subscription's delay is over, s.
 DELAY_STEP_S = 0.02
@@ -76,6 +79,8 @@ class FakeBroker:
         self.groups: dict[str, FakeGroup] = {}
         self.failures: FakeFailures = FakeFailures(self.topics)
         self.requests: list[Seen] = []
+        # Optional fields that it takes. A broker of an earlier release has fewer.
+        self.features: tuple[str, ...] = (FEATURE,)
         self.session_timeout_ms = session_timeout_ms
         self._codec = codec or wire.JsonCodec()
         self._faults: list[_Fault] = []
@@ -362,16 +367,19 @@ class FakeBroker:
 
     def _commit(self, consumer: str, body: dict[str, Any]) -> dict[str, Any]:
         group = self._owning_group(consumer)
-        return {
-            "results": [
-                group.commit(consumer, entry["queue"], entry["epoch"], entry["offset"])
-                for entry in body["offsets"]
-            ],
-            "generation": group.generation,
-        }
+        results = _commit_all(group, consumer, body["offsets"])
+        return {"results": results, "generation": group.generation}
 
     def _pull(self, consumer: str, body: dict[str, Any]) -> dict[str, Any]:
         group = self._owning_group(consumer)
+        if FIELD in body and FEATURE not in self.features:
+            unknown = FieldError(FIELD, "is not a field of this request")
+            raise InvalidRequest(
+                f"{FIELD}: {unknown.message}", errors=[unknown], status=400
+            )
+        # Before the read and the wait, as at a broker. A commit that is not stored is news.
+        results = _commit_all(group, consumer, body.get(FIELD, ()))
+        has_failed = any(result["state"] != "ok" for result in results)
 
         def read() -> tuple[dict[str, Any], bool]:
             messages_left, queues = body["max_messages"], []
@@ -379,15 +387,20 @@ class FakeBroker:
                 queues.append(group.read(consumer, request, limit=messages_left))
                 messages_left -= len(queues[-1]["messages"])
             has_changed = group.generation > body["generation"]
-            has_news = has_changed or any(
-                queue["messages"] or queue["state"] not in _NO_NEWS_STATES
-                for queue in queues
+            has_news = (
+                has_changed
+                or has_failed
+                or any(
+                    queue["messages"] or queue["state"] not in _NO_NEWS_STATES
+                    for queue in queues
+                )
             )
-            return {
+            answer = {
                 "generation": max(group.generation, body["generation"]),
                 "queues": queues,
                 "assignment_changed": has_changed,
-            }, has_news
+            }
+            return answer | ({FIELD: results} if results else {}), has_news
 
         return self._long_poll(group, body["wait_ms"], read)
 
@@ -472,9 +485,26 @@ class FakeBroker:
         return False
 
 
+def _commit_all(
+    group: FakeGroup, consumer: str, entries: Iterable[Mapping[str, int]]
+) -> list[dict[str, Any]]:
+    """Commit offsets. Return the result of each."""
+    return [
+        group.commit(consumer, entry["queue"], entry["epoch"], entry["offset"])
+        for entry in entries
+    ]
+
+
 # Handlers of requests, called with the variables of the path and the body. None is an empty
 # answer.
 _ROUTES: dict[str, Callable[..., dict[str, Any] | None]] = {
+    f"GET {ABOUT_PATH}": lambda fake, _: {
+        "name": "catmq",
+        "version": VERSION,
+        "api_version": 1,
+        "features": [*fake.features],
+        "limits": {},
+    },
     "GET topics/([^/]+)": lambda fake, topic, _: fake.topics.find(topic).view(),
     "POST topics/([^/]+)/messages": lambda fake, topic, body: {
         "results": fake.topics.publish(topic, body)
