@@ -272,7 +272,7 @@ def http_single(setting: Setting, worker: int) -> Callable[[], int]:
 
 
 def drf_single(setting: Setting, worker: int) -> Callable[[], int]:
-    """One request with one message per call to the view that stores nothing."""
+    """Per call, post one message to the view that parses it and stores nothing."""
     from catmq_client import HttpTransport
     from catmq_client.http.transport import api_path
     from catmq_client.http.wire import JsonCodec

@@ -45,12 +45,12 @@ def processes() -> dict[int, Process]:
     return found
 
 
-def below(pid: int, known: dict[int, Process]) -> list[int]:
-    """The processes below one."""
-    found = [pid]
-    for one in found:
-        found += [child for child, process in known.items() if process.parent == one]
-    return found[1:]
+def below(pid: int, running: dict[int, Process]) -> list[int]:
+    """Return the ids of all processes below a process."""
+    pids = [pid]
+    for parent in pids:
+        pids += [child for child, process in running.items() if process.parent == parent]
+    return pids[1:]
 
 
 def tree_cpu_s(roots: Iterable[int]) -> float:
@@ -58,9 +58,11 @@ def tree_cpu_s(roots: Iterable[int]) -> float:
 
     A process that has ended counts from the moment its parent waited for it.
     """
-    known = processes()
-    pids = {pid for root in roots for pid in (root, *below(root, known)) if pid in known}
-    return sum(known[pid].cpu_s + known[pid].ended_s for pid in pids)
+    running = processes()
+    pids = {
+        pid for root in roots for pid in (root, *below(root, running)) if pid in running
+    }
+    return sum(running[pid].cpu_s + running[pid].ended_s for pid in pids)
 
 
 def kind(process: Process) -> str:
@@ -72,14 +74,14 @@ def cpu_s(database: int) -> dict[str, float]:
     """CPU seconds so far: of the database, whose process id is given, of Java and of Python
     from here on.
     """
-    known = processes()
-    found = {"database": known[database].cpu_s, "java": 0.0, "python": 0.0}
-    for pid in (os.getpid(), *below(os.getpid(), known)):
-        name = kind(known[pid])
+    running = processes()
+    found = {"database": running[database].cpu_s, "java": 0.0, "python": 0.0}
+    for pid in (os.getpid(), *below(os.getpid(), running)):
+        name = kind(running[pid])
         if name in found:
-            found[name] += known[pid].cpu_s
+            found[name] += running[pid].cpu_s
         if name == "python":
-            found["python"] += known[pid].ended_s
+            found["python"] += running[pid].ended_s
     return found
 
 
@@ -93,9 +95,9 @@ def highest_memory() -> Iterator[dict[str, float]]:
 
     def look() -> None:
         while not over.wait(LOOK_EVERY_S):
-            now, known = dict.fromkeys(found, 0.0), processes()
-            for pid in below(os.getpid(), known):
-                name = kind(known[pid])
+            now, running = dict.fromkeys(found, 0.0), processes()
+            for pid in below(os.getpid(), running):
+                name = kind(running[pid])
                 if name in now:
                     now[name] += resident_mb(pid)
             for name, size in now.items():

@@ -99,12 +99,12 @@ WAYS: tuple[Callable[[list[Any], int], None], ...] = (send_batch, send_async, se
 
 
 def cpu_us(
-    way: Callable[[list[Any], int], None], messages: list[Any], batches: int
+    send: Callable[[list[Any], int], None], messages: list[Any], batches: int
 ) -> float:
     """Return the µs of CPU of the process for a batch."""
     gc.collect()
     started = time.process_time()
-    way(messages, batches)
+    send(messages, batches)
     return (time.process_time() - started) / batches * 1e6
 
 
@@ -115,16 +115,16 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="write all figures to this file")
     options = parser.parse_args()
     lines = {
-        f"{way.__name__}, {kind}": (way, messages)
-        for way in WAYS
+        f"{send.__name__}, {kind}": (send, messages)
+        for send in WAYS
         for kind, messages in KINDS.items()
     }
-    for way, messages in lines.values():
-        way(messages, 20)
+    for send, messages in lines.values():
+        send(messages, 20)
     costs: dict[str, list[float]] = {name: [] for name in lines}
     for _ in range(options.rounds):
-        for name, (way, messages) in lines.items():
-            costs[name].append(cpu_us(way, messages, options.batches))
+        for name, (send, messages) in lines.items():
+            costs[name].append(cpu_us(send, messages, options.batches))
     print("| | median (least), µs per 100 messages | ratio (least to most of the rounds) |")
     print("|---|---|---|")
     for name, figures in costs.items():

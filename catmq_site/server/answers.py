@@ -11,10 +11,10 @@ from gunicorn.http.wsgi import Response
 from brokerapi.http.repeats import Repeat
 
 MAX_COPIED_BYTES = 64 << 10  # a larger chunk is sent on its own, without copying it
-MAX_KNOWN_HEADERS = 1024
-# Headers that gunicorn has checked: what it keeps of them, and the length they declare.
-_known_headers: dict[
-    tuple[tuple[str, str], ...], tuple[list[tuple[str, str]], int | None]
+MAX_CHECKED_HEADERS = 1024
+# Headers of answers that gunicorn has checked: what it keeps of them, and the length they declare.
+_checked_headers: dict[
+    tuple[tuple[str, str], ...], tuple[tuple[tuple[str, str], ...], int | None]
 ] = {}
 
 
@@ -30,20 +30,26 @@ class Answer(Response):  # type: ignore[misc]
     repeat: Repeat | None = None  # the condition for giving the same answer again
     is_last = False  # its head has `Connection: close`
     headers_sent: bool
+    headers: list[tuple[str, str]]
+    response_length: int | None  # as the headers declare it
 
     def process_headers(self, headers: list[tuple[str, str]]) -> None:
         # Most answers have the headers of an earlier one; checking them costs more than
-        # looking them up.
-        given = tuple(headers)
-        known = _known_headers.get(given)
-        if known is not None:
-            self.headers, self.response_length = known
-            return
-        super().process_headers(headers)
-        if not self.upgrade:
-            if len(_known_headers) >= MAX_KNOWN_HEADERS:
-                _known_headers.clear()
-            _known_headers[given] = self.headers, self.response_length
+        # looking them up. Cookies are secrets, and differ.
+        header_tuple = tuple(headers)
+        checked = _checked_headers.get(header_tuple)
+        if checked is None:
+            super().process_headers(headers)
+            if not self.upgrade and "Set-Cookie" not in dict(headers):
+                if len(_checked_headers) >= MAX_CHECKED_HEADERS:
+                    _checked_headers.clear()
+                _checked_headers[header_tuple] = (
+                    tuple(self.headers),
+                    self.response_length,
+                )
+        else:
+            # A copy: gunicorn may change the list of an answer.
+            self.headers, self.response_length = [*checked[0]], checked[1]
 
     def send_headers(self) -> None:
         if not self.headers_sent:

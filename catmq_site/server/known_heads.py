@@ -23,8 +23,9 @@ MAX_HEAD_BYTES = 2048  # a longer head is not remembered
 OWN_VALUES = (
     "wsgi.input", "wsgi.early_hints", "gunicorn.socket", "REMOTE_ADDR", "REMOTE_PORT",
 )  # fmt: skip
-# Headers that change how the body is read, or what the connection is used for.
-SPECIAL_HEADERS = frozenset(("EXPECT", "TRAILER", "TRANSFER-ENCODING", "UPGRADE"))
+# Headers that change how the body is read, or what the connection is used for; and Cookie:
+# pages are rarely repeated, and sessions of browsers do not belong into this memory.
+SPECIAL_HEADERS = frozenset(("COOKIE", "EXPECT", "TRAILER", "TRANSFER-ENCODING", "UPGRADE"))
 
 
 class KnownHead:
@@ -69,6 +70,7 @@ class KnownHeads:
         self._heads: dict[tuple[Any, ...], KnownHead] = {}
 
     def find(self, connection: Connection, head: bytes) -> KnownHead | None:
+        """Return what is remembered of these bytes from this address."""
         return self._heads.get((connection.peer, connection.server, head))
 
     def remember(
@@ -88,11 +90,11 @@ class KnownHeads:
             or any(name in SPECIAL_HEADERS for name, _ in request.headers)
         ):
             return
-        known = KnownHead(request.method, environ)
-        if known.body_bytes > SMALL_BODY_BYTES:
+        known_head = KnownHead(request.method, environ)
+        if known_head.body_bytes > SMALL_BODY_BYTES:
             return
         # A client with ever new heads costs the others their remembered heads, now and then,
         # and no memory.
         if len(self._heads) >= MAX_HEADS:
             self._heads.clear()
-        self._heads[connection.peer, connection.server, head] = known
+        self._heads[connection.peer, connection.server, head] = known_head

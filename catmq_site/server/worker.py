@@ -409,20 +409,21 @@ class Worker(ThreadWorker):  # type: ignore[misc]
         head_bytes = connection.buffer.head_bytes
         # All bytes received so far, including those of a next request in a pipeline.
         request_bytes = connection.buffer.take()
-        known = self.known_heads.find(connection, request_bytes[:head_bytes])
+        known_head = self.known_heads.find(connection, request_bytes[:head_bytes])
         try:
             # Refused also if it arrived at once, so that its parts make no difference.
             if head_bytes > MAX_HEAD_BYTES:
                 raise LimitRequestHeaders(
                     f"the headers have more than {MAX_HEAD_BYTES} bytes"
                 )
-            if known is not None and len(request_bytes) >= head_bytes + known.body_bytes:
-                end = head_bytes + known.body_bytes
+            end = head_bytes + (known_head.body_bytes if known_head is not None else 0)
+            if known_head is not None and len(request_bytes) >= end:
                 body, next_bytes = request_bytes[head_bytes:end], request_bytes[end:]
                 channel.phase = BODY
-                environ = known.environ(body, connection, channel)
                 answer = self.call_application(
-                    environ, Answer(known, channel, self.cfg), connection
+                    known_head.environ(body, connection, channel),
+                    Answer(known_head, channel, self.cfg),
+                    connection,
                 )
                 channel.phase = NO_WAIT
                 if answer.is_last or answer.should_close():

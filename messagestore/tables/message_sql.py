@@ -48,6 +48,7 @@ from metadata.rules.nodes import Engine
 # takes the server longer, by its length, and each answer that is saved costs the broker's thread a
 # wake-up: below this length the latter is more.
 _COMPOUND_BYTES = 16 << 10
+_NO_OFFSET = "It is stored, but the answer does not say where."
 _QUEUES_PER_TRIP = 100  # queues read in a single round trip
 
 
@@ -99,8 +100,11 @@ def _insert_mysql(
     if is_mariadb and len(packet) <= _COMPOUND_BYTES:
         whole = step(session, "publish_whole_mariadb", statements=packet)
         # The rows of its SELECT, and the end of the compound statement.
-        rows, _ = session.send(session.render(whole), statements=2)
-        return int(rows.rows[0][0])
+        selected, _ = session.send(session.render(whole), statements=2)
+        first = selected.rows[0][0] if selected.rows else None
+        if first is None:
+            raise db_errors.Ambiguous(_NO_OFFSET)
+        return int(first)
     opening_count = opening.statement.count
     # Usually the whole transaction is one round trip: the opening, an INSERT and the COMMIT.
     if len(inserts) == 1 and len(packet) <= session.max_packet:
@@ -118,7 +122,7 @@ def _insert_mysql(
     # head with its result, as an insert id. Some proxies drop it: then the offset is unknown.
     raised_to = max(result.number for result in results[:opening_count])
     if raised_to < values["message_count"]:
-        raise db_errors.Ambiguous("It is stored, but the answer does not say where.")
+        raise db_errors.Ambiguous(_NO_OFFSET)
     return raised_to - values["message_count"]
 
 
@@ -521,12 +525,7 @@ def literal_rows(batches: Sequence[NewBatch]) -> list[bytes]:
         simple_end = b"',NULL," + producer + b",@t)"
         for index, message in enumerate(batch.messages, len(rows)):
             key = message.key
-            if (
-                key is None
-                or message.tag is not None
-                or message.trace_id is not None
-                or message.headers
-            ):
+            if message.tag is not None or message.trace_id is not None or message.headers:
                 texts = (key, message.tag, headers_text(message.headers), message.trace_id)
                 key_sql, tag, headers, trace = (
                     b"NULL" if text is None else quoted(text.encode()) for text in texts
@@ -535,10 +534,15 @@ def literal_rows(batches: Sequence[NewBatch]) -> list[bytes]:
                     b"(@b+%d,%b,%b,%b,_binary%b,%b,%b,@t)"
                     % (index, key_sql, tag, headers, quoted(message.body), trace, producer)
                 )
+            # Nearly all messages have a body and perhaps a key only. Formatting dominates the CPU
+            # cost of a send, so they take one expression. The quote that it opens before the body
+            # is closed by `simple_end`.
+            elif key is None:
+                rows.append(
+                    b"(@b+%d,NULL,NULL,NULL,_binary'%b%b"
+                    % (index, escaped(message.body), simple_end)
+                )
             else:
-                # Nearly all messages have a key and a body only. Formatting dominates the CPU cost
-                # of a send, so they take one expression. The quote that it opens before the
-                # body is closed by `simple_end`.
                 rows.append(
                     b"(@b+%d,'%b',NULL,NULL,_binary'%b%b"
                     % (index, escaped(key.encode()), escaped(message.body), simple_end)

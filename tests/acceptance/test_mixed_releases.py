@@ -59,11 +59,12 @@ class Watched:
 
 
 def test_a_client_commits_with_pulls_only_at_brokers_that_take_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
     monkeypatch.setattr(pull_commits, "ASK_AGAIN_S", 0.0)
     former = previous.extracted(tmp_path / "previous")
     server = Server(tmp_path / "server", root=former, from_nothing=True).start()
+    request.addfinalizer(lambda: server.end())
     server.call("POST", "/api/v1/topics", {"name": "t", "queues": 2})
     watched = Watched(server.url, server.api_key)
     options = {"auto_commit_interval_ms": 0, "max_poll_records": 10}
@@ -113,4 +114,3 @@ def test_a_client_commits_with_pulls_only_at_brokers_that_take_them(
         capture_output=True, text=True, timeout=120, check=True,
     ).stdout  # fmt: skip
     assert told.split() == ["catmq_client.consumer", str(len(got))]
-    server.end()

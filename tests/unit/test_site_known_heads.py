@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import socket
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from gunicorn.config import Config
 
-from catmq_site.server import known_heads
+from catmq_site.server import answers, known_heads
 from catmq_site.server.connections import Connection
 from tests.support.serving import Serving
 from tests.support.waiting import until
@@ -118,6 +121,7 @@ def test_two_requests_are_told_apart_wherever_their_bytes_are_cut(
         + b"x",
         POST % b"Transfer-Encoding: chunked\r\n" + b"1\r\nx\r\n0\r\n\r\n",
         POST % b"Expect: 100-continue\r\nContent-Length: 1\r\n" + b"x",
+        POST % b"Cookie: sessionid=secret\r\nContent-Length: 1\r\n" + b"x",
         POST % b"Upgrade: h2c\r\nContent-Length: 1\r\n" + b"x",
         POST % (b"X-Long: %b\r\nContent-Length: 1\r\n" % (b"y" * 2048)) + b"x",
         POST % (b"Content-Length: %d\r\n" % (65 << 10)) + b"x" * (65 << 10),
@@ -172,3 +176,41 @@ def test_an_answer_without_a_length_is_sent_in_chunks(
             data += client.recv(65536)
         assert b"3\r\none\r\n3\r\ntwo\r\n" in data
     until(lambda: remembered(serving) == 1)
+
+
+def test_an_answer_that_changes_its_headers_changes_those_of_no_other(
+    serving: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails_late(environ: dict[str, Any], start_response: Any) -> list[bytes]:
+        start_response("200 OK", [("Content-Length", "4"), ("X-Of", "an answer")])
+        try:
+            raise LookupError
+        except LookupError:
+            # As a framework does that finds an error after it has begun: WSGI allows it.
+            start_response("500 No", [("Content-Length", "4")], sys.exc_info())
+        return [b"oops"]
+
+    def succeeds(environ: dict[str, Any], start_response: Any) -> list[bytes]:
+        start_response("200 OK", [("Content-Length", "4"), ("X-Of", "an answer")])
+        return [b"fine"]
+
+    for _ in range(2):
+        monkeypatch.setattr(serving.worker, "wsgi", fails_late)
+        exchange(serving.client(), with_body(b"body"), b"oops")
+        monkeypatch.setattr(serving.worker, "wsgi", succeeds)
+        client = serving.client()
+        client.sendall(with_body(b"body"))
+        data = b""
+        while not data.endswith(b"fine"):
+            data += client.recv(65536)
+        assert data.count(b"Content-Length") == data.count(b"X-Of") == 1
+
+
+def test_cookies_of_answers_are_not_remembered() -> None:
+    for headers in ([("Set-Cookie", "sessionid=secret")], [("X-Of", "an answer")]):
+        answer = answers.Answer(
+            SimpleNamespace(method="GET", version=(1, 1)), None, Config()
+        )
+        answer.start_response("200 OK", headers)
+    assert (("X-Of", "an answer"),) in answers._checked_headers
+    assert not any("secret" in str(headers) for headers in answers._checked_headers)

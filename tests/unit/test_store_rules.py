@@ -8,8 +8,10 @@ import pytest
 
 from messagestore.engine import batch_ids, db_errors, messages
 from messagestore.engine.messages import NewMessage
-from messagestore.engine.mysql_session import syncs_before_it_shows
+from messagestore.engine.mysql_session import MySqlSession, Result, syncs_before_it_shows
 from messagestore.heads import gap_check
+from messagestore.tables import message_sql
+from messagestore.tables.shapes import NewBatch
 from messagestore.tables.statements import load, parse
 from metadata.config import config
 from metadata.errors import Invalid, OutcomeUnknown, StoreCorrupt, TooLarge
@@ -213,3 +215,20 @@ def test_faults_that_nobody_handles_still_tell_the_truth() -> None:
         db_errors.Altered, StoreCorrupt
     )
     assert db_errors.from_mysql(1114, "full", "n").code == "node_full"
+
+
+@pytest.mark.parametrize("flavour", ["mariadb", "mysql"])
+def test_a_send_whose_answer_has_no_offset_is_in_doubt(
+    flavour: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = MySqlSession.__new__(MySqlSession)
+    session.flavour, session.max_packet = flavour, 1 << 24
+    # As through a proxy that drops insert ids, or variables between statements.
+    answers = [Result([(None,)], 1), Result((), 0)]
+    if flavour == "mysql":
+        answers = [Result((), 0)] * 6
+    monkeypatch.setattr(session, "send", lambda text, *, statements: answers[:statements])
+    batch = NewBatch(b"i" * 16, b"d" * 32, [NewMessage(body=b"x")], "producer")
+
+    with pytest.raises(db_errors.Ambiguous, match="does not say where"):
+        message_sql.insert_messages(session, queue=1, node_epoch=1, batches=[batch])
