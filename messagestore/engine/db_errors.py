@@ -10,7 +10,7 @@
     Ambiguous      unknown outcome: repeat only the same batch id to the same queue
     Final          a repeat cannot help: an operator has to act
       Altered      a table is missing or was altered
-      NoIndex      the table lacks the index that the statement forces
+      NotInPlace   the server cannot alter the table in place
       Denied       the account lacks a right
 
 All of them are product errors, so an unhandled error still gives the client a correct answer.
@@ -29,7 +29,9 @@ from metadata.errors import Code, NodeUnavailable, OutcomeUnknown, StoreCorrupt
 REFUSED = 1048
 DUPLICATE = 1062
 NO_PARTITION = 1526
-NO_INDEX = 1176
+# The change is not possible in place. On MariaDB also: after a crash during an ALTER TABLE, a
+# partition has other indexes than the definition of its table.
+NOT_IN_PLACE = 1846
 # A build of an index ends if its record of concurrent writes exceeds
 # innodb_online_alter_log_max_size. It is rolled back.
 LOG_OVERFLOW = frozenset({1799})
@@ -137,8 +139,8 @@ class Altered(Final):
     """A table is missing or was altered."""
 
 
-class NoIndex(Final):
-    """The table lacks the index that the statement forces."""
+class NotInPlace(Final):
+    """The server cannot alter the table in place."""
 
 
 class Denied(Final):
@@ -180,8 +182,8 @@ def from_mysql(number: int, text: str, node: str) -> RolledBack | Ambiguous | Fi
         error = Ambiguous(detail)
         error.lost = number in LOST
         return error
-    if number == NO_INDEX:
-        return NoIndex(detail)
+    if number == NOT_IN_PLACE:
+        return NotInPlace(detail)
     error_class = (
         Altered if number in _WRONG_TABLE else Denied if number in _DENIED else Final
     )
@@ -203,6 +205,4 @@ def from_sqlite(error: sqlite3.Error, node: str) -> RolledBack | Ambiguous | Fin
         return Ambiguous(detail)
     if code == sqlite3.SQLITE_ERROR and any(text in str(error) for text in _ALTERED_TEXTS):
         return Altered(f"{detail}. {_TABLE_REMEDY}")
-    if code == sqlite3.SQLITE_ERROR and "no such index" in str(error):
-        return NoIndex(detail)
     return Final(detail)

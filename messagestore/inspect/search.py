@@ -5,14 +5,15 @@ range is read in chunks. Each is a statement of milliseconds without locks, and 
 the messages, the smaller the chunks. A request reads a limited number of offsets for a
 limited time, and returns where to continue. As in pulls, only durable messages are found.
 
-A key is looked up in the key index of each queue that has one (key_lookup.py), the other
-queues are read as ranges. The queue that the key maps to now comes first. The others follow,
+A key is looked up in the key index of each queue whose index is ready, the other queues are
+read as ranges. The queue that the key maps to now comes first. The others follow,
 because the key went there in an earlier layout, or a sender named the queue. Other contents
 have no index, because every send would pay for it (docs/decisions/0012-look-ups.md).
 """
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -29,7 +30,7 @@ from messagestore.engine.messages import (
     parse_message_id,
 )
 from messagestore.engine.mysql_session import Session
-from messagestore.heads import durability, key_lookup
+from messagestore.heads import durability
 from messagestore.heads.time_lookup import first_at
 from messagestore.inspect.browse import require_queue
 from messagestore.pool import node_pools
@@ -60,6 +61,7 @@ ROWS_AT_ONCE = 200  # messages of a key that are read in a statement
 MATCH_S = 0.05
 BUSY_MS = 1_000  # the client should wait this long before it tries again
 
+log = logging.getLogger(__name__)
 _slots = Places(most=PLACES, most_per_caller=PLACES_PER_ACTOR)
 
 
@@ -203,7 +205,8 @@ class _Search:
         self._chunk = min(CHUNK, 10 * MIN_CHUNK)
         self._next: str | None = None
         self._methods: set[SearchedBy] = set()
-        self._without_index: set[int] = set()  # although a cached state says otherwise
+        self._unusable_indexes: set[int] = set()  # of these queues, although they are ready
+        self._queues_at_once = QUEUES_AT_ONCE
 
     def result(self) -> SearchResult:
         """Return the result so far."""
@@ -232,16 +235,25 @@ class _Search:
             try:
                 if not self._search_indexes(batch, first):
                     return
-            except db_errors.NoIndex:
-                # An index was dropped since the state was read.
-                key_lookup.forget(node_pools.node_of(batch[0]).info.id)
+            except db_errors.Final as error:
+                # The index was dropped since the snapshot was read, or the node was restored
+                # or promoted without it, or a server's crash damaged it.
                 if len(self._messages) > message_count:
                     # A second look at these queues would find the same messages again, so
                     # the next request continues after them.
                     last = self._messages[-1]
                     self._continue_at(last.queue, last.offset + 1)
                     return
-                self._without_index.update(batch)
+                if len(batch) > 1:
+                    self._queues_at_once = 1  # to find out whose index it is
+                    continue
+                self._unusable_indexes.update(batch)
+                log.warning(
+                    "The key index of queue %d cannot be used, so its messages are read: %s. "
+                    "If this repeats, run manage.py key_index --check",
+                    batch[0],
+                    error.detail,
+                )
                 continue
             position += len(batch)
 
@@ -251,20 +263,24 @@ class _Search:
         """
         if self._wanted.key is None:
             return []
-        node_id = node_pools.node_of(queues[position]).info.id
-        indexed = key_lookup.indexed_queues(node_id) - self._without_index
+        node_id = snapshot.find_queue(queues[position]).node_id
         # The queue that the key maps to has most keys, so it is looked up alone.
-        most = 1 if queues[position] == self._first_queue else QUEUES_AT_ONCE
+        most = 1 if queues[position] == self._first_queue else self._queues_at_once
         batch: list[int] = []
         for queue in queues[position : position + most]:
-            if queue not in indexed or node_pools.node_of(queue).info.id != node_id:
+            info = snapshot.find_queue(queue)
+            if (
+                not info.key_indexed
+                or info.node_id != node_id
+                or queue in self._unusable_indexes
+            ):
                 break
             batch.append(queue)
         return batch
 
     def _search_indexes(self, batch: Sequence[int], start: int) -> bool:
         """Look a key up in queues of one node that have an index. Return False if a limit
-        ended the search. Raises `db_errors.NoIndex`.
+        ended the search. Raises `db_errors.Final`.
         """
         bounds = dict.fromkeys(batch, (0, MAX_OFFSET))
         bounds[batch[0]] = (start, MAX_OFFSET)

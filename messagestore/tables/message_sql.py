@@ -302,11 +302,11 @@ def find_key_offsets(
     """Return up to `most` offsets of the messages with a key in each queue, rising.
 
     `queues` has the bounds (first, end) of each queue, whose tables must have a key index:
-    raises `db_errors.NoIndex` if one has none. One round trip. The messages may not be
-    durable yet, or be above the head.
+    raises `db_errors.Final` if a table or a partition has none. One round trip. The messages
+    may not be durable yet, or be above the head.
     """
     # The statement forces the index. Without that, a table whose index was just dropped would
-    # be scanned.
+    # be scanned as a whole.
     results = session.run(
         *(
             step(

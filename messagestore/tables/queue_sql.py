@@ -68,11 +68,13 @@ def drop_queue(session: Session, *, queue: int, unused: bool = False) -> None:
     position_sql.delete_queue_shares(session, queue=queue)
 
 
-def list_key_indexes(session: Session) -> set[int]:
-    """Return the queues of the node whose tables have an index on the keys of messages."""
-    tables = [name for (name,) in fetch_rows(session, "select_key_indexes")]
-    numbers = (table.removeprefix("message_") for table in tables)
-    return {int(number) for number in numbers if number.isdigit()}
+def has_key_index(session: Session, *, queue: int) -> bool:
+    """Return True if the definition of a queue's table has the key index.
+
+    On MariaDB, a crash may have left the definition without the index in a partition:
+    see `find_partitions_without_index`.
+    """
+    return bool(fetch_rows(session, "select_key_index", table_name=message_table(queue)))
 
 
 def add_key_index(session: Session, *, queue: int) -> None:

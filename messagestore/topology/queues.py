@@ -102,7 +102,7 @@ def _finish(topic: TopicView, queues: Sequence[QueueView], actor: Actor) -> Layo
 
     A repeat, or a concurrent call, is harmless.
     """
-    topics.make_tables(queues, topic=topic.name, key_index=topic.key_index)
+    topics.make_tables(queues, topic=topic.name)
     ids = [queue.queue for queue in queues]
     prepared: set[int] = set()
     for _ in range(TRIES):

@@ -18,6 +18,7 @@ from messagestore.produce import delayed_reassignment
 from messagestore.tables import queue_sql, reader_sql
 from metadata.actors import Actor, job
 from metadata.errors import CatmqError, Conflict
+from metadata.rules.topics.states import KeyIndexState
 from metadata.topics import topic_rows
 from metadata.topics.topic_rows import QueueView, TopicView
 
@@ -54,7 +55,7 @@ def create(
         name=name, queues=queues, node=node, settings=settings, actor=actor
     )
     try:
-        make_tables(planned.queues, topic=planned.name, key_index=planned.key_index)
+        make_tables(planned.queues, topic=planned.name)
         ready = topic_rows.make_ready(planned.id)
     except CatmqError:
         _roll_back(planned, actor)
@@ -79,11 +80,8 @@ class QueuesTaken(Conflict):
         self.queues = queues
 
 
-def make_tables(
-    queues: Sequence[QueueView], *, topic: str, key_index: bool = False
-) -> None:
-    """Create the tables of queues, unless they exist and are empty. `key_index`: with an
-    index on the keys of messages.
+def make_tables(queues: Sequence[QueueView], *, topic: str) -> None:
+    """Create the tables of queues, unless they exist and are empty.
 
     Raises QueuesTaken and NodeUnavailable.
     """
@@ -93,10 +91,14 @@ def make_tables(
         # A repeat changes nothing, so a lost connection is not an unknown outcome.
         with node.reading() as session:
             for queue in node_queues:
-                columns = {"queue": queue.queue, "node_epoch": node.info.epoch}
-                comment = f"topic {topic}, queue number {queue.number}"
                 if not queue_sql.create_queue(
-                    session, **columns, unused=True, comment=comment, key_index=key_index
+                    session,
+                    queue=queue.queue,
+                    node_epoch=node.info.epoch,
+                    unused=True,
+                    comment=f"topic {topic}, queue number {queue.number}",
+                    # As the row says, not the topic: its setting may have changed since.
+                    key_index=queue.key_index == KeyIndexState.READY,
                 ):
                     used_ids.append(queue.queue)
     # A queue that another process has made ready meanwhile may hold messages rightly.

@@ -1,4 +1,4 @@
-"""Topics whose messages are found by key with an index."""
+"""Topics and queues whose messages are found by key with an index."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from django.db import migrations, models
 
 
 class Migration(migrations.Migration):
-    """Existing topics have no index; an older release that creates one does not name it."""
+    """Existing queues have no index; an older release that creates one does not name it."""
 
     dependencies = (("metadata", "0044_delayed_messages_of_nodes"),)
 
@@ -15,5 +15,22 @@ class Migration(migrations.Migration):
             model_name="topic",
             name="key_index",
             field=models.BooleanField(db_default=False, default=True),
+        ),
+        migrations.AddField(
+            model_name="queue",
+            name="key_index",
+            field=models.CharField(
+                choices=[("none", "None"), ("changing", "Changing"), ("ready", "Ready")],
+                db_default="none",
+                default="none",
+                max_length=10,
+            ),
+        ),
+        migrations.AddConstraint(
+            model_name="queue",
+            constraint=models.CheckConstraint(
+                condition=models.Q(key_index__in=("none", "changing", "ready")),
+                name="queue_key_index",
+            ),
         ),
     )

@@ -29,6 +29,12 @@ class Command(CatmqCommand):
             "--dry-run", action="store_true", help="show the changes without making them"
         )
         parser.add_argument(
+            "--check",
+            action="store_true",
+            help="check every table, also of queues whose index is ready: needed after a node "
+            "was restored or promoted",
+        )
+        parser.add_argument(
             "--blocking",
             action="store_true",
             help="also make changes for which all writers wait: on nodes of a Galera "
@@ -40,6 +46,7 @@ class Command(CatmqCommand):
         changes = key_indexes.build(
             topic=options["topic"],
             blocking=options["blocking"],
+            check=options["check"],
             dry_run=options["dry_run"],
             progress=self.progress_writer(),
             actor=self.actor,
@@ -60,5 +67,7 @@ class Command(CatmqCommand):
 
 def _row(change: ChangedQueue, *, dry_run: bool) -> tuple[str, ...]:
     result = change.problem or ("" if dry_run else f"done in {change.took_s:.1f} s")
+    if change.rebuilt:
+        result += f", {change.rebuilt} damaged partitions rebuilt"
     verb = "build" if change.wanted else "drop"
     return change.topic, str(change.queue), change.node, verb, result

@@ -86,18 +86,27 @@ PARTITION BY RANGE (msg_offset) (
     PARTITION below_300000 VALUES LESS THAN (300000)
 )
 
+-- Forces the primary key, as search_messages does: a key index of which a crash left only the definition fails.
 -- name: select_used
-SELECT EXISTS (SELECT 1 FROM {table})
+SELECT EXISTS (SELECT 1 FROM {table} FORCE INDEX (PRIMARY))
     OR EXISTS (SELECT 1 FROM queue_head WHERE queue_id = :queue AND head > 0)
 
 -- Key indexes (messagestore/topology/key_indexes.py). An index of a partitioned table has a tree for each partition.
 
--- name: select_key_indexes
-SELECT DISTINCT TABLE_NAME FROM information_schema.STATISTICS
- WHERE TABLE_SCHEMA = DATABASE() AND INDEX_NAME = 'message_key' AND TABLE_NAME LIKE 'message%'
+-- name: select_key_index
+SELECT 1 FROM information_schema.STATISTICS
+ WHERE TABLE_SCHEMA = DATABASE() AND TABLE_NAME = :table_name AND INDEX_NAME = 'message_key'
 
 -- name: add_key_index
 ALTER TABLE {table} ADD INDEX message_key (msg_key), ALGORITHM=INPLACE, LOCK=NONE
+
+-- Fails if the partition lacks the index. CHECK TABLE does not notice that.
+-- name: probe_key_index
+SELECT 1 FROM {table} PARTITION ({partition}) FORCE INDEX (message_key) WHERE msg_key = '' LIMIT 1
+
+-- Gives a partition the indexes of the table's definition. Writers of the table wait meanwhile.
+-- name: rebuild_partition
+ALTER TABLE {table} REBUILD PARTITION {partition}
 
 -- name: drop_key_index
 ALTER TABLE {table} DROP INDEX message_key, ALGORITHM=INPLACE, LOCK=NONE
@@ -719,7 +728,7 @@ DELETE FROM dead_message
 -- name: search_messages
 SELECT msg_offset, msg_key, tag, headers, body, trace_id,
        CAST(UNIX_TIMESTAMP(stored_at) * 1000 AS SIGNED), attempt
-  FROM {table} WHERE msg_offset >= :first_offset AND msg_offset < :end_offset
+  FROM {table} FORCE INDEX (PRIMARY) WHERE msg_offset >= :first_offset AND msg_offset < :end_offset
    AND (:msg_key IS NULL OR msg_key = :msg_key AND LENGTH(msg_key) = LENGTH(:msg_key))
    AND (:tag IS NULL OR tag = :tag AND LENGTH(tag) = LENGTH(:tag))
    AND (:trace_id IS NULL OR trace_id = :trace_id AND LENGTH(trace_id) = LENGTH(:trace_id))

@@ -77,8 +77,8 @@ SELECT EXISTS (SELECT 1 FROM {table})
 
 -- Key indexes (messagestore/topology/key_indexes.py). Their names are unique in the file.
 
--- name: select_key_indexes
-SELECT tbl_name FROM sqlite_master WHERE type = 'index' AND name = tbl_name || '_key' AND tbl_name LIKE 'message%'
+-- name: select_key_index
+SELECT 1 FROM sqlite_master WHERE type = 'index' AND tbl_name = :table_name AND name = tbl_name || '_key'
 
 -- name: add_key_index
 CREATE INDEX IF NOT EXISTS {table}_key ON {table} (msg_key) WHERE msg_key IS NOT NULL

@@ -301,7 +301,7 @@ def topic(request: HttpRequest, name: str) -> HttpResponse:
             Fact(
                 _("Queues with a key index"),
                 _("%(indexed)d of %(all)d")
-                % {"indexed": key_index.indexed_count, "all": len(key_index.queues)},
+                % {"indexed": key_index.ready_count, "all": len(key_index.queues)},
             ),
             Fact(_("Layout version"), view.layout_version),
             Fact(_("Created"), view.created_at_ms, kind="when"),

@@ -893,7 +893,7 @@ TopicProducer = TypedDict(
     },
 )
 
-# A queue, and whether its table has a key index.
+# A queue, and the state of its key index.
 QueueIndex = TypedDict(
     "QueueIndex",
     {
@@ -903,12 +903,13 @@ QueueIndex = TypedDict(
         "number": int,
         # name of the node
         "node": str,
-        # its table has the index; null while the node does not answer
-        "indexed": bool | None,
+        # `ready`: searches use it; `changing`: it is built or dropped, or a run that did so
+        # was interrupted; `none`
+        "key_index": str,
     },
 )
 
-# The key index of a topic. `wanted` is its setting, the queues tell what their tables have.
+# The key index of a topic: its setting, and the state of each queue.
 KeyIndex = TypedDict(
     "KeyIndex",
     {

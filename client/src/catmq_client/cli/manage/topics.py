@@ -108,7 +108,7 @@ QUEUES: Columns = {
         else queue["head"] - queue["low"]
     ),
 }
-INDEXES: Columns = field_columns("queue number node indexed")
+INDEXES: Columns = field_columns("queue number node key_index")
 TOKENS: Columns = {**field_columns("id"), "CREATED": time_column("created_at_ms")}
 STATES: Columns = {
     **LAYOUT,
