@@ -7,9 +7,9 @@ from io import StringIO
 
 import pytest
 from django.core.management import CommandError, call_command
+from django.db import connection
 
 from messagestore.engine.messages import MessageSearch, NewMessage
-from messagestore.heads import key_lookup
 from messagestore.inspect import search
 from messagestore.inspect.search import SearchedBy, SearchResult, TimeRange
 from messagestore.pool import node_pools
@@ -21,12 +21,18 @@ from metadata.cache import snapshot
 from metadata.errors import Forbidden, NodeUnavailable, NotFound
 from metadata.models import AuditLog
 from metadata.rules.rights import Right
-from metadata.topics import topic_rows
+from metadata.topics import key_index_rows, topic_rows
 from tests.support.killing import killed_step_by_step
 from tests.support.tampering import age, plant
 from tests.support.waiting import until
 
 ACTOR = command("test")
+
+
+@pytest.fixture(autouse=True)
+def whole_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let no page end early because the machine is slow."""
+    monkeypatch.setattr(search, "MATCH_S", 60.0)
 
 
 def make_topic(*, queues: int = 2, key_index: bool = True) -> list[int]:
@@ -47,9 +53,19 @@ def set_key_index(*, on: bool) -> None:
     snapshot.refresh()
 
 
-def indexed() -> list[bool | None]:
-    """Return which queues of `orders` have an index, by their tables."""
-    return [q.indexed for q in key_indexes.describe(topic="orders", actor=ACTOR).queues]
+def indexed() -> list[bool]:
+    """Return which queues of `orders` have an index, after a check that the states agree with
+    the tables.
+    """
+    snapshot.refresh()
+    states = []
+    for queue in key_indexes.describe(topic="orders", actor=ACTOR).queues:
+        with node_pools.node_of(queue.queue).reading() as session:
+            states.append(queue_sql.has_key_index(session, queue=queue.queue))
+        expected = "ready" if states[-1] else "none"
+        assert queue.key_index == expected, queue
+        assert snapshot.find_queue(queue.queue).key_indexed == states[-1]
+    return states
 
 
 def look(key: str, **conditions: object) -> SearchResult:
@@ -121,12 +137,16 @@ def test_a_queue_without_the_index_is_read_beside_those_that_have_it(node: str) 
     send(first, "a")
     send(second, "a")
     drop_index(second)
-    key_lookup.forget(node_pools.node_of(second).info.id)
+    key_index_rows.begin_change(queue=second)
+    key_index_rows.end_change(queue=second, indexed=False)
+    snapshot.refresh()
 
     assert (look("a").by, places(look("a"))) == (SearchedBy.BOTH, {(first, 0), (second, 0)})
 
 
-def test_an_index_that_was_dropped_since_it_was_seen_is_not_missed(node: str) -> None:
+def test_an_index_that_is_missing_although_it_is_ready_is_not_missed(
+    node: str, caplog: pytest.LogCaptureFixture
+) -> None:
     first, second = make_topic()
     send(first, "a")
     send(second, "a")
@@ -136,6 +156,62 @@ def test_an_index_that_was_dropped_since_it_was_seen_is_not_missed(node: str) ->
 
     assert places(look("a")) == {(first, 0), (second, 0)}
     assert look("a").by == SearchedBy.RANGE
+    assert f"The key index of queue {first} cannot be used" in caplog.text
+    assert "manage.py key_index --check" in caplog.text
+
+
+def test_a_missing_index_does_not_let_the_queues_of_its_round_trip_be_read(
+    node: str,
+) -> None:
+    ids = make_topic(queues=4)
+    for queue in ids:
+        send(queue, "a", "b")
+    mapped = snapshot.find_topic("orders").queue_for("a")
+    damaged = next(queue for queue in reversed(ids) if queue != mapped)
+    drop_index(damaged)
+
+    result = look("a")
+
+    assert places(result) == {(queue, 0) for queue in ids}
+    assert (result.by, result.scanned) == (SearchedBy.BOTH, 3 + 2)
+
+
+@pytest.mark.parametrize("wanted", [True, False])
+def test_a_change_that_was_interrupted_is_not_relied_on_and_ends_with_the_next_run(
+    node: str, wanted: bool
+) -> None:
+    (queue,) = make_topic(queues=1, key_index=not wanted)
+    send(queue, "a")
+    set_key_index(on=wanted)
+    for is_altered in (False, True):
+        assert key_index_rows.begin_change(queue=queue) == (wanted, is_altered)
+        snapshot.refresh()
+        if is_altered:
+            with node_pools.node_of(queue).maintaining() as session:
+                act = queue_sql.add_key_index if wanted else queue_sql.drop_key_index
+                act(session, queue=queue)
+        assert (look("a").by, places(look("a"))) == (SearchedBy.RANGE, {(queue, 0)})
+        assert key_indexes.count_pending() == 1
+
+    assert [c.problem for c in key_indexes.build(actor=ACTOR)] == [""]
+    assert (indexed(), key_indexes.count_pending()) == ([wanted], 0)
+
+
+def test_a_setting_that_was_changed_meanwhile_decides(
+    node: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_topic(queues=1, key_index=False)
+    set_key_index(on=True)
+    begin = key_index_rows.begin_change
+
+    def change_setting_before(*, queue: int) -> object:
+        topic_rows.update(name="orders", settings={"key_index": False}, actor=ACTOR)
+        return begin(queue=queue)
+
+    monkeypatch.setattr(key_index_rows, "begin_change", change_setting_before)
+    key_indexes.build(actor=ACTOR)
+
+    assert indexed() == [False]
 
 
 def drop_index(queue: int) -> None:
@@ -302,8 +378,13 @@ def test_sends_do_not_fail_while_the_index_is_built_and_dropped(node: str) -> No
 def test_a_run_that_is_killed_at_any_statement_is_continued(node: str) -> None:
     make_topic(key_index=False)
     set_key_index(on=True)
+    inherited: list[object] = []
 
     def build() -> None:
+        # The child needs a connection of its own to metadata as well. The parent's is kept,
+        # because the end of it would end the parent's session.
+        inherited.append(connection.connection)
+        connection.connection = None
         changes = key_indexes.build(actor=job("test"))
         assert [change.problem for change in changes if change.problem] == []
 
@@ -410,7 +491,7 @@ def test_a_build_needs_manage_and_is_audited(node: str) -> None:
         key_indexes.build(topic="orders", actor=reader)
     with pytest.raises((Forbidden, NotFound)):
         key_indexes.describe(topic="orders", actor=stranger)
-    assert not key_indexes.describe(topic="orders", actor=reader).is_complete
+    assert key_indexes.describe(topic="orders", actor=reader).ready_count == 0
 
     key_indexes.build(topic="orders", actor=ACTOR)
 
@@ -431,10 +512,10 @@ def test_a_node_that_does_not_answer_is_named_and_the_others_are_built(
     def refuse(*_: object, **__: object) -> None:
         raise NodeUnavailable("Node main is away.")
 
+    set_key_index(on=True)
     monkeypatch.setattr(away, "reading", refuse)
-    key_lookup.forget(away.info.id)
 
-    assert indexed() == [None, None]
+    assert key_indexes.count_pending() == 0
     problems = [change.problem for change in key_indexes.build(actor=ACTOR)]
     assert problems == ["Node main is away."] * 2
 
@@ -443,15 +524,18 @@ def test_a_restored_table_without_the_index_gets_it_again(node: str) -> None:
     (queue,) = make_topic(queues=1)
     drop_index(queue)
 
-    assert key_indexes.count_pending() == 1
-    key_indexes.build(actor=ACTOR)
-    assert indexed() == [True]
+    assert run()[1].splitlines() == ["Queues altered: 0."]
+    code, out = run("--check")
+    assert (code, indexed()) == (0, [True])
+    assert f"orders  {queue}" in out
 
 
-def test_an_index_made_by_hand_is_seen(node: str) -> None:
+def test_an_index_made_by_hand_is_taken_over(node: str) -> None:
     (queue,) = make_topic(queues=1, key_index=False)
     engine = node_pools.node_of(queue).info.engine
     name = f"message_{queue}_key" if engine == "sqlite" else "message_key"
     plant(queue, f"CREATE INDEX {name} ON message_{{q}} (msg_key)")
+    set_key_index(on=True)
 
+    assert [c.problem for c in key_indexes.build(actor=ACTOR)] == [""]
     assert indexed() == [True]
