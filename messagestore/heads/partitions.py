@@ -49,6 +49,10 @@ NEVER = sys.maxsize  # head at which an unpartitioned table needs more partition
 _turn = threading.Lock()
 
 
+class TableLocked(NodeUnavailable):
+    """Another session alters the table, or is about to."""
+
+
 def alter(
     session: Session, *, table: str, change: Callable[[], object], urgent: bool = False
 ) -> None:
@@ -81,11 +85,11 @@ def alter(
 def take_turn(session: Session, *, queue: int) -> None:
     """Lock the queue's table against ALTERs by other sessions, until this session closes.
 
-    Raises NodeUnavailable if another session has the lock.
+    Raises TableLocked if another session has the lock.
     """
     table = sql_steps.message_table(queue)
     if not partition_sql.take_table_lock(session, table=table, seconds=2):
-        raise NodeUnavailable(f"Table {table} is locked by another session.")
+        raise TableLocked(f"Table {table} is locked by another session.")
 
 
 def extend(queue: int, *, urgent: bool = True, ahead: int = AHEAD) -> int:

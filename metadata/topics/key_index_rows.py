@@ -26,6 +26,14 @@ class IndexChange(NamedTuple):
     interrupted: bool
 
 
+def is_changing(queue: int) -> bool:
+    """Return True while the key index of a queue is built or dropped, or until the next run
+    after an interruption.
+    """
+    with reachable():
+        return Queue.objects.filter(pk=queue, key_index=KeyIndexState.CHANGING).exists()
+
+
 def list_pending() -> list[int]:
     """Return the queues whose key index differs from the setting of their topics, rising."""
     built, dropped = Q(key_index=KeyIndexState.READY), Q(key_index=KeyIndexState.NONE)
