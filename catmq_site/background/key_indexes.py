@@ -6,14 +6,13 @@ there is something to do, and starts the process only then.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 
+from catmq_site.background.loop_threads import Loop, LoopThreads
 from messagestore.sweeping import Progress
 from messagestore.topology import key_indexes
 from metadata import actors
-from metadata.errors import CatmqError
 from metadata.jobs import runs
 from metadata.jobs.runs import Run
 
@@ -60,20 +59,9 @@ def _report(run: Run, progress: Progress) -> None:
 @contextmanager
 def _stay_alive(run: Run) -> Iterator[None]:
     """Record in the run that its process is alive, also during the build of a large queue."""
-    ended = threading.Event()
-
-    def record() -> None:
-        while True:
-            # The next record follows soon, and the build needs no metadata.
-            with suppress(CatmqError):
-                run.record_alive(log="")
-            if ended.wait(ALIVE_EVERY_S):
-                return
-
-    thread = threading.Thread(target=record, name="alive", daemon=True)
-    thread.start()
+    loops = LoopThreads([Loop("alive", ALIVE_EVERY_S, lambda: run.record_alive(log=""))])
+    loops.start()
     try:
         yield
     finally:
-        ended.set()
-        thread.join()
+        loops.stop()

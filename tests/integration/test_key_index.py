@@ -9,6 +9,9 @@ import pytest
 from django.core.management import CommandError, call_command
 from django.db import connection
 
+from catmq_site.background import key_indexes as key_index_job
+from catmq_site.jobs.tasks import run_here
+from messagestore.engine import db_errors
 from messagestore.engine.messages import MessageSearch, NewMessage
 from messagestore.inspect import search
 from messagestore.inspect.search import SearchedBy, SearchResult, TimeRange
@@ -19,10 +22,12 @@ from messagestore.topology import key_indexes, queues, topics
 from metadata.actors import Actor, command, job
 from metadata.cache import snapshot
 from metadata.errors import Forbidden, NodeUnavailable, NotFound
-from metadata.models import AuditLog
+from metadata.jobs import runs
+from metadata.models import AuditLog, JobRun
 from metadata.rules.rights import Right
 from metadata.topics import key_index_rows, topic_rows
 from tests.support.killing import killed_step_by_step
+from tests.support.rows import long_ago
 from tests.support.tampering import age, plant
 from tests.support.waiting import until
 
@@ -539,3 +544,52 @@ def test_an_index_made_by_hand_is_taken_over(node: str) -> None:
 
     assert [c.problem for c in key_indexes.build(actor=ACTOR)] == [""]
     assert indexed() == [True]
+
+
+def test_the_job_builds_what_settings_ask_for_and_records_its_run(node: str) -> None:
+    make_topic(key_index=False)
+    assert not key_index_job.is_due()
+    set_key_index(on=True)
+    assert key_index_job.is_due()
+
+    assert run_here(key_index_job.JOB) == 2
+
+    row = JobRun.objects.get(name=key_index_job.JOB)
+    assert (row.state, row.count, row.done, row.total) == ("done", 2, 2, 2)
+    assert row.seen_at is not None
+    assert (indexed(), key_index_job.is_due()) == ([True, True], False)
+
+
+def test_a_failed_run_of_the_job_names_the_queues_and_is_not_repeated_at_once(
+    node: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, _ = make_topic(key_index=False)
+    set_key_index(on=True)
+    add = queue_sql.add_key_index
+
+    def fail_once(session: object, *, queue: int) -> None:
+        if queue == first:
+            raise db_errors.Final("Node main answered 1799: the log is full")
+        add(session, queue=queue)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(queue_sql, "add_key_index", fail_once)
+    with pytest.raises(key_index_job.NotBuilt, match="1 queues were not altered"):
+        run_here(key_index_job.JOB)
+
+    row = JobRun.objects.get(name=key_index_job.JOB)
+    assert (row.state, row.count) == ("failed", 1)
+    assert f"orders queue {first}: Node main answered 1799" in row.detail
+    assert not key_index_job.is_due()
+    JobRun.objects.update(finished_at=long_ago(seconds=3600))
+    assert key_index_job.is_due()
+
+
+def test_a_run_that_is_alive_lets_no_second_begin(node: str) -> None:
+    make_topic(key_index=False)
+    set_key_index(on=True)
+    with runs.record_run(key_index_job.JOB):
+        assert not key_index_job.is_due()
+        JobRun.objects.update(
+            seen_at=long_ago(seconds=3600), started_at=long_ago(seconds=3600)
+        )
+        assert key_index_job.is_due()
