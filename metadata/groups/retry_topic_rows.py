@@ -90,8 +90,6 @@ def plan(*, group_id: int, topic_id: int) -> FailureTopic | None:
         kind=TopicKind.FAILURE,
         failure_group=group,
         failure_of=topic,
-        # Its messages are copies. They are found by the message that they were made of.
-        key_index=False,
         created_at=now,
     )
     # From the beginning: a failed message may be sent before the subscription is ready.

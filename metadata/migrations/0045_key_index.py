@@ -14,7 +14,7 @@ class Migration(migrations.Migration):
         migrations.AddField(
             model_name="topic",
             name="key_index",
-            field=models.BooleanField(db_default=False, default=True),
+            field=models.BooleanField(db_default=False, default=False),
         ),
         migrations.AddField(
             model_name="queue",

@@ -29,8 +29,7 @@ class Topic(OwnedModel):
     keyed = enum_field(Keyed, Keyed.STRICT)
     on_unknown = enum_field(OnUnknown, OnUnknown.FAIL)
     read_only = models.BooleanField(default=False, db_default=False)
-    # db_default: topics of an earlier release, and those that it creates, have no index.
-    key_index = models.BooleanField(default=True, db_default=False)
+    key_index = models.BooleanField(default=False, db_default=False)
     retention_days = models.PositiveIntegerField(default=7)
     # 0 = unread messages are not kept longer than others
     keep_unread_days = models.PositiveIntegerField(default=30)

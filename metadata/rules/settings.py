@@ -136,11 +136,11 @@ class TopicSettings(RateSettings, OwnerSettings):
         "Sends with an unknown outcome",
     )
     key_index: bool = setting(
-        True,
+        False,
         Flag(),
         "Key index",
-        "Find messages by key with an index. A change is made in the background, queue by "
-        "queue, while the topic is in use.",
+        "Find messages by key with an index, which sends have to maintain. A change is made "
+        "in the background, queue by queue, while the topic is in use.",
     )
 
 

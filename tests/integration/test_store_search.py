@@ -6,7 +6,7 @@ import pytest
 
 from messagestore.engine.messages import MessageSearch, NewMessage
 from messagestore.inspect import search
-from messagestore.inspect.search import SearchedBy, SearchResult, TimeRange
+from messagestore.inspect.search import SearchResult, TimeRange
 from messagestore.pool import node_pools
 from messagestore.produce.publish import publish
 from messagestore.tables import message_sql, partition_sql, promotion_sql
@@ -67,8 +67,7 @@ def test_all_filters_hold_together_in_the_order_of_queues_and_offsets(
     assert places(look(MessageSearch(tag="b", trace_id="t9"))) == [(first, 9)]
     assert places(look(MessageSearch(body_part=b"y 4\xff"))) == [(first, 4), (second, 4)]
     assert places(look(MessageSearch(key="k3"), queue=second)) == [(second, 3)]
-    nothing = SearchResult((), 0, None, by=SearchedBy.INDEX)
-    assert look(MessageSearch(key="nobody")) == nothing
+    assert look(MessageSearch(key="nobody")) == SearchResult((), 15, None)
     assert look(MessageSearch(tag="nobody")) == SearchResult((), 15, None)
 
 

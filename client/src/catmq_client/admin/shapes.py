@@ -140,8 +140,8 @@ TopicRow = TypedDict(
         "read_only": bool,
         # Sends with an unknown outcome
         "on_unknown": Literal["fail", "resend"],
-        # Find messages by key with an index. A change is made in the background, queue by
-        # queue, while the topic is in use.
+        # Find messages by key with an index, which sends have to maintain. A change is made
+        # in the background, queue by queue, while the topic is in use.
         "key_index": bool,
         # Limit for all brokers together. null: no limit
         "max_messages_per_s": int | None,
@@ -196,8 +196,8 @@ Topic = TypedDict(
         "read_only": bool,
         # Sends with an unknown outcome
         "on_unknown": Literal["fail", "resend"],
-        # Find messages by key with an index. A change is made in the background, queue by
-        # queue, while the topic is in use.
+        # Find messages by key with an index, which sends have to maintain. A change is made
+        # in the background, queue by queue, while the topic is in use.
         "key_index": bool,
         # Limit for all brokers together. null: no limit
         "max_messages_per_s": int | None,
