@@ -25,6 +25,7 @@ from cryptography.fernet import Fernet
 
 from metadata import certificates
 from metadata.rules import mail, tls
+from metadata.rules.addresses import DEFAULT_PORT, parse_addresses
 from metadata.rules.membership import addresses
 from metadata.rules.membership.brokers import is_broker_url
 from metadata.rules.path_prefix import prefix_problem
@@ -235,29 +236,27 @@ class Database:
 
 def parse_database_url(url: str) -> Database:
     """Return the parts of mysql://user:password@host:port/database?tls=…, %-escapes
-    decoded.
+    decoded. `host` may be a list of addresses, as of a node.
 
     Raises ConfigError with a text that continues the name of the variable.
     """
     parts = urlsplit(url)
     name = parts.path.lstrip("/")
     try:
-        port = parts.port or 3306
+        places = parse_addresses(parts.netloc.rpartition("@")[2].lower())
     except ValueError:
-        port = 0  # refused below, with the form that is needed
-    if (
-        parts.scheme not in ("mysql", "mariadb")
-        or not parts.hostname
-        or not name
-        or not port
-    ):
+        places = ()  # refused below, with the form that is needed
+    if parts.scheme not in ("mysql", "mariadb") or not places or not name:
         raise ConfigError("must look like mysql://user:password@host:3306/database")
     try:
         encryption = tls.parse_query(parts.query)
     except ValueError as error:
         raise ConfigError(str(error)) from None
     account = (unquote(parts.username or ""), unquote(parts.password or ""))
-    return Database(parts.hostname, port, name, *account, encryption)
+    host, port = places[0]
+    if len(places) > 1:
+        host, port = ",".join(map(str, places)), DEFAULT_PORT
+    return Database(host, port, name, *account, encryption)
 
 
 def load(environ: Mapping[str, str]) -> Config:

@@ -23,8 +23,8 @@ PYTHON = str(BIN / "python")
 
 @dataclass(frozen=True)
 class Step:
-    """One command. `measured`: in `all`, the branches of the product that its own process
-    takes count.
+    """One command. `measured`: with --branches, the branches of the product that its own
+    process takes count.
 
     `server` is the version of a database server to download for it.
     """
@@ -69,7 +69,14 @@ def ruff(name: str, *arguments: str) -> Step:
     """Return a run of ruff on the files that git tracks: what else lies in a checkout is
     not ours.
     """
-    patterns = ("*.py", "*.pyi", "script/bare", "script/mariadb", "script/mysql")
+    patterns = (
+        "*.py",
+        "*.pyi",
+        "script/bare",
+        "script/cluster",
+        "script/mariadb",
+        "script/mysql",
+    )
     git = subprocess.run(
         ["git", "ls-files", "-z", *patterns], cwd=ROOT, stdout=subprocess.PIPE, text=True
     )
@@ -152,6 +159,8 @@ REST = (
         "site-sqlite", "tests/integration/site", measured=True, CATMQ_TEST_ENGINE="sqlite"
     ),
     tests("contract-others", *OF_OTHER_CLIENTS),
+    # Galera and Group Replication: 200 MB to download; skipped if they cannot be had
+    tests("clusters", "tests/clusters"),
     # FastAPI and uvicorn: 10 MB to download; skipped if they cannot be had
     tests("web", "tests/web"),
     tests("spark", "tests/spark", "spark_tasks", "-m", "not everyday"),

@@ -40,8 +40,12 @@ class NodeCreate(Request):
     name = Text()
     kind = choice_of(NodeKind, default=NodeKind.NORMAL)
     engine = choice_of(Engine)
-    host = Text(required=False)
-    port = Number(required=False)
+    host = Text(
+        required=False,
+        help_text="an address, or several with commas, of a cluster or of a primary and its "
+        "replicas",
+    )
+    port = Number(required=False, help_text="of addresses without one; 3306 by default")
     database = Text(
         allow_blank=False, help_text="the schema on mysql, the file's path on sqlite"
     )
@@ -71,6 +75,9 @@ class NodeAnswer(Answer):
         help_text="account that jobs use to read it; empty if there is none"
     )
     quarantined = Text(help_text="reason why brokers do not serve it; empty if they do")
+    writer = Text(
+        help_text="server of several that brokers write to; empty for a single server"
+    )
     disk = Text(help_text="ok, low, or full (no more sends)")
     schema_version = Number(
         allow_null=True,

@@ -25,6 +25,7 @@ from messagestore.heads import head_watcher
 from messagestore.heads.partitions import Ahead
 from messagestore.nodes import corruption_alarms, registry
 from messagestore.nodes.disks import DiskWatch
+from messagestore.nodes.takeovers import Takeovers
 from messagestore.pool import node_pools
 from messagestore.produce import delayed_delivery
 from messagestore.retries import lost_leases, redrives
@@ -173,6 +174,12 @@ def loops(*, url: str = config.broker_url) -> list[Loop | NodeLoops]:
             purpose="Probe a node that does not answer until it does",
         ),
         Loop("nodes", 5.0, registry.probe, purpose="Check the state of every node"),
+        leased(
+            "takeovers",
+            3.0,
+            Takeovers().run_once,
+            purpose="Promote a replica that was made writable, if its primary is not any more",
+        ),
         leased(
             "disks",
             5.0,

@@ -12,9 +12,11 @@ from typing import Any
 from django.db.backends.mysql import base
 from django.db.backends.utils import debug_transaction
 
+from catmq_site.mysql import servers
 from catmq_site.mysql.idle import idle
 from metadata.db.transactions import note_connection
 from metadata.rules import tls
+from metadata.rules.addresses import is_list
 from metadata.rules.tls import TlsMode
 
 _TLS_MODES = {
@@ -37,8 +39,18 @@ class DatabaseWrapper(base.DatabaseWrapper):
         self.last_words: list[str] = []
 
     def get_new_connection(self, conn_params: dict[str, Any]) -> Any:
-        """Return an idle connection with the same parameters, or a new connection."""
+        """Return an idle connection with the same parameters, or a new connection.
+
+        Of several servers it goes to that which accepts writes.
+        """
         note_connection()
+        own_servers = writer = None
+        if is_list(conn_params.get("host", "")):
+            own_servers = servers.of_list(self.Database, conn_params["host"])
+            writer = own_servers.find_writer(conn_params)
+            place = writer.address
+            # Part of the key below: connections to a former writer are not used again.
+            conn_params = {**conn_params, "host": place.host, "port": place.port}
         # The isolation level belongs to the session but not to conn_params. Without it the
         # aliases `default` and `snapshot` would exchange connections, and a snapshot would
         # not be consistent.
@@ -55,8 +67,14 @@ class DatabaseWrapper(base.DatabaseWrapper):
                 if tls.is_plain(mode, raw.server_capabilities):
                     raw.close()
                     raise tls.PlainText
+                if own_servers is not None and writer is not None:
+                    own_servers.settle(raw, writer)
             except tls.Refused as refusal:
                 raise self.Database.OperationalError(*refusal.args) from None
+            except self.Database.Error:
+                if own_servers is not None:
+                    own_servers.forget()
+                raise
             raw.born = time.monotonic()
         return raw
 

@@ -25,6 +25,7 @@ from typing import Any, NamedTuple, Protocol
 from messagestore.engine import db_errors
 from metadata.errors import CatmqError
 from metadata.rules import engines, tls
+from metadata.rules.cluster_members import Member
 from metadata.rules.nodes import Engine
 from metadata.rules.tls import Tls, TlsMode
 
@@ -42,7 +43,7 @@ _SESSION_SETTINGS = (
     # SHOW VARIABLES leaves out a variable that the server lacks; SELECT @@x would fail.
     "SHOW VARIABLES WHERE Variable_name IN"
     " ('max_allowed_packet', 'log_bin', 'sync_binlog', 'binlog_storage_engine', "
-    "'performance_schema')"
+    "'performance_schema', 'wsrep_on', 'group_replication_group_name')"
 )
 # The server has to release the locks of a broker that is frozen inside a transaction. MariaDB
 # can end the transaction alone, MySQL only the session. And MySQL caches table sizes in
@@ -247,6 +248,10 @@ class MySqlSession:
         variables = dict(self._apply_settings(name, f"{host}:{port}")[-1].rows)
         self.max_packet = int(variables["max_allowed_packet"])
         self.shows_durable_only = syncs_before_it_shows(variables)
+        self.is_clustered = variables.get("wsrep_on") == "ON" or bool(
+            variables.get("group_replication_group_name")
+        )
+        self.member: Member | None = None  # what the server said of itself, if it was asked
         # MySQL deprecates information_schema.processlist. Its successor in performance_schema is
         # empty if that schema is off.
         has_processlist = (

@@ -17,7 +17,7 @@ from msgspec import Meta, Struct
 
 from messagestore import sweeping
 from messagestore.heads import durability
-from messagestore.pool import node_guard, node_pools, session_pool
+from messagestore.pool import node_guard, node_pools, session_pool, writers
 from messagestore.tables import promotion_sql, queue_sql, sql_steps
 from metadata.actors import Actor
 from metadata.cache import snapshot
@@ -122,7 +122,8 @@ def read_plan(
     accounts = node_rows.reader_accounts(by_node) if access.may_everything(actor) else {}
     nodes = []
     for node_id in by_node:
-        info = node_pools.node(node_id).info
+        # Spark reads from one server, that which brokers write to.
+        info = writers.at_writer(node_pools.node(node_id).info)
         account = accounts.get(node_id, _NO_ACCOUNT)
         schema = node_guard.schema(info)  # `_plan_queues` has just queried the node
         database = (

@@ -17,7 +17,7 @@ from messagestore.pool import session_pool
 from messagestore.tables import node_sql
 from metadata.cache.snapshot_types import NodeInfo
 from metadata.errors import CatmqError
-from metadata.rules import tls
+from metadata.rules import addresses, tls
 from metadata.rules.nodes import Engine
 from metadata.rules.tls import TlsMode
 
@@ -33,11 +33,26 @@ def choose_tls(info: NodeInfo) -> NodeInfo:
 
     TLS is on if the server is on another machine and offers it.
     """
-    if info.engine != Engine.MYSQL or tls.is_local(info.host):
+    if info.engine != Engine.MYSQL or is_local(info):
         return replace(info, tls=TlsMode.OFF)
-    error = _try_connect(replace(info, tls=TlsMode.ON))
-    is_offered = error is None or not isinstance(error.__cause__, tls.PlainText)
+    # Each server of a list alone: the error of the list names only that none can be used.
+    errors = [
+        _try_connect(replace(info, host=place.host, port=place.port, tls=TlsMode.ON))
+        for place in addresses.parse_addresses(info.host, info.port)
+    ]
+    is_offered = not any(
+        error is not None and isinstance(error.__cause__, tls.PlainText) for error in errors
+    )
     return replace(info, tls=TlsMode.ON if is_offered else "off")
+
+
+def is_local(info: NodeInfo) -> bool:
+    """Return True if no connection to a node leaves this machine."""
+    try:
+        places = addresses.parse_addresses(info.host, info.port)
+    except ValueError:
+        return tls.is_local(info.host)
+    return all(tls.is_local(place.host) for place in places)
 
 
 def explain_failure(error: CatmqError, info: NodeInfo) -> Answer | None:
@@ -64,7 +79,7 @@ def check_session(session: Session, info: NodeInfo) -> Iterator[Answer]:
     """Yield findings about a connection's encryption and the server's certificate."""
     facts = node_sql.read_tls_facts(session)
     if not facts.cipher:
-        if tls.is_local(info.host):
+        if is_local(info):
             yield "ok", "tls_local", {}
         else:
             yield "warn", "tls_plain", {"host": info.host}

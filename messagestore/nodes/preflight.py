@@ -32,6 +32,7 @@ from metadata.db.transactions import reachable
 from metadata.errors import CatmqError, NodeUnavailable
 from metadata.nodes import node_rows
 from metadata.rules import engines, tls
+from metadata.rules.addresses import describe, parse_addresses
 from metadata.rules.grants import grant_statements
 from metadata.rules.nodes import Engine, NodeKind, NodeState
 
@@ -210,7 +211,7 @@ def describe_error(error: CatmqError, info: NodeInfo) -> str:
     ):
         return error.detail.rstrip(".")
     address = (
-        f"{info.host}:{info.port or 3306}" if info.engine == Engine.MYSQL else info.database
+        describe(info.host, info.port) if info.engine == Engine.MYSQL else info.database
     )
     return f"Node {info.name} cannot be reached at {address}: {str(cause.args[-1]).rstrip('.')}"
 
@@ -388,10 +389,12 @@ def _check_role(info: NodeInfo, actor: Actor) -> Iterator[Finding]:
     ):
         yield Finding("kind", "warn", "first_failure")
     if info.engine == Engine.MYSQL:
+        own_addresses = set(parse_addresses(info.host, info.port))
         neighbours = [
             node.name
             for node in nodes
-            if (node.host, node.port or 3306) == (info.host, info.port or 3306)
+            if node.engine == Engine.MYSQL
+            and not own_addresses.isdisjoint(parse_addresses(node.host, node.port))
         ]
         if neighbours:
             yield Finding("place", "warn", "same_server", {"others": ", ".join(neighbours)})

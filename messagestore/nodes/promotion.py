@@ -39,7 +39,7 @@ from messagestore.nodes.replica_inspection import (
     delayed_loss,
     holds,
 )
-from messagestore.pool import session_pool
+from messagestore.pool import session_pool, writers
 from messagestore.tables import (
     audit_sql,
     delayed_sql,
@@ -67,6 +67,7 @@ from metadata.groups import subscribers
 from metadata.membership import broadcast_instances
 from metadata.nodes import failovers, node_rows
 from metadata.nodes.failovers import OfflineNode
+from metadata.rules.addresses import Address, is_list, parse_addresses
 from metadata.rules.nodes import Engine, NodeState
 from metadata.rules.tls import TlsMode
 
@@ -151,12 +152,13 @@ def promote(
         _make_primary(
             run, session, old_heads, epoch=offline_node.epoch, known_dead=known_dead
         )
-        address = {
-            "host": target.host,
-            "port": target.port,
-            "tls": target.tls,
-            "tls_ca": target.tls_ca,
-        }
+        address: dict[str, object] = {"tls": target.tls, "tls_ca": target.tls_ca}
+        place = Address(target.host, target.port)
+        # A list keeps its servers: only the one that is written to changes.
+        if is_list(info.host) and place in parse_addresses(info.host, info.port):
+            address |= {"writer": str(place)}
+        else:
+            address |= {"host": target.host, "port": target.port, "writer": ""}
         # The former replica is the primary now; the node has no replica any more.
         if (target.host, target.port) == (info.replica_host, info.replica_port):
             address |= {"replica_host": "", "replica_port": None}
@@ -278,7 +280,8 @@ def choose_target(
     target = replace(
         info, host=target_host, port=port or (info.replica_port if not host else 0) or 3306
     )
-    if (target.host, target.port) == (info.host, info.port or 3306):
+    present = writers.at_writer(info)
+    if (target.host, target.port) == (present.host, present.port or 3306):
         raise Invalid.field(
             "to", "is the node's present address; to keep it: manage.py adopt_restored_node"
         )
@@ -339,7 +342,8 @@ def _fence(
     not confirm in time.
     """
     try:
-        with session_pool.direct(run.info) as session:
+        # The server of a list that was written to, even if it is read-only by now.
+        with session_pool.direct(writers.at_writer(run.info)) as session:
             promotion_sql.fence_heads(session, node_epoch=offline_node.epoch)
             heads = queue_sql.read_heads(session, queues=None)
             # The heads are closed, so no message can follow those that were read here. The

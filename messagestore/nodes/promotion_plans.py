@@ -12,7 +12,7 @@ from messagestore.engine.mysql_session import Session
 from messagestore.nodes import promotion_rights
 from messagestore.nodes.promotion import check_target, choose_target, find_node, open_target
 from messagestore.nodes.replica_inspection import Lost, ReplicaInspection
-from messagestore.pool import session_pool
+from messagestore.pool import session_pool, writers
 from messagestore.tables import delayed_sql, queue_sql
 from metadata.actors import Actor
 from metadata.brokers import snapshot_acks
@@ -68,7 +68,10 @@ def promote(
         check_target(session, info=info, target=target)
         promotion_rights.require(session, target=target, verb=Verb.PROMOTE)
         old_heads = None
-        with suppress(NodeUnavailable, db_errors.Final), session_pool.direct(info) as old:
+        with (
+            suppress(NodeUnavailable, db_errors.Final),
+            session_pool.direct(writers.at_writer(info)) as old,
+        ):
             old_heads = queue_sql.read_heads(old, queues=None)
         inspection = _inspect(session, info.id, old_heads)
         return _make_plan(

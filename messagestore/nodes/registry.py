@@ -25,6 +25,7 @@ from messagestore.nodes.preflight import (
     describe_refusal,
 )
 from messagestore.pool import node_guard, node_pools, session_pool
+from messagestore.pool.node import Node
 from messagestore.tables import (
     delayed_sql,
     node_sql,
@@ -37,9 +38,14 @@ from metadata.actors import Actor, job
 from metadata.cache import snapshot
 from metadata.cache.snapshot_types import NodeInfo
 from metadata.errors import CatmqError, Code, Invalid, NodeUnavailable
+from metadata.monitoring import alarms
 from metadata.nodes import failovers, node_rows
 from metadata.nodes.failovers import DelayedCounts
 from metadata.nodes.node_rows import NodeView
+from metadata.rules.addresses import describe, is_list
+from metadata.rules.alarm_rules import AlarmKind
+from metadata.rules.alarm_texts import alarm_text
+from metadata.rules.cluster_members import ServerKind
 from metadata.rules.grants import READER, grant_statements
 from metadata.rules.nodes import Engine, NodeState
 
@@ -47,6 +53,8 @@ log = logging.getLogger(__name__)
 _latencies: dict[int, float | None] = {}
 # node id → the node's epoch when `report_heads` last reported it
 _reported: dict[int, int] = {}
+# node id → the writer that this process last recorded in metadata, or found recorded
+_noted_writers: dict[int, str] = {}
 
 
 def register(
@@ -70,12 +78,15 @@ def register(
     info = candidate(actor=actor, password=password, **arguments)
     if info.engine == Engine.SQLITE:
         session_pool.sqlite_path(info.database).parent.mkdir(parents=True, exist_ok=True)
+    writer = ""
     remedy = (
         "Check host, port, database and credentials, and that the account has all "
         "rights there."
     )
     with _open_or_refuse(info, remedy) as session:
         if info.engine == Engine.MYSQL:
+            if is_list(info.host) and isinstance(session, MySqlSession) and session.member:
+                writer = str(session.member.address)
             check_path(session, info, unsafe=unsafe)
             check_server(node_sql.read_server_facts(session), info, unsafe=unsafe)
         for finding in check_rights(session, info):
@@ -96,7 +107,9 @@ def register(
         promotion_sql.write_identity(session, identity=identity)
     # The mode may have been chosen by the connection test.
     arguments["tls"] = info.tls
-    return node_rows.create(actor=actor, password=password, identity=identity, **arguments)
+    return node_rows.create(
+        actor=actor, password=password, identity=identity, writer=writer, **arguments
+    )
 
 
 @contextmanager
@@ -129,7 +142,7 @@ def check_server(facts: ServerFacts, info: NodeInfo, *, unsafe: bool) -> None:
 def _raise_if_bad(finding: Finding, info: NodeInfo) -> None:
     if finding.verdict == "bad":
         address = (
-            f"{info.database} on {info.host}:{info.port}"
+            f"{info.database} on {describe(info.host, info.port)}"
             if info.engine == Engine.MYSQL
             else info.database
         )
@@ -271,8 +284,10 @@ def probe() -> None:
             _latencies.pop(node_id, None)
             continue
         try:
-            _latencies[node_id] = ping(node_id)
             node = node_pools.node(node_id)
+            node.follow_writer()
+            _latencies[node_id] = ping(node_id)
+            _note_writer(node)
             # Before the node's heads are read: see `lowest_heads`.
             lowest = node_guard.lowest_heads(node.info)
             # Finds a database that was restored under open connections. If a table is
@@ -314,6 +329,30 @@ def probe() -> None:
             session_pool.direct(nodes[node_id], any_schema=True) as session,
         ):
             node_guard.refresh_schema(nodes[node_id], session)
+
+
+def _note_writer(node: Node) -> None:
+    """Record in metadata which server of a cluster a node is written to, and raise an alarm
+    if it has moved.
+    """
+    member, info = node.member, node.info
+    if member is None or member.kind == ServerKind.SINGLE:
+        return
+    # Behind a single address, a proxy may lead to any member.
+    writer = str(member.address)
+    if not is_list(info.host):
+        writer = f"{writer} ({member.server_id})"
+    # Once for each change that this process sees. Two brokers that reach different members
+    # would otherwise overwrite each other's record again and again.
+    if _noted_writers.get(info.id) == writer:
+        return
+    former = failovers.note_writer(
+        node_id=info.id, epoch=info.epoch, writer=writer, actor=job("nodes")
+    )
+    _noted_writers[info.id] = writer
+    if former:
+        detail = alarm_text("moved", before=former, after=writer)
+        alarms.raise_alarm(kind=AlarmKind.NODE_MOVED, name=info.name, detail=detail)
 
 
 def report_heads() -> None:

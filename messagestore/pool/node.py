@@ -8,6 +8,7 @@ calls.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
@@ -15,14 +16,17 @@ from dataclasses import replace
 from types import TracebackType
 
 from messagestore.engine import db_errors
-from messagestore.engine.mysql_session import Session
-from messagestore.pool import node_guard, session_pool
+from messagestore.engine.mysql_session import MySqlSession, Session
+from messagestore.pool import node_guard, session_pool, writers
 from messagestore.pool.circuit import Circuit, Permit
 from messagestore.pool.session_pool import PooledSession, SessionPool
 from metadata.cache.snapshot_types import NodeInfo
 from metadata.errors import CatmqError, NodeUnavailable
-from metadata.rules.nodes import NodeState
+from metadata.rules.addresses import is_list
+from metadata.rules.cluster_members import Member, NoWriter
+from metadata.rules.nodes import Engine, NodeState
 
+log = logging.getLogger(__name__)
 WATCHED_S = 15.0  # requests send no probes for this long after a call of `watch`
 MAINTENANCE_TIMEOUT_S = 120  # the longest time for changing a table
 
@@ -73,6 +77,7 @@ class Node:
             )
         self._is_replica = is_replica
         self._last_watch = float("-inf")
+        self.member: Member | None = None  # the server that sessions reach, if it was asked
 
     def writing(self) -> Checkout:
         """Return a checkout of a session for a write.
@@ -138,6 +143,10 @@ class Node:
             # The late answer is still in the stream; the session returns once it was read.
             self.pool.slow.add(pooled, began_at=permit.began_at)
         else:
+            if isinstance(error, db_errors.ReadOnly):
+                # The server was the writer, and is not any more.
+                writers.forget(self.info)
+                self.pool.discard()
             if isinstance(error, db_errors.Ambiguous):
                 # The server or its connections are gone: the idle sessions would fail, too.
                 self.pool.discard()
@@ -222,7 +231,11 @@ class Node:
         # Taken before the heads are read, so that a concurrent send cannot make them look
         # too low.
         lowest = {} if self._is_replica else node_guard.lowest_heads(self.info)
-        session = session_pool.connect(self.info)
+        session = (
+            writers.connect_to_read(self.info)
+            if self._is_replica
+            else session_pool.connect(self.info)
+        )
         try:
             node_guard.check_server(
                 self.info, session, lowest=lowest, primary=not self._is_replica
@@ -230,4 +243,29 @@ class Node:
         except BaseException:
             session.close()
             raise
+        self._follow(session)
         return session
+
+    def _follow(self, session: Session) -> None:
+        """Discard the other sessions if a new session reaches another server than they do."""
+        member = session.member if isinstance(session, MySqlSession) else None
+        if member is None or self._is_replica:
+            return
+        former, self.member = self.member, member
+        if former is not None and former.server_id != member.server_id:
+            log.warning("Node %s: connections now reach %s", self.info.name, member.address)
+            self.pool.discard()
+
+    def follow_writer(self) -> None:
+        """Ask all servers of a list, and discard the sessions if another one is the writer.
+
+        Does nothing for a single address. Raises NodeUnavailable if there is no writer.
+        """
+        if self.info.engine != Engine.MYSQL or not is_list(self.info.host):
+            return
+        try:
+            if writers.review(self.info):
+                self.pool.discard()
+        except NoWriter as error:
+            self.pool.discard()
+            raise NodeUnavailable(str(error)) from error

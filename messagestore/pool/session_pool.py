@@ -14,9 +14,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from messagestore.engine import db_errors
-from messagestore.engine.mysql_session import READ_TIMEOUT_S, MySqlSession, Session
+from messagestore.engine.mysql_session import READ_TIMEOUT_S, Session
 from messagestore.engine.sqlite_session import SqliteSession
-from messagestore.pool import node_guard
+from messagestore.pool import node_guard, writers
 from messagestore.pool.circuit import SILENT_S
 from messagestore.pool.slow_nodes import SlowAnswers
 from metadata.cache.snapshot_types import NodeInfo
@@ -24,7 +24,6 @@ from metadata.config import config
 from metadata.errors import Code, NodeUnavailable
 from metadata.limits.concurrency import limiter
 from metadata.rules.nodes import Engine
-from metadata.rules.tls import Tls
 
 CHECKOUT_TIMEOUT_S = 2.0
 MAX_AGE_S = 300.0
@@ -36,21 +35,13 @@ STALLED_S = 0.3
 
 
 def connect(info: NodeInfo, *, read_timeout_s: int = READ_TIMEOUT_S) -> Session:
-    """Return a new session on a node, unchecked and outside any pool. Raises
-    NodeUnavailable.
+    """Return a new session on a node, unchecked and outside any pool.
+
+    Of several servers it is that which accepts writes. Raises NodeUnavailable.
     """
     if info.engine == Engine.SQLITE:
         return SqliteSession(name=info.name, path=sqlite_path(info.database))
-    return MySqlSession(
-        name=info.name,
-        host=info.host,
-        port=info.port or 3306,
-        database=info.database,
-        username=info.username,
-        password=info.password,
-        encryption=Tls(info.tls, info.tls_ca),
-        read_timeout_s=read_timeout_s,
-    )
+    return writers.connect(info, read_timeout_s=read_timeout_s)
 
 
 @contextmanager

@@ -45,6 +45,9 @@ class NodeInfo:
     identity: str = ""
     quarantined: str = ""
     disk: str = "ok"
+    # Of several servers the one that is written to. A fact for clusters, whose brokers
+    # choose it; an order for servers without a cluster, where only a promotion moves it.
+    writer: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ from django.db import models
 from django.db.models import Q
 
 from metadata.models.fields import NamedModel, enum_field, value_constraint
+from metadata.rules.addresses import MAX_TEXT
 from metadata.rules.disks import DiskState
 from metadata.rules.nodes import Engine, NodeKind, NodeState
 from metadata.rules.tls import MAX_PATH, TlsMode
@@ -16,8 +17,11 @@ class DbNode(NamedModel):
 
     kind = enum_field(NodeKind, NodeKind.NORMAL)
     engine = enum_field(Engine)
-    host = models.CharField(max_length=255, blank=True)
+    # an address, or a list of addresses: see rules/addresses.py
+    host = models.CharField(max_length=MAX_TEXT, blank=True)
     port = models.PositiveIntegerField(null=True, blank=True)
+    # the server of a list or cluster that brokers write to, as they last recorded it
+    writer = models.CharField(max_length=300, blank=True, default="", db_default="")
     database = models.CharField(max_length=1000)
     tls = models.CharField("TLS", max_length=6, default="off", db_default="off")
     tls_ca = models.CharField(
@@ -27,7 +31,7 @@ class DbNode(NamedModel):
     password_encrypted = models.TextField(blank=True)
     state = enum_field(NodeState, NodeState.READ_WRITE)
     dedicated = models.BooleanField(default=False)  # never chosen automatically
-    replica_host = models.CharField(max_length=255, blank=True)
+    replica_host = models.CharField(max_length=MAX_TEXT, blank=True)
     replica_port = models.PositiveIntegerField(null=True, blank=True)
     reader_username = models.CharField(max_length=200, blank=True)
     reader_password_encrypted = models.TextField(blank=True)

@@ -235,6 +235,37 @@ def quarantine(*, node_id: int, epoch: int, why: str, actor: Actor) -> bool:
     return True
 
 
+@transactional
+def note_writer(*, node_id: int, epoch: int, writer: str, actor: Actor) -> str | None:
+    """Record the server that a node on several servers is written to.
+
+    Return the former one, '' if none was recorded; None if nothing changed, because another
+    process recorded it before, or the node has another epoch.
+    """
+    row = (
+        DbNode.objects.select_for_update()
+        .filter(pk=node_id, epoch=epoch)
+        .exclude(writer=writer)
+        .first()
+    )
+    if row is None:
+        return None
+    former = str(row.writer)
+    row.writer = writer
+    row.save(update_fields=("writer",))
+    before, after = {"writer": former}, {"writer": writer}
+    audit.record(
+        actor=actor,
+        verb=Verb.FOLLOW,
+        kind="node",
+        name=row.name,
+        before=before,
+        after=after,
+    )
+    record_change("node", row.pk)
+    return former
+
+
 def record_heads(heads: Sequence[tuple[int, int]]) -> int:
     """Record log end offsets as just read, in pairs (queue, head). Return how many rows
     changed. An idle queue costs no write.

@@ -28,6 +28,7 @@ from metadata.db.transactions import reachable, transactional
 from metadata.errors import Code, Conflict, Invalid
 from metadata.models import DbNode, Queue, Topic
 from metadata.rules import tls
+from metadata.rules.addresses import MAX_TEXT, check_hosts
 from metadata.rules.audit_verbs import Verb
 from metadata.rules.nodes import Engine, NodeKind, NodeState
 from metadata.rules.rights import Right
@@ -48,7 +49,7 @@ OWN_FILES = (
 CREATE: Fields = {
     "kind": Choice(dict.fromkeys(NodeKind, "")),
     "engine": Choice(dict.fromkeys(Engine, "")),
-    "host": Text(255),
+    "host": Text(MAX_TEXT, check=check_hosts),
     "port": Whole(0, 65_535, null="none"),
     "database": Text(1000),
     "username": Text(200),
@@ -60,7 +61,8 @@ class NodeView(Struct, frozen=True):
     """A node without passwords. `queues` includes queues of deleted topics.
 
     `replica_*` is the address to which pulls go while the node is away. `quarantined` is
-    the reason why no broker serves it, '' if brokers do.
+    the reason why no broker serves it, '' if brokers do. `writer` is the server of several
+    that brokers write to, '' for a single server.
     """
 
     id: int
@@ -84,6 +86,7 @@ class NodeView(Struct, frozen=True):
     tls_ca: str
     reader_username: str
     quarantined: str
+    writer: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,9 +160,17 @@ def find_name_by_identity(identity: str) -> str | None:
 
 @transactional
 def create(
-    *, name: str, actor: Actor, password: str = "", identity: str = "", **columns: object
+    *,
+    name: str,
+    actor: Actor,
+    password: str = "",
+    identity: str = "",
+    writer: str = "",
+    **columns: object,
 ) -> NodeView:
     """Create a read-write node with `columns` of CREATE. Needs `admin`.
+
+    `writer` is the server of several that is written to.
 
     `messagestore.nodes.registry.register` has checked before that it can serve, and has
     written `identity` into its database. Raises Invalid, Conflict(already_exists).
@@ -169,6 +180,7 @@ def create(
         "password_encrypted": _encrypt(password),
         "created_at": database_now(),
         "identity": identity,
+        "writer": writer,
     }
     row = rows.create(DbNode.objects.all(), "Node", name=name, **new_values, **values)
     audit.record(actor=actor, verb=Verb.CREATE, kind="node", name=name, after=values)

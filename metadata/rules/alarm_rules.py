@@ -21,6 +21,7 @@ class AlarmKind(StrEnum):
     NODE_FULL = "node_full"
     NODE_FILLING = "node_filling"
     NODE_AWAY = "node_away"
+    NODE_MOVED = "node_moved"
     NOT_CLEANED = "not_cleaned"
     LAG = "lag"
     NO_CONSUMER = "no_consumer"
@@ -38,7 +39,7 @@ class AlarmEvent(StrEnum):
 
 
 # Alarms about a single event, not about a state: they end when they are acknowledged.
-EVENT_KINDS = (AlarmKind.UNREAD_DROPPED,)
+EVENT_KINDS = (AlarmKind.UNREAD_DROPPED, AlarmKind.NODE_MOVED)
 DISK_KINDS = (AlarmKind.NODE_LOW, AlarmKind.NODE_FULL, AlarmKind.NODE_FILLING)
 
 
@@ -124,6 +125,6 @@ def parse_subject(kind: str, name: str) -> Subject:
         return Subject(topic=first)
     if kind == AlarmKind.DEAD_GROWING:
         return Subject(group=name)
-    if kind in (AlarmKind.NODE_AWAY, *DISK_KINDS):
+    if kind in (AlarmKind.NODE_AWAY, AlarmKind.NODE_MOVED, *DISK_KINDS):
         return Subject(node=name)
     return Subject(job=name) if kind == AlarmKind.JOB_FAILED else Subject()

@@ -11,6 +11,12 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 TEXTS = {
+    "moved": "messages are written to %(after)s now, before it was %(before)s",
+    "promoted": (
+        "%(after)s was promoted, because %(before)s accepts no writes: %(gaps)s queues have a "
+        "gap, at least %(messages)s messages are lost"
+    ),
+    "not_promoted": "%(after)s accepts writes, but could not be promoted: %(why)s",
     "behind": "%(messages)s unread messages, the oldest for %(minutes)s min",
     "idle": "unread messages in queues without a consumer: %(queues)s",
     "idle_more": "unread messages in queues without a consumer: %(queues)s and %(more)s more",

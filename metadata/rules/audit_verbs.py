@@ -36,6 +36,7 @@ class Verb(StrEnum):
     CHANGE_PASSWORD = "change_password"  # noqa: S105 - no secret  # noqa: S105 - no secret
     CANCEL = "cancel"
     ADOPT = "adopt"  # a restored node
+    FOLLOW = "follow"  # a node whose writer is another server now
     ACKNOWLEDGE = "acknowledge"
     ADD_TOKEN = "add token"  # noqa: S105 - no secret  # noqa: S105 - no secret
     DELETE_TOKEN = "delete token"  # noqa: S105 - no secret  # noqa: S105 - no secret

@@ -10,6 +10,7 @@ from typing import Any
 
 from metadata.errors import FieldError, Invalid
 from metadata.rules import mail
+from metadata.rules.addresses import MAX_TEXT, check_hosts
 from metadata.rules.groups.delivery import Delivery
 from metadata.rules.groups.sharing import MAX_RUN_MESSAGES
 from metadata.rules.membership.eligibility import parse_networks
@@ -254,7 +255,7 @@ class NodeSettings:
     )
     replica_host: str = setting(
         "",
-        Text(255),
+        Text(MAX_TEXT, check=check_hosts),
         "Host of its replica",
         "Pulls are served from the replica while the node is down. "
         "It must have the same database and account.",

@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 
 import msgspec
-import pytest
 
 from catmq_client.sending.ids import uuid7
 from tests.support.broker import Broker
@@ -18,34 +17,34 @@ from tests.support.hot_calls import KINDS, HotCall, HotCalls
 from tests.support.waiting import until
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_request_may_be_split_at_any_byte(calls: HotCalls, kind: str) -> None:
+def test_a_request_may_be_split_at_any_byte(calls: HotCalls) -> None:
     calls.exchange_many(
         ([call], [call.data[:cut], call.data[cut:]])
+        for kind in KINDS
         for cut in calls.make(kind).cuts()
         for call in [calls.make(kind)]
     )
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_request_may_arrive_byte_by_byte(calls: HotCalls, kind: str) -> None:
-    call = calls.make(kind)
-    calls.exchange([call], [call.data[at : at + 1] for at in range(len(call.data))])
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_request_that_is_cut_off_does_nothing(calls: HotCalls, kind: str) -> None:
-    before = calls.committed()
-    for cut in calls.make(kind).cuts():
+def test_a_request_may_arrive_byte_by_byte(calls: HotCalls) -> None:
+    for kind in KINDS:
         call = calls.make(kind)
-        with calls.client() as client:
-            client.send(call.data[:cut])
-            client.half_close()
-            assert client.read_until_end() == b""
-        with calls.client() as client:
-            client.send(call.data[:cut])
-            until(client.is_read, every_s=0.0002)
-            client.reset()
+        calls.exchange([call], [call.data[at : at + 1] for at in range(len(call.data))])
+
+
+def test_a_request_that_is_cut_off_does_nothing(calls: HotCalls) -> None:
+    before = calls.committed()
+    for kind in KINDS:
+        call = calls.make(kind)
+        for cut in call.cuts():
+            with calls.client() as client:
+                client.send(call.data[:cut])
+                client.half_close()
+                assert client.read_until_end() == b""
+            with calls.client() as client:
+                client.send(call.data[:cut])
+                until(client.is_read, every_s=0.0002)
+                client.reset()
     assert calls.committed() == before
 
 
@@ -78,17 +77,13 @@ def test_requests_may_be_followed_by_the_end_of_the_stream(calls: HotCalls) -> N
             assert client.read_until_end() == b""
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_border_of_two_requests_may_be_anywhere_in_a_read(
-    calls: HotCalls, kind: str
-) -> None:
-    after = KINDS[(KINDS.index(kind) + 1) % len(KINDS)]
-
+def test_the_border_of_two_requests_may_be_anywhere_in_a_read(calls: HotCalls) -> None:
     def exchanges() -> Iterator[tuple[list[HotCall], list[bytes]]]:
-        for at in range(-6, len(calls.make(after).head) + 3):
-            first, second = calls.make(kind), calls.make(after)
-            data, cut = first.data + second.data, len(first.data) + at
-            yield [first, second], [data[:cut], data[cut:]]
+        for kind, next_kind in zip(KINDS, KINDS[1:] + KINDS[:1], strict=True):
+            for at in range(-6, len(calls.make(next_kind).head) + 3):
+                first, second = calls.make(kind), calls.make(next_kind)
+                data, cut = first.data + second.data, len(first.data) + at
+                yield [first, second], [data[:cut], data[cut:]]
 
     calls.exchange_many(exchanges())
 

@@ -229,3 +229,11 @@ def test_a_command_runs_with_its_variable_exported(tmp_path: Path) -> None:
         3,
         True,
     ), done.stderr
+
+
+def test_a_url_may_name_several_servers() -> None:
+    parts = parse_database_url("mysql://u:p%40w@DB1:3307,db2,[::1]:3308/db?tls=on")
+    assert (parts.host, parts.password) == ("db1:3307,db2:3306,[::1]:3308", "p@w")
+    assert parse_database_url("mysql://u@db1/db").port == 3306
+    with pytest.raises(ConfigError, match="must look like"):
+        parse_database_url("mysql://u@db1,,db2/db")

@@ -15,6 +15,7 @@ from metadata.listing.pages import ListPage
 from metadata.nodes import node_rows, size_rows
 from metadata.nodes.node_rows import NodeView
 from metadata.nodes.size_rows import Growth
+from metadata.rules.addresses import describe
 from metadata.rules.growth import days_left
 from metadata.rules.nodes import Engine, NodeState
 from metadata.rules.rights import Right
@@ -96,7 +97,7 @@ def _location(view: NodeView) -> str:
     return (
         view.database
         if view.engine == Engine.SQLITE
-        else f"{view.host}:{view.port or 3306}/{view.database}"
+        else f"{describe(view.host, view.port)}/{view.database}"
     )
 
 
@@ -112,9 +113,7 @@ def node(request: HttpRequest, name: str) -> HttpResponse:
         Link(_("Promote the replica"), page_url("node-promote", name), "danger"),
     ]
     # A replica without a port uses MySQL's default.
-    replica = (
-        f"{view.replica_host}:{view.replica_port or 3306}" if view.replica_host else None
-    )
+    replica = describe(view.replica_host, view.replica_port) if view.replica_host else None
     state_badge = cells.state(
         view.state if latency is not None or view.state == NodeState.OFFLINE else "away"
     )
@@ -159,6 +158,7 @@ def node(request: HttpRequest, name: str) -> HttpResponse:
             Fact(_("Kind"), cells.state(view.kind).value),
             Fact(_("Engine"), view.engine),
             Fact(_("Where"), _location(view), kind="code"),
+            *([Fact(_("Written on"), view.writer, kind="code")] if view.writer else ()),
             Fact(_("TLS"), None if view.engine == Engine.SQLITE else _(MODES[view.tls])),
             *(
                 [Fact(_("CA file"), view.tls_ca or _("the CAs of the system"))]

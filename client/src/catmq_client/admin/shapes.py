@@ -295,6 +295,8 @@ Node = TypedDict(
         "reader_username": str,
         # reason why brokers do not serve it; empty if they do
         "quarantined": str,
+        # server of several that brokers write to; empty for a single server
+        "writer": str,
         # ok, low, or full (no more sends)
         "disk": str,
         # version of its tables; null until this broker has asked the node

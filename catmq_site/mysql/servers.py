@@ -1,0 +1,132 @@
+"""The servers of the metadata database, if CATMQ_DATABASE_URL names several.
+
+Connections go to the server that accepts writes; all are asked again every few seconds, when
+a thread needs a connection. `cluster_members.choose_writer` decides, as for nodes. There is
+no recorded writer here: the record would be in this database. So of servers without a
+cluster exactly one may accept writes, and what a replica lacks when somebody makes it
+writable is lost.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from typing import Any
+
+from metadata.rules import cluster_members
+from metadata.rules.addresses import Address, parse_addresses
+from metadata.rules.cluster_members import Member, NoWriter
+
+log = logging.getLogger(__name__)
+REVIEW_EVERY_S = 2.0
+ASK_TIMEOUT_S = 2
+NO_CONNECTION = 2003  # CR_CONN_HOST_ERROR
+
+
+class Servers:
+    """The servers of one list, as this process sees them. Thread-safe."""
+
+    def __init__(self, driver: Any, hosts: str) -> None:
+        self._driver = driver
+        self._places = parse_addresses(hosts)
+        self._writer: Member | None = None
+        self._asked_at = float("-inf")
+        self._asking = threading.Lock()
+
+    def find_writer(self, parameters: dict[str, Any]) -> Member:
+        """Return the server that accepts writes. Raises the driver's OperationalError."""
+        writer = self._writer
+        is_fresh = time.monotonic() - self._asked_at < REVIEW_EVERY_S
+        # While one thread asks again, which takes seconds if a server is frozen, the others
+        # continue with the writer of before.
+        if writer is not None and (is_fresh or self._asking.locked()):
+            return writer
+        with self._asking:
+            if time.monotonic() - self._asked_at >= REVIEW_EVERY_S or self._writer is None:
+                self._ask(parameters)
+            assert self._writer is not None  # noqa: S101 - `_ask` has raised otherwise
+            return self._writer
+
+    def forget(self) -> None:
+        """Ask all servers before the next connection: the writer could not be used."""
+        self._asked_at = float("-inf")
+        self._writer = None
+
+    def settle(self, connection: Any, member: Member) -> None:
+        """Wait until a new connection sees what the cluster has committed."""
+        barrier = cluster_members.BARRIERS.get(member.kind)
+        if barrier is None:
+            return
+        variable, value = barrier
+        with closing(connection.cursor()) as cursor:
+            cursor.execute(f"SHOW SESSION VARIABLES LIKE '{variable}'")
+            own_value = cluster_members.as_literal(cursor.fetchone()[1])
+            cursor.execute(f"SET SESSION {variable} = {cluster_members.as_literal(value)}")
+            # Any read of a table waits; the session's own value is set again after it.
+            cursor.execute("SELECT COUNT(*) FROM information_schema.schemata")
+            cursor.execute(f"SET SESSION {variable} = {own_value}")
+
+    def _ask(self, parameters: dict[str, Any]) -> None:
+        unreachable: dict[Address, str] = {}
+
+        def ask(place: Address) -> Member | None:
+            try:
+                return self._read_member(parameters, place)
+            except self._driver.Error as error:
+                unreachable[place] = str(error.args[-1])
+                return None
+
+        with ThreadPoolExecutor(len(self._places), thread_name_prefix="servers") as pool:
+            answers = list(pool.map(ask, self._places))
+        former = self._writer
+        try:
+            self._writer = cluster_members.choose_writer(
+                (member for member in answers if member is not None),
+                unreachable=unreachable,
+            )
+        except NoWriter as error:
+            self._writer = None
+            raise self._driver.OperationalError(NO_CONNECTION, str(error)) from None
+        self._asked_at = time.monotonic()
+        if former is not None and former.address != self._writer.address:
+            log.warning(
+                "The metadata database is written on %s now, before it was %s",
+                self._writer.address,
+                former.address,
+            )
+
+    def _read_member(self, parameters: dict[str, Any], place: Address) -> Member:
+        limits = {"connect_timeout": ASK_TIMEOUT_S, "read_timeout": ASK_TIMEOUT_S}
+        # Without the database and the session settings, which a member that is not ready
+        # refuses.
+        account = {k: v for k, v in parameters.items() if k not in ("db", "init_command")}
+        connection = self._driver.connect(
+            **{**account, **limits, "host": place.host, "port": place.port}
+        )
+        with closing(connection), closing(connection.cursor()) as cursor:
+            cursor.execute(cluster_members.VARIABLES_QUERY)
+            variables = dict(cursor.fetchall())
+            cursor.execute(cluster_members.STATUS_QUERY)
+            status = dict(cursor.fetchall())
+            group: list[tuple[Any, ...]] = []
+            if variables.get("group_replication_group_name"):
+                cursor.execute(cluster_members.GROUP_QUERY)
+                group = list(cursor.fetchall())
+        return cluster_members.member_of(
+            place, variables=variables, status=status, group=group
+        )
+
+
+_guard = threading.Lock()
+_servers: dict[str, Servers] = {}
+
+
+def of_list(driver: Any, hosts: str) -> Servers:
+    """Return the servers of a list, the same object for each connection of this process."""
+    with _guard:
+        if hosts not in _servers:
+            _servers[hosts] = Servers(driver, hosts)
+        return _servers[hosts]

@@ -1,0 +1,318 @@
+"""Connections to the servers of a node: which server is written to, and a session on it.
+
+`host` of a node may name several servers (metadata/rules/addresses.py). This process
+remembers the writer of each list. A new session goes there and asks the server again; if it
+does not answer or accepts no writes, all servers of the list are asked (`survey`) and
+`cluster_members.choose_writer` decides. `review` asks all of them from time to time, because
+another member of a Galera cluster may have become the writer while the former still answers.
+
+Servers without a cluster are different: only a promotion moves their writer, and metadata
+knows it (`NodeInfo.writer`). docs/decisions/0036-writers-of-clusters.md says why.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import replace
+from typing import NamedTuple
+
+from messagestore.engine import db_errors
+from messagestore.engine.mysql_session import LOG_EVERY_S, READ_TIMEOUT_S, MySqlSession
+from messagestore.tables import promotion_sql
+from metadata.cache.snapshot_types import NodeInfo
+from metadata.errors import CatmqError
+from metadata.rules import addresses, cluster_members
+from metadata.rules.addresses import Address
+from metadata.rules.cluster_members import Member, NoWriter, ServerKind
+from metadata.rules.tls import Tls
+
+log = logging.getLogger(__name__)
+SURVEY_TIMEOUT_S = 2  # for an answer of each server
+
+
+class Survey(NamedTuple):
+    """The servers of a list that answered, and why each of the others did not."""
+
+    members: tuple[Member, ...]
+    unreachable: dict[Address, str]
+
+
+class Writer(NamedTuple):
+    """The writer of a list, and the time.monotonic() at which it was last chosen."""
+
+    member: Member
+    chosen_at: float
+
+
+_guard = threading.Lock()
+_survey_locks: dict[str, threading.Lock] = {}
+_writers: dict[str, Writer] = {}
+_logged_at: dict[str, tuple[str, float]] = {}  # name of a node → last reason, and when
+
+
+def connect(info: NodeInfo, *, read_timeout_s: int = READ_TIMEOUT_S) -> MySqlSession:
+    """Return a session on the server that a node is written to. Raises Unreachable.
+
+    A session on a member of a cluster has waited until the member applied everything that
+    the cluster had committed.
+    """
+    if not addresses.is_list(info.host):
+        session = open_at(info, _only_address(info), read_timeout_s=read_timeout_s)
+        # One address in front of a cluster: its own proxy chooses the member.
+        return _settle(session, info) if session.is_clustered else session
+    writer = _writers.get(_key(info))
+    if writer is not None:
+        with suppress(db_errors.Unreachable):
+            return _connect_writer(info, writer.member.address, read_timeout_s)
+    try:
+        member = find_writer(info)
+    except NoWriter as error:
+        raise _no_writer(info, str(error)) from error
+    return _connect_writer(info, member.address, read_timeout_s)
+
+
+def connect_to_read(
+    info: NodeInfo, *, read_timeout_s: int = READ_TIMEOUT_S
+) -> MySqlSession:
+    """Return a session on a server that a replica's messages are read from.
+
+    Of several servers it is the first that answers with the node's data, whether it accepts
+    writes or not. Raises Unreachable.
+    """
+    if not addresses.is_list(info.host):
+        return open_at(info, _only_address(info), read_timeout_s=read_timeout_s)
+    found = survey(info)
+    for member in found.members:
+        if not info.identity or member.identity == info.identity:
+            return open_at(info, member.address, read_timeout_s=read_timeout_s)
+    reasons = "; ".join(f"{address}: {why}" for address, why in found.unreachable.items())
+    raise _no_writer(info, f"No server has the data of this node. {reasons}".rstrip())
+
+
+def open_at(
+    info: NodeInfo, address: Address, *, read_timeout_s: int = READ_TIMEOUT_S
+) -> MySqlSession:
+    """Return a session on the server at an address, whatever it is. Raises Unreachable."""
+    return MySqlSession(
+        name=info.name,
+        host=address.host,
+        port=address.port,
+        database=info.database,
+        username=info.username,
+        password=info.password,
+        encryption=Tls(info.tls, info.tls_ca),
+        read_timeout_s=read_timeout_s,
+    )
+
+
+def read_member(session: MySqlSession, address: Address) -> Member:
+    """Return what a server says of itself. Raises `db_errors.*`."""
+    text = f"{cluster_members.VARIABLES_QUERY};{cluster_members.STATUS_QUERY}"
+    variables, status = (dict(r.rows) for r in session.send(text.encode(), statements=2))
+    group = (
+        session.send(cluster_members.GROUP_QUERY.encode(), statements=1)[0].rows
+        if variables.get("group_replication_group_name")
+        else ()
+    )
+    return cluster_members.member_of(
+        address, variables=variables, status=status, group=group
+    )
+
+
+def survey(info: NodeInfo) -> Survey:
+    """Ask every server of a node's list at the same time."""
+    places = addresses.parse_addresses(info.host, info.port)
+    unreachable: dict[Address, str] = {}
+
+    def ask(address: Address) -> Member | None:
+        try:
+            session = open_at(info, address, read_timeout_s=SURVEY_TIMEOUT_S)
+        except CatmqError as error:
+            unreachable[address] = _reason(error)
+            return None
+        try:
+            member = read_member(session, address)
+            # A server without the node's tables, or a Galera member that is not ready.
+            with suppress(CatmqError):
+                member = member._replace(identity=promotion_sql.read_identity(session))
+        except CatmqError as error:
+            unreachable[address] = _reason(error)
+            return None
+        else:
+            return member
+        finally:
+            session.close()
+
+    with ThreadPoolExecutor(len(places), thread_name_prefix="survey") as pool:
+        answers = list(pool.map(ask, places))
+    return Survey(tuple(member for member in answers if member is not None), unreachable)
+
+
+def find_writer(info: NodeInfo) -> Member:
+    """Ask all servers of a list, and remember the writer. Raises NoWriter."""
+    key = _key(info)
+    with _guard:
+        lock = _survey_locks.setdefault(key, threading.Lock())
+    entered_at = time.monotonic()
+    with lock:
+        # Another thread has asked while this one waited.
+        latest = _writers.get(key)
+        if latest is not None and latest.chosen_at >= entered_at:
+            return latest.member
+        try:
+            member = choose(info, survey(info))
+        except NoWriter:
+            _writers.pop(key, None)
+            raise
+        _writers[key] = Writer(member, time.monotonic())
+    if latest is not None and latest.member.address != member.address:
+        log.warning(
+            "Node %s: %s accepts writes now, instead of %s",
+            info.name,
+            member.address,
+            latest.member.address,
+        )
+    return member
+
+
+def choose(info: NodeInfo, found: Survey) -> Member:
+    """Return the writer among the servers of a survey. Raises NoWriter."""
+    singles = [m for m in found.members if m.kind == ServerKind.SINGLE]
+    if not singles or not info.writer:
+        return cluster_members.choose_writer(
+            found.members, unreachable=found.unreachable, identity=info.identity
+        )
+    # Only a promotion may move the writer of servers without a cluster: see `takeovers`.
+    recorded = next((m for m in singles if str(m.address) == info.writer), None)
+    if recorded is not None and not recorded.fault:
+        if info.identity and recorded.identity != info.identity:
+            raise NoWriter(f"{info.writer} has no data, or that of another node.")
+        return recorded
+    fault = recorded.fault if recorded is not None else "does not answer"
+    others = cluster_members.join(m.address for m in singles if not m.fault)
+    advice = (
+        f"{others} accepts writes: a broker will promote it."
+        if others
+        else "No other server accepts writes."
+    )
+    raise NoWriter(f"The primary {info.writer} {fault}. {advice}")
+
+
+def review(info: NodeInfo) -> bool:
+    """Ask all servers of a list again. Return True if another one is the writer now.
+
+    Raises NoWriter.
+    """
+    before = _writers.get(_key(info))
+    member = find_writer(info)
+    return before is not None and before.member.address != member.address
+
+
+def forget(info: NodeInfo) -> None:
+    """Forget the writer of a list, after it refused a write: the next session asks all."""
+    _writers.pop(_key(info), None)
+
+
+def current(info: NodeInfo) -> Member | None:
+    """Return the writer that this process uses, None for a single address or before the
+    first connection.
+    """
+    writer = _writers.get(_key(info))
+    return None if writer is None else writer.member
+
+
+def at_writer(info: NodeInfo) -> NodeInfo:
+    """Return a node whose host is the server that it is written to, as far as is known."""
+    if not addresses.is_list(info.host):
+        return info
+    member = current(info)
+    place = (
+        member.address
+        if member is not None
+        else addresses.parse_addresses(info.writer or info.host, info.port)[0]
+    )
+    return replace(info, host=place.host, port=place.port)
+
+
+def _connect_writer(info: NodeInfo, address: Address, read_timeout_s: int) -> MySqlSession:
+    return _settle(open_at(info, address, read_timeout_s=read_timeout_s), info, address)
+
+
+def _settle(
+    session: MySqlSession, info: NodeInfo, address: Address | None = None
+) -> MySqlSession:
+    """Return the session if its server accepts writes, after the server has caught up.
+
+    Otherwise close it and raise Unreachable.
+    """
+    try:
+        member = read_member(session, address or _only_address(info))
+        if member.fault:
+            raise _no_writer(info, f"{member.address} {member.fault}.")
+        if barrier := cluster_members.BARRIERS.get(member.kind):
+            _wait_for_cluster(session, *barrier)
+    except db_errors.Altered:  # a database that is to become a node has no tables yet
+        session.close()
+        session = open_at(info, address or _only_address(info))
+    except db_errors.Unreachable:
+        session.close()
+        raise
+    except CatmqError as error:
+        session.close()
+        raise db_errors.Unreachable(f"Node {info.name}: {error.detail}") from error
+    session.member = member
+    return session
+
+
+def _wait_for_cluster(session: MySqlSession, variable: str, value: str) -> None:
+    """Wait until the session's server has applied what its cluster has committed.
+
+    Raises `db_errors.*`.
+    """
+    shown = session.send(f"SHOW SESSION VARIABLES LIKE '{variable}'".encode(), statements=1)
+    own_value = cluster_members.as_literal(str(shown[0].rows[0][1]))
+    steps = [
+        f"SET SESSION {variable} = {cluster_members.as_literal(value)}",
+        # Any read of a table waits; the session's own value is set again after it.
+        "SELECT COUNT(*) FROM node_identity",
+        f"SET SESSION {variable} = {own_value}",
+    ]
+    session.send(";".join(steps).encode(), statements=len(steps))
+
+
+def _no_writer(info: NodeInfo, why: str) -> db_errors.Unreachable:
+    """Log why no server can be used, and return the error for clients.
+
+    Clients do not see addresses; administrators see the cause of the error.
+    """
+    reason, logged_at = _logged_at.get(info.name, ("", 0.0))
+    now = time.monotonic()
+    if reason != why or now - logged_at >= LOG_EVERY_S:
+        _logged_at[info.name] = why, now
+        log.warning("Node %s cannot be written to: %s", info.name, why)
+    error = db_errors.Unreachable(f"Node {info.name} has no server that accepts writes.")
+    error.__cause__ = NoWriter(why)
+    return error
+
+
+def _reason(error: CatmqError) -> str:
+    cause = error.__cause__
+    return str(cause.args[-1] if cause is not None and cause.args else error.detail).rstrip(
+        "."
+    )
+
+
+def _only_address(info: NodeInfo) -> Address:
+    try:
+        return addresses.parse_addresses(info.host, info.port)[0]
+    except ValueError:  # a host that was stored before addresses were checked
+        return Address(info.host, info.port or addresses.DEFAULT_PORT)
+
+
+def _key(info: NodeInfo) -> str:
+    # Metadata moves the writer of servers without a cluster, so the record is part of it.
+    return f"{info.host}|{info.port}|{info.database}|{info.identity}|{info.writer}"

@@ -1,0 +1,202 @@
+"""A node on a list of servers: a primary and its replica, of which one accepts writes."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import pytest
+
+from messagestore.engine.messages import NewMessage
+from messagestore.nodes import registry, takeovers
+from messagestore.pool import node_pools, writers
+from messagestore.produce.publish import publish
+from messagestore.topology import topics
+from metadata.actors import command
+from metadata.cache import snapshot
+from metadata.errors import CatmqError, Invalid
+from metadata.models import Alarm, AuditLog, DbNode
+from metadata.rules.addresses import Address
+from tests.support.mariadb import MariaDB
+from tests.support.replication import await_caught_up, follow
+from tests.support.waiting import until
+
+ACTOR = command("test")
+
+
+class Place(NamedTuple):
+    """A node `listed` on two servers, the replica first, in a schema; its queue."""
+
+    schema: str
+    queue: int
+    primary: str
+    second: str
+
+
+def listed(*servers: MariaDB) -> str:
+    return ",".join(f"127.0.0.1:{server.port}" for server in servers)
+
+
+def account(schema: str, *servers: MariaDB) -> dict[str, Any]:
+    return {
+        "engine": "mysql",
+        "database": schema,
+        "host": listed(*servers),
+        "username": "catmq",
+        "password": servers[0].password,
+    }
+
+
+@pytest.fixture
+def place(ill: MariaDB, replica: MariaDB, make_node: Callable[..., str]) -> Iterator[Place]:
+    """Topic `orders`, with three messages that the replica has, too."""
+    with ill.schema() as schema:
+        until(lambda: bool(replica.execute(f"SHOW DATABASES LIKE '{schema}'")), limit_s=20)
+        make_node("listed", **account(schema, replica, ill))
+        queue = topics.create(name="orders", queues=1, actor=ACTOR).queues[0].queue.queue
+        snapshot.refresh()
+        send(3)
+        await_caught_up(replica, ill)
+        yield Place(schema, queue, f"127.0.0.1:{ill.port}", f"127.0.0.1:{replica.port}")
+        node_pools.evict_all()
+
+
+def send(count: int = 1) -> list[int]:
+    messages = [NewMessage(body=b"%d" % index) for index in range(count)]
+    sent = publish(topic="orders", messages=messages, batch_id=None, actor=ACTOR)
+    return [receipt.offset for receipt in sent]
+
+
+def heal(ill: MariaDB, replica: MariaDB) -> None:
+    """Make `ill` the primary of `replica` again."""
+    ill.execute("SET GLOBAL read_only = 0")
+    follow(replica, ill)
+
+
+def test_the_writer_is_the_server_that_is_not_read_only_wherever_it_stands(
+    place: Place, ill: MariaDB
+) -> None:
+    assert DbNode.objects.get(name="listed").writer == place.primary
+    assert ill.execute(f"SELECT COUNT(*) FROM {place.schema}.message_{place.queue}") == [
+        (3,)
+    ]
+    assert snapshot.find_node("listed").writer == place.primary
+
+
+def test_a_primary_that_died_is_replaced_by_the_replica_that_was_made_writable(
+    place: Place, ill: MariaDB, replica: MariaDB
+) -> None:
+    watch = takeovers.Takeovers()
+    os.kill(ill.pid, signal.SIGKILL)
+    watch.run_once()
+    watch.run_once()
+    # Nobody made the replica writable, so nobody decided what may be lost.
+    assert DbNode.objects.get(name="listed").epoch == 1
+    with pytest.raises(CatmqError):
+        send()
+    replica.execute("SET GLOBAL read_only = 0")
+    watch.run_once()
+    assert DbNode.objects.get(name="listed").epoch == 1  # only two passes in a row count
+    watch.run_once()
+    snapshot.refresh()
+    row = DbNode.objects.get(name="listed")
+    assert (row.state, row.epoch, row.writer) == ("read_write", 2, place.second)
+    assert row.host == listed(replica, ill)
+    # The tail of a dead primary is not known, so no offset below the jump is given out.
+    assert send()[0] > 3
+    alarm = Alarm.objects.get(kind="node_moved", name="listed")
+    assert place.second in alarm.detail and "was promoted" in alarm.detail
+    assert AuditLog.objects.filter(verb="promote", name="listed").count() == 1
+    # The dead primary comes back and accepts writes: nothing is written there.
+    ill.start()
+    watch.run_once()
+    watch.run_once()
+    assert DbNode.objects.get(name="listed").epoch == 2
+    node_pools.evict_all()
+    send()
+    assert ill.execute(f"SELECT COUNT(*) FROM {place.schema}.message_{place.queue}") == [
+        (3,)
+    ]
+    heal(ill, replica)
+
+
+def test_a_planned_switch_loses_nothing_and_leaves_no_gap(
+    place: Place, ill: MariaDB, replica: MariaDB
+) -> None:
+    ill.execute("SET GLOBAL read_only = 1")
+    await_caught_up(replica, ill)
+    replica.execute("SET GLOBAL read_only = 0")
+    watch = takeovers.Takeovers()
+    watch.run_once()
+    watch.run_once()
+    snapshot.refresh()
+    assert DbNode.objects.get(name="listed").writer == place.second
+    assert send(2) == [3, 4]
+    heal(ill, replica)
+
+
+def test_a_replica_that_accepts_writes_beside_its_primary_changes_nothing(
+    place: Place, ill: MariaDB, replica: MariaDB
+) -> None:
+    replica.execute("SET GLOBAL read_only = 0")
+    watch = takeovers.Takeovers()
+    watch.run_once()
+    watch.run_once()
+    node_pools.evict_all()
+    registry.probe()
+    assert send() == [3]
+    assert DbNode.objects.get(name="listed").writer == place.primary
+    replica.execute("SET GLOBAL read_only = 1")
+
+
+def test_a_server_with_the_data_of_another_node_is_never_promoted(
+    place: Place, ill: MariaDB, replica: MariaDB
+) -> None:
+    replica.execute("STOP REPLICA")
+    replica.execute("SET GLOBAL read_only = 0")
+    replica.execute(f"UPDATE {place.schema}.node_identity SET identity = 'other'")
+    ill.execute("SET GLOBAL read_only = 1")
+    watch = takeovers.Takeovers()
+    watch.run_once()
+    watch.run_once()
+    assert DbNode.objects.get(name="listed").epoch == 1
+    info = snapshot.find_node("listed")
+    with pytest.raises(writers.NoWriter, match="read-only"):
+        writers.find_writer(info)
+    # As a list of a node whose writer is not recorded, it is refused by name.
+    with pytest.raises(writers.NoWriter, match="data of another node"):
+        writers.find_writer(replace(info, writer=""))
+    replica.execute(
+        f"UPDATE {place.schema}.node_identity SET identity = %s", [info.identity]
+    )
+    heal(ill, replica)
+
+
+def test_two_servers_that_accept_writes_cannot_be_registered(
+    ill: MariaDB, replica: MariaDB, make_node: Callable[..., str]
+) -> None:
+    with ill.schema() as schema:
+        until(lambda: bool(replica.execute(f"SHOW DATABASES LIKE '{schema}'")), limit_s=20)
+        replica.execute("SET GLOBAL read_only = 0")
+        try:
+            with pytest.raises(Invalid, match="all accept writes") as refused:
+                registry.register(name="two", actor=ACTOR, **account(schema, ill, replica))
+            assert refused.value.code == "node_refused"
+        finally:
+            replica.execute("SET GLOBAL read_only = 1")
+
+
+def test_a_replica_of_several_servers_is_any_that_answers(
+    place: Place, ill: MariaDB, replica: MariaDB
+) -> None:
+    info = replace(snapshot.find_node("listed"), host=f"127.0.0.1:1,{place.second}")
+    session = writers.connect_to_read(info)
+    session.close()
+    found = writers.survey(info)
+    assert [member.address for member in found.members] == [
+        Address("127.0.0.1", replica.port)
+    ]
+    assert [*found.unreachable] == [Address("127.0.0.1", 1)]

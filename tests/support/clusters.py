@@ -1,0 +1,157 @@
+"""Clusters of database servers for tests, run by script/cluster, whose links can be cut.
+
+    with running("galera", directory) as cluster:
+        cluster.cut(1)
+        cluster.await_state(lambda members: members[1].writer)
+
+`members` maps 1, 2, 3 to their state. A test that needs a cluster is skipped with the
+reason if it cannot be had: no packages, or no root to cut links.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+from tests.support.environment import ROOT
+from tests.support.waiting import until
+
+SCRIPT = ROOT / "script" / "cluster"
+UNAVAILABLE = 3  # the exit code of script/cluster if packages cannot be had
+STATE_S = 60
+
+
+@dataclass(frozen=True)
+class Member:
+    """State of a member, as `script/cluster status --json` prints it."""
+
+    member: int
+    host: str
+    port: int
+    group_host: str
+    url: str
+    directory: str
+    pid: int | None
+    frozen: bool
+    cut: str
+    state: str
+    size: int
+    primary: bool
+    writer: bool
+
+    @property
+    def password(self) -> str:
+        return str(urlsplit(self.url).password)
+
+    def connect(self, **options: Any) -> Any:
+        """Return a new raw connection (mysqlclient) with autocommit."""
+        import MySQLdb
+
+        account = {"host": self.host, "port": self.port, "user": "catmq"}
+        return MySQLdb.connect(
+            **account,
+            password=self.password,
+            autocommit=True,
+            charset="utf8mb4",
+            connect_timeout=3,
+            **options,
+        )
+
+    def execute(self, statement: str, arguments: Sequence[object] = ()) -> list[Any]:
+        """Run a statement on a connection of its own and return its rows."""
+        connection = self.connect()
+        try:
+            cursor = connection.cursor()
+            cursor.execute(statement, arguments or None)
+            return list(cursor.fetchall())
+        finally:
+            connection.close()
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """A cluster in a directory. `kind` is galera or group."""
+
+    kind: str
+    directory: Path
+
+    def run(self, verb: str, *arguments: object) -> str:
+        """Run a verb of script/cluster and return its output. Skips the test without packages."""
+        command = [SCRIPT, self.kind, verb, "--dir", self.directory, *map(str, arguments)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode == UNAVAILABLE:
+            pytest.skip(done.stderr.strip())
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    @property
+    def members(self) -> dict[int, Member]:
+        """Return the state of all members by number."""
+        rows = json.loads(self.run("status", "--json"))
+        return {row["member"]: Member(**row) for row in rows}
+
+    @property
+    def writer(self) -> Member:
+        """Return the first member that takes writes."""
+        return next(member for member in self.members.values() if member.writer)
+
+    def start(self, *arguments: object) -> None:
+        self.run("start", *arguments)
+
+    def stop(self, member: int) -> None:
+        self.run("stop", member)
+
+    def kill(self, member: int) -> None:
+        self.run("kill", member)
+
+    def freeze(self, member: int) -> None:
+        self.run("freeze", member)
+
+    def cut(self, member: int, *, clients: bool = False) -> None:
+        """Cut a member off. Skips the test if links cannot be cut here."""
+        self.run("cut", member, *(["--clients"] if clients else []))
+
+    def heal(self) -> None:
+        self.run("heal")
+
+    def await_state(
+        self, condition: Callable[[Mapping[int, Member]], bool], limit_s: float = STATE_S
+    ) -> None:
+        """Wait until a condition on the members holds."""
+        until(lambda: condition(self.members), limit_s=limit_s)
+
+    def await_whole(self) -> None:
+        """Heal everything, start what was killed, and wait until all members are joined."""
+        self.heal()
+        self.start()
+        self.await_state(
+            lambda members: all(
+                member.primary and member.size == len(members)
+                for member in members.values()
+            )
+        )
+
+
+@contextmanager
+def running(kind: str, directory: Path, *arguments: object) -> Iterator[Cluster]:
+    """Run a cluster of its own during the block, and delete it afterwards."""
+    cluster = Cluster(kind, directory)
+    try:
+        cluster.start(*arguments)
+        yield cluster
+    finally:
+        subprocess.run([SCRIPT, kind, "stop", "--dir", directory], check=False)
+
+
+def require_links(cluster: Cluster) -> None:
+    """Skip the test if links of the cluster cannot be cut here."""
+    if cluster.members[1].host.startswith("127."):
+        pytest.skip("links can be cut only as root, with the package iproute2")
