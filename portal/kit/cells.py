@@ -84,6 +84,7 @@ ALARM_LABELS: dict[str, Text] = {
     AlarmKind.NODE_FILLING: gettext_lazy("node full soon"),
     AlarmKind.NODE_AWAY: gettext_lazy("node away"),
     AlarmKind.NODE_MOVED: gettext_lazy("other server"),
+    AlarmKind.NODE_COPIES: gettext_lazy("too few copies"),
     AlarmKind.NOT_CLEANED: gettext_lazy("not cleaned"),
     AlarmKind.LAG: gettext_lazy("far behind"),
     AlarmKind.NO_CONSUMER: gettext_lazy("no consumer"),

@@ -8,7 +8,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
     """Existing queues have no index; an older release that creates one does not name it."""
 
-    dependencies = (("metadata", "0045_writers"),)
+    dependencies = (("metadata", "0046_copies_of_nodes"),)
 
     operations = (
         migrations.AddField(
