@@ -117,6 +117,7 @@ VERB_LABELS: dict[str, Text] = {
     Verb.QUARANTINE: gettext_lazy("quarantine"),
     Verb.FOLLOW: gettext_lazy("follow the writer of"),
     Verb.PROMOTE: gettext_lazy("promote"),
+    Verb.INDEX: gettext_lazy("change the key index"),
     Verb.KEEP: gettext_lazy("keep"),
     Verb.FINISH: gettext_lazy("finish"),
     Verb.EXPAND: gettext_lazy("expand"),

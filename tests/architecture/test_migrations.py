@@ -37,6 +37,9 @@ ALLOWED: dict[tuple[str, str], str] = {
         "0029_share_groups",
         "Alter field mode on consumergroup",
     ): "only the choices that forms offer",
+    ("0047_key_index", "Create constraint queue_key_index on model queue"): (
+        "the previous release writes no key_index, and the default is one of the values"
+    ),
     ("0045_writers", "Alter field host on dbnode"): "the column only gets wider",
     ("0045_writers", "Alter field replica_host on dbnode"): "the column only gets wider",
     ("0045_writers", "Alter field kind on alarm"): "only the choices that forms offer",
