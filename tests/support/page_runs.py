@@ -20,6 +20,7 @@ COMMANDS = (
     "how-to/handle-failures.md",
     "how-to/keep-order.md",
     "how-to/expand-a-topic.md",
+    "how-to/index-keys.md",
     "how-to/keep-a-topic-small.md",
     "how-to/verify-a-topic.md",
 )
