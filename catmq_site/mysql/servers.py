@@ -63,11 +63,11 @@ class Servers:
         variable, value = barrier
         with closing(connection.cursor()) as cursor:
             cursor.execute(f"SHOW SESSION VARIABLES LIKE '{variable}'")
-            own_value = cursor.fetchone()[1]
-            cursor.execute(f"SET SESSION {variable} = {value}")
+            own_value = cluster_members.as_literal(cursor.fetchone()[1])
+            cursor.execute(f"SET SESSION {variable} = {cluster_members.as_literal(value)}")
             # Any read of a table waits; the session's own value is set again after it.
             cursor.execute("SELECT COUNT(*) FROM information_schema.schemata")
-            cursor.execute(f"SET SESSION {variable} = '{own_value}'")
+            cursor.execute(f"SET SESSION {variable} = {own_value}")
 
     def _ask(self, parameters: dict[str, Any]) -> None:
         unreachable: dict[Address, str] = {}

@@ -35,8 +35,14 @@ def choose_tls(info: NodeInfo) -> NodeInfo:
     """
     if info.engine != Engine.MYSQL or is_local(info):
         return replace(info, tls=TlsMode.OFF)
-    error = _try_connect(replace(info, tls=TlsMode.ON))
-    is_offered = error is None or not isinstance(error.__cause__, tls.PlainText)
+    # Each server of a list alone: the error of the list names only that none can be used.
+    errors = [
+        _try_connect(replace(info, host=place.host, port=place.port, tls=TlsMode.ON))
+        for place in addresses.parse_addresses(info.host, info.port)
+    ]
+    is_offered = not any(
+        error is not None and isinstance(error.__cause__, tls.PlainText) for error in errors
+    )
     return replace(info, tls=TlsMode.ON if is_offered else "off")
 
 

@@ -18,7 +18,12 @@ from typing import Any
 from msgspec import Struct
 
 from messagestore.engine import db_errors, schema_steps
-from messagestore.engine.mysql_session import MySqlSession, Session, UnsupportedServer
+from messagestore.engine.mysql_session import (
+    READ_TIMEOUT_S,
+    MySqlSession,
+    Session,
+    UnsupportedServer,
+)
 from messagestore.nodes import encryption, server_checks
 from messagestore.pool import node_guard, session_pool
 from messagestore.tables import node_sql, promotion_sql, queue_sql
@@ -185,14 +190,18 @@ def candidate(*, name: str, actor: Actor, password: str, **arguments: Any) -> No
     return info if "tls" in values else encryption.choose_tls(info)
 
 
-def reexamine(*, name: str, actor: Actor, rights: bool = True) -> Preflight:
+def reexamine(
+    *, name: str, actor: Actor, rights: bool = True, read_timeout_s: int = READ_TIMEOUT_S
+) -> Preflight:
     """Examine a registered node, even if it is offline: directly, not through its pool.
 
     Needs `admin`. `rights` are tried on a table that is dropped afterwards; nothing else
-    changes. Raises NotFound(node_not_found).
+    changes. `read_timeout_s` limits each statement. Raises NotFound(node_not_found).
     """
     info = snapshot.node_by_id(node_rows.find_node(name=name, actor=actor).id)
-    findings = list(_examine_database(info, unsafe=False, rights=rights))
+    findings = list(
+        _examine_database(info, unsafe=False, rights=rights, read_timeout_s=read_timeout_s)
+    )
     if info.engine == Engine.MYSQL:
         findings.append(_check_capacity(info))
     return Preflight(tuple(findings))
@@ -309,24 +318,23 @@ def _finding_either(
     )
 
 
-def _examine_database(info: NodeInfo, *, unsafe: bool, rights: bool) -> Iterator[Finding]:
+def _examine_database(
+    info: NodeInfo, *, unsafe: bool, rights: bool, read_timeout_s: int = READ_TIMEOUT_S
+) -> Iterator[Finding]:
     started_at = time.monotonic()
     try:
-        with session_pool.direct(info, any_schema=True) as session:
+        with session_pool.direct(
+            info, any_schema=True, read_timeout_s=read_timeout_s
+        ) as session:
             yield Finding(
                 "reachable", "ok", "reached", {"ms": (time.monotonic() - started_at) * 1000}
             )
             if isinstance(session, MySqlSession):
-                for fields in encryption.check_session(session, info):
-                    yield Finding("tls", *fields)
                 facts = node_sql.read_server_facts(session)
+                yield from check_server(session, info, facts=facts, unsafe=unsafe)
                 # A read-only server refuses the test table, which would look like missing
                 # rights.
                 rights = rights and not facts.read_only
-                yield Finding(*server_checks.check_proxy(session, unsafe=unsafe))
-                yield from check_settings(facts, database=info.database, unsafe=unsafe)
-                for limit_fields in server_checks.check_limits(session, facts):
-                    yield Finding(*limit_fields)
             if rights:
                 yield from check_rights(session, info)
             with reachable():
@@ -345,12 +353,28 @@ def _examine_database(info: NodeInfo, *, unsafe: bool, rights: bool) -> Iterator
                 else _check_own_data(session, info)
             )
     except (db_errors.Final, NodeUnavailable) as error:
-        tls_failure = encryption.explain_failure(error, info)
-        text = "unfit" if isinstance(error.__cause__, UnsupportedServer) else "away"
-        unreachable = Finding(
-            "reachable", "bad", text, {"reason": describe_error(error, info)}
-        )
-        yield Finding("tls", *tls_failure) if tls_failure else unreachable
+        yield explain_unreachable(error, info)
+
+
+def check_server(
+    session: MySqlSession, info: NodeInfo, *, facts: ServerFacts, unsafe: bool
+) -> Iterator[Finding]:
+    """Check what does not depend on the tables: encryption, proxies, settings, limits."""
+    for fields in encryption.check_session(session, info):
+        yield Finding("tls", *fields)
+    yield Finding(*server_checks.check_proxy(session, unsafe=unsafe))
+    yield from check_settings(facts, database=info.database, unsafe=unsafe)
+    for limit_fields in server_checks.check_limits(session, facts):
+        yield Finding(*limit_fields)
+
+
+def explain_unreachable(error: CatmqError, info: NodeInfo) -> Finding:
+    """Return the finding about a server that did not answer, or refused the connection."""
+    tls_failure = encryption.explain_failure(error, info)
+    if tls_failure:
+        return Finding("tls", *tls_failure)
+    text = "unfit" if isinstance(error.__cause__, UnsupportedServer) else "away"
+    return Finding("reachable", "bad", text, {"reason": describe_error(error, info)})
 
 
 def check_rights(session: Session, info: NodeInfo) -> Iterator[Finding]:

@@ -274,11 +274,12 @@ def _wait_for_cluster(session: MySqlSession, variable: str, value: str) -> None:
     Raises `db_errors.*`.
     """
     shown = session.send(f"SHOW SESSION VARIABLES LIKE '{variable}'".encode(), statements=1)
+    own_value = cluster_members.as_literal(str(shown[0].rows[0][1]))
     steps = [
-        f"SET SESSION {variable} = {value}",
+        f"SET SESSION {variable} = {cluster_members.as_literal(value)}",
         # Any read of a table waits; the session's own value is set again after it.
         "SELECT COUNT(*) FROM node_identity",
-        f"SET SESSION {variable} = '{shown[0].rows[0][1]}'",
+        f"SET SESSION {variable} = {own_value}",
     ]
     session.send(";".join(steps).encode(), statements=len(steps))
 

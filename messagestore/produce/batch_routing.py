@@ -65,7 +65,7 @@ def _earlier(topic: TopicInfo, queues: Mapping[int, QueueInfo]) -> list[Routing]
     return [routing for routing in topic.earlier if queues.keys() >= set(routing.queues)]
 
 
-def order_queues(routing: Routing, batch_id: UUID) -> list[int]:
+def order_queues(routing: Routing, batch_id: UUID) -> tuple[int, ...]:
     """Return the queues of a routing in the batch's order of preference. The first is the queue
     of its messages without a key.
     """

@@ -378,7 +378,7 @@ def _choose_queue(
     # same row choose the same queue.
     order = routing_rules.order_queues(
         UUID(bytes=moved_id(row_node_id, row.id)),
-        [candidate.id for candidate in candidates],
+        tuple(candidate.id for candidate in candidates),
     )
     return current.queues[order[0]]
 

@@ -60,6 +60,20 @@ def require_same_keys() -> None:
         raise Conflict(mismatch, code=Code.FOREIGN_KEYS)
 
 
+def list_ages() -> list[tuple[str, int]]:
+    """Return (purpose, age in days) of the recorded keys that this process has. Raises
+    MetadataUnavailable.
+    """
+    with reachable():
+        now = database_now()
+        own = set(_own_fingerprints())
+        return [
+            (row.purpose, (now - row.noted_at).days)
+            for row in KeyFingerprint.objects.order_by("purpose")
+            if (row.purpose, row.fingerprint) in own
+        ]
+
+
 @transactional
 def record_keys() -> None:
     """Record the keys with which this process signs and encrypts. Called before it encrypts

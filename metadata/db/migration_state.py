@@ -51,3 +51,48 @@ def why_not_migratable(
                 "before this one, run `manage.py prepare` there, and then upgrade to this one."
             )
     return None
+
+
+def compare_migrations(*, alias: str = "default") -> tuple[list[Key], list[Key]]:
+    """Return the migrations that the database lacks, and those that this release lacks.
+
+    A squashed migration counts as applied if all that it replaces are applied.
+    """
+    loader = MigrationLoader(connections[alias])
+    applied = loader.applied_migrations
+    missing = [
+        key
+        for key in loader.graph.nodes
+        if key not in applied and key[0] != "django_q"  # on SQLite in a file of its own
+    ]
+    recorded = MigrationRecorder(connections[alias]).applied_migrations()
+    replaced = {
+        old for migration in loader.disk_migrations.values() for old in migration.replaces
+    }
+    own_apps = {app for app, _ in loader.disk_migrations}
+    unknown = [
+        key
+        for key in recorded
+        # Rows of an app that was removed are no sign of a later release.
+        if key[0] in own_apps and key not in loader.disk_migrations and key not in replaced
+    ]
+    return sorted(missing), sorted(unknown)
+
+
+def read_isolation(*, alias: str = "default") -> str:
+    """Return the isolation level of a connection, such as READ-COMMITTED; "" on SQLite."""
+    connection = connections[alias]
+    if connection.vendor != "mysql":
+        return ""
+    with connection.cursor() as cursor:
+        # MariaDB had another name for it up to 11.1; MySQL never had that since 8.0.
+        cursor.execute(
+            "SHOW SESSION VARIABLES WHERE Variable_name IN ('transaction_isolation', "
+            "'tx_isolation')"
+        )
+        return str(cursor.fetchall()[0][1])
+
+
+def database_name(*, alias: str = "default") -> str:
+    """Return the name of the schema, or the path of the file, that Django uses."""
+    return str(connections[alias].settings_dict["NAME"])

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from django.db.models import Max
 from msgspec import Struct
 
 from metadata.actors import Actor
@@ -143,6 +144,17 @@ def broker_loops() -> Sequence[BrokerLoop]:
 
 def scheduled_jobs() -> Mapping[str, ScheduledJob]:
     return _schedule.jobs
+
+
+def last_starts() -> dict[str, int]:
+    """Return when the last run of each job began, in ms since 1970, by name. Raises
+    MetadataUnavailable.
+    """
+    with reachable():
+        # The ids rise with time, and the index has name and id.
+        newest = JobRun.objects.order_by().values("name").annotate(last=Max("id"))
+        rows = JobRun.objects.filter(pk__in=list(newest.values_list("last", flat=True)))
+        return {name: ms(at) for name, at in rows.values_list("name", "started_at")}
 
 
 def run_now(*, name: str, actor: Actor) -> None:

@@ -19,6 +19,7 @@ from metadata.db.clock import before, database_now
 from metadata.db.prune import PruneRule
 from metadata.db.transactions import reachable, transactional
 from metadata.errors import Conflict, NotFound
+from metadata.grouping import grouped
 from metadata.models import Alarm
 from metadata.rules import alarm_rules
 from metadata.rules.alarm_rules import (
@@ -223,6 +224,16 @@ def list_acknowledgeable(*, actor: Actor) -> list[tuple[str, str]]:
         for kind, name in names
         if may_manage(actor, alarm_rules.parse_subject(kind, name))
     ]
+
+
+def list_unacknowledged() -> dict[str, list[str]]:
+    """Return the names of active alarms that nobody has acknowledged, by kind. Raises
+    MetadataUnavailable.
+    """
+    with reachable():
+        rows = Alarm.objects.filter(ended_at__isnull=True, acknowledged_at__isnull=True)
+        names = rows.order_by("kind", "name").values_list("kind", "name")[:MAX_ALARMS]
+        return grouped(names)
 
 
 def acknowledge_all(*, chosen: Collection[tuple[str, str]], actor: Actor) -> int:

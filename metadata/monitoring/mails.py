@@ -122,6 +122,14 @@ class _Recipients:
         ]
 
 
+def list_unheard_alarms() -> list[str]:
+    """Return the names of active alarms that have no recipient. Raises MetadataUnavailable."""
+    with reachable():
+        rows = list(Alarm.objects.filter(ended_at__isnull=True).order_by("name")[:MAX_ROWS])
+        recipients = _Recipients([parse_subject(row.kind, row.name) for row in rows])
+        return [row.name for row in rows if not recipients.of_alarm(row)]
+
+
 def pending_notifications() -> dict[str, list[AlarmNotice]]:
     """Return the pending notifications by address, oldest first.
 

@@ -46,8 +46,8 @@ GROUP_QUERY = (
 # what the cluster committed before. Until then its log end offsets look too low. Any account
 # may set them.
 BARRIERS: Mapping[str, tuple[str, str]] = {
-    "galera": ("wsrep_sync_wait", "'1'"),
-    "group": ("group_replication_consistency", "'BEFORE'"),
+    "galera": ("wsrep_sync_wait", "1"),
+    "group": ("group_replication_consistency", "BEFORE"),
 }
 SYNCED = 4  # wsrep_local_state
 DONOR = 2  # wsrep_local_state of a member that copies its data to another
@@ -84,6 +84,15 @@ class Member(NamedTuple):
 
 class NoWriter(Exception):
     """No server of a list can be written to. The text says why, and the remedy."""
+
+
+def as_literal(value: str) -> str:
+    """Return the value of a variable as SHOW prints it, for a SET.
+
+    >>> as_literal("1"), as_literal("BEFORE")
+    ('1', "'BEFORE'")
+    """
+    return value if value.isdigit() else f"'{value}'"
 
 
 def member_of(

@@ -94,6 +94,16 @@ def create(
     return _view(row), "" if dry_run else plaintext
 
 
+def list_ages() -> list[tuple[KeyView, int]]:
+    """Return all keys by name, with their ages in days. Raises MetadataUnavailable."""
+    with reachable():
+        now = database_now()
+        return [
+            (_view(row), (now - row.created_at).days)
+            for row in ApiKey.objects.order_by("name")
+        ]
+
+
 @transactional
 def update(*, name: str, settings: Mapping[str, Any], actor: Actor) -> KeyView:
     """Change settings of a key (rules.settings.KEY). Needs `admin` on everything, because

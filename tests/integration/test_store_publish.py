@@ -190,7 +190,7 @@ def test_a_batch_that_was_sent_before_stays_on_the_node_of_its_first_choice(
     make_node("b")
     queues = make_topic("orders", 2)
     batch_id = batch_ids.new()
-    home = routing_rules.order_queues(batch_id, queues)[0]
+    home = routing_rules.order_queues(batch_id, tuple(queues))[0]
     close(home)
     with pytest.raises(CatmqError):
         send("orders", NewMessage(body=b"x"), batch_id=batch_id)

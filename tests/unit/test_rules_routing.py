@@ -81,23 +81,23 @@ def test_a_layout_gives_every_queue_its_share_of_the_slots() -> None:
 def test_candidates_are_a_permutation_whatever_the_order_and_number_of_mentions(
     batch: UUID, queues: set[int]
 ) -> None:
-    result = order_queues(batch, sorted(queues))
+    result = order_queues(batch, tuple(sorted(queues)))
 
     assert sorted(result) == sorted(queues)
-    assert order_queues(batch, [*sorted(queues, reverse=True), *queues]) == result
+    assert order_queues(batch, (*sorted(queues, reverse=True), *queues)) == result
 
 
 @given(BATCHES, st.sets(st.integers(1, 10_000), min_size=2, max_size=20))
 def test_the_order_of_candidates_does_not_depend_on_the_others(
     batch: UUID, queues: set[int]
 ) -> None:
-    result = order_queues(batch, sorted(queues))
+    result = order_queues(batch, tuple(sorted(queues)))
 
     assert order_queues(batch, result[1:]) == result[1:]
 
 
 def test_batches_spread_over_the_queues() -> None:
-    first = Counter(order_queues(uuid4(), [1, 2, 3, 4])[0] for _ in range(4_000))
+    first = Counter(order_queues(uuid4(), (1, 2, 3, 4))[0] for _ in range(4_000))
 
     assert min(first.values()) > 800
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from functools import lru_cache
 from uuid import UUID
 
 from metadata.rules.topics.slots import slot_of
@@ -15,18 +16,24 @@ def queue_for_key(key: str, layout: Sequence[int]) -> int:
     return layout[slot_of(key)]
 
 
-def order_queues(batch_id: UUID, queues: Sequence[int]) -> list[int]:
+@lru_cache(256)  # of the batches that are being sent: each asks several times
+def order_queues(batch_id: UUID, queues: tuple[int, ...]) -> tuple[int, ...]:
     """Return the queues in the order in which a batch without a key should try them.
 
     Rendezvous hashing: the order of two queues does not depend on which others exist.
     """
     # The usual case needs no hash.
     if len(queues) == 1:
-        return list(queues)
+        return queues
     seed = batch_id.bytes
-    return sorted(
-        set(queues),
-        key=lambda queue: (hashlib.sha256(seed + queue.to_bytes(8, "big")).digest(), queue),
+    return tuple(
+        sorted(
+            set(queues),
+            key=lambda queue: (
+                hashlib.sha256(seed + queue.to_bytes(8, "big")).digest(),
+                queue,
+            ),
+        )
     )
 
 

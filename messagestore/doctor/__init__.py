@@ -1,0 +1,1 @@
+"""Doctor: a report of all faults of an installation, with their remedies."""
