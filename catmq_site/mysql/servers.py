@@ -61,6 +61,9 @@ class Servers:
         if barrier is None:
             return
         variable, value = barrier
+        # MySQL refuses to set it inside a transaction (1766), which SHOW would begin.
+        own_autocommit = connection.get_autocommit()
+        connection.autocommit(True)
         with closing(connection.cursor()) as cursor:
             cursor.execute(f"SHOW SESSION VARIABLES LIKE '{variable}'")
             own_value = cluster_members.as_literal(cursor.fetchone()[1])
@@ -68,6 +71,7 @@ class Servers:
             # Any read of a table waits; the session's own value is set again after it.
             cursor.execute("SELECT COUNT(*) FROM information_schema.schemata")
             cursor.execute(f"SET SESSION {variable} = {own_value}")
+        connection.autocommit(own_autocommit)
 
     def _ask(self, parameters: dict[str, Any]) -> None:
         unreachable: dict[Address, str] = {}
