@@ -259,7 +259,7 @@ KEYS = {
         "It is %(days)d days old, and has the rights %(rights)s.",
         "The longer a key is in use, the more copies of it exist.",
         "Create another key, give it to the programs that use this key, then run catmq key "
-        "delete %(key)s.",
+        "revoke %(key)s.",
     ),
     "old_secret": _warning(
         "The %(purpose)s key of the installation is %(days)d days old.",

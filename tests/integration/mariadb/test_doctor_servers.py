@@ -139,10 +139,10 @@ def test_connections_that_do_not_suffice(schema: str, ill: MariaDB) -> None:
 
 
 def test_connections_that_are_nearly_used_up(schema: str, ill: MariaDB) -> None:
-    connections = [ill.connect() for _ in range(27)]
+    connections = [ill.connect() for _ in range(90)]
     try:
-        with changed(ill, max_connections=30):
-            assert only("connections_near").values["limit"] == 30
+        with changed(ill, max_connections=100):
+            assert only("connections_near").values["limit"] == 100
     finally:
         for connection in connections:
             connection.close()
