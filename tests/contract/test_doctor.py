@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-from metadata.models import DbNode
 from tests.support.broker import Broker, problem
 
 
-def test_a_fault_is_reported_with_what_to_do(broker: Broker, tmp_path: Path) -> None:
+def test_a_fault_is_reported_with_what_to_do(broker: Broker) -> None:
     keys = {finding["key"] for finding in broker.ok("GET", "/doctor")["findings"]}
     assert "node_offline" not in keys
-    DbNode.objects.filter(name="main").update(state="offline")
+    broker.ok("PATCH", "/nodes/main", {"state": "offline"})
     report = broker.ok("GET", "/doctor")
     (finding,) = (one for one in report["findings"] if one["key"] == "node_offline")
     assert finding == {

@@ -106,13 +106,13 @@ def run_doctor(args: argparse.Namespace, brokers: Brokers) -> int:
     if args.json:
         show(json.dumps(report, indent=2, ensure_ascii=False))
         return report["exit_code"]
-    for finding in report["findings"]:
-        subject = f"{finding['kind']} {finding['name']}".rstrip()
-        show(
-            f"{finding['severity'].upper()} {subject}: {finding['cause']}\n"
-            f"  Why: {finding['why']}\n"
-            f"  Do: {finding['remedy']}\n"
-        )
+    texts = [
+        f"{finding['severity'].upper()} {finding['kind']} {finding['name']}".rstrip()
+        + f": {finding['cause']}\n  Why: {finding['why']}\n  Do: {finding['remedy']}"
+        for finding in report["findings"]
+    ]
+    if texts:
+        show("\n\n".join(texts))
     severities = [finding["severity"] for finding in report["findings"]]
     note(
         f"{report['checks']} checks: {severities.count('error')} errors, "
