@@ -205,6 +205,18 @@ def prepare(database_url: str, credentials: dict[str, str], drf_url: str) -> Set
     )
 
 
+def account(url: str) -> dict[str, Any]:
+    """Return the account in a database's URL, as `connect` takes it."""
+    parts = urlsplit(url)
+    named = {
+        "host": parts.hostname,
+        "port": parts.port,
+        "user": parts.username,
+        "password": parts.password,
+    }
+    return named | ({"database": parts.path[1:]} if parts.path[1:] else {})
+
+
 def connect(account: dict[str, Any]) -> Any:
     """A connection to the database."""
     import MySQLdb

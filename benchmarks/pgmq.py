@@ -66,6 +66,11 @@ class Pgmq:
         self._sql(PREPARE)
         (self._home / "read_and_delete.sql").write_text(READ_AND_DELETE)
 
+    def ask(self, statement: str) -> str:
+        """Run a statement and return the text of its rows."""
+        words = ("psql", "-qAt", "-v", "ON_ERROR_STOP=1", *self._place(), "-d", "postgres")
+        return self._run(*words, "-c", statement)
+
     def fill(self, count: int) -> None:
         """Send messages of 200 bytes."""
         self._sql(FILL % count)

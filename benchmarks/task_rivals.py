@@ -41,7 +41,7 @@ def install() -> None:
     done.write_text(WANTED.read_text())
 
 
-def _unpacked() -> Path:
+def redis_directory() -> Path:
     """Return the directory of Debian's packages of Redis, downloaded once; apt checks their
     signatures.
     """
@@ -63,25 +63,26 @@ def run(*command: str, at: Path) -> None:
         raise CannotBeHad(f"{command[0]}: {done.stderr.strip()[-300:]}")
 
 
+def redis_program(directory: Path) -> tuple[list[str], dict[str, str]]:
+    """Return the command of the Redis in a directory, and the environment it needs."""
+    libraries = ":".join(str(path) for path in directory.glob("usr/lib/*-linux-gnu"))
+    environ = {**os.environ, "LD_LIBRARY_PATH": libraries}
+    return [str(directory / "usr/bin/redis-server")], environ
+
+
 @contextmanager
 def redis(home: Path) -> Iterator[str]:
     """The URL of a private Redis with Debian's settings: snapshots, and no log of each
     write.
     """
-    there, port = _unpacked(), free_port()
+    port = free_port()
+    program, environ = redis_program(redis_directory())
     home.mkdir()
-    libraries = ":".join(str(one) for one in there.glob("usr/lib/*-linux-gnu"))
-    command = [
-        str(there / "usr/bin/redis-server"),
-        "--port",
-        str(port),
-        "--bind",
-        "127.0.0.1",
-    ]
+    command = [*program, "--port", str(port), "--bind", "127.0.0.1"]
     with (home / "log").open("wb") as log:
         process = subprocess.Popen(
             [*command, "--dir", str(home)],
-            env={**os.environ, "LD_LIBRARY_PATH": libraries},
+            env=environ,
             stdout=log,
             stderr=log,
         )

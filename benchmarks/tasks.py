@@ -58,7 +58,7 @@ class Player:
     _reader: Any = field(init=False)
 
     def __post_init__(self) -> None:
-        self._reader = bench.connect(account(self.database))
+        self._reader = bench.connect(bench.account(self.database))
 
     def play(self) -> Figures:
         """Measure it."""
@@ -176,20 +176,6 @@ def rate_of(samples: list[tuple[float, int]]) -> float:
     return (last - first) / (end - begun) if end > begun else float("nan")
 
 
-def account(url: str) -> dict[str, Any]:
-    """The account of a database's URL, as bench.connect takes it."""
-    from urllib.parse import urlsplit
-
-    parts = urlsplit(url)
-    named = {
-        "host": parts.hostname,
-        "port": parts.port,
-        "user": parts.username,
-        "password": parts.password,
-    }
-    return named | ({"database": parts.path[1:]} if parts.path[1:] else {})
-
-
 def measure(chosen: argparse.Namespace, home: Path) -> tuple[dict[str, Figures], str]:
     """Return the figures of each system, and what could not be had."""
     found: dict[str, Figures] = {}
@@ -223,7 +209,8 @@ def measure(chosen: argparse.Namespace, home: Path) -> tuple[dict[str, Figures],
             place.mkdir()
             schema = f"app_{name.replace('-', '_')}"
             bench.execute(
-                account(application), f"CREATE DATABASE {schema} CHARACTER SET utf8mb4"
+                bench.account(application),
+                f"CREATE DATABASE {schema} CHARACTER SET utf8mb4",
             )
             database = application.rpartition("/")[0] + f"/{schema}"
             print(f"  {name} …", file=sys.stderr)

@@ -55,6 +55,8 @@ TYPES = {
     "ReadPlanAnswer": "ReadPlan",
     "TraceAnswer": "Trace",
     "ProducerAnswer": "TopicProducer",
+    "KeyIndexAnswer": "KeyIndex",
+    "QueueIndexAnswer": "QueueIndex",
     "Definitions": "Definitions",
     "DifferenceAnswer": "Difference",
     "StepAnswer": "ImportStep",

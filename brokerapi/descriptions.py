@@ -35,6 +35,8 @@ MESSAGES = {
     "receipts": "each: one result for each message; runs: runs of offsets",
     "rows": "messages as lists: offset, key, tag, headers, body, trace id, time, attempt",
     "scanned": "messages that were looked at",
+    "searched_by": "`index`: by the key index of the queues; `range`: by reading all messages "
+    "of a time; `both`: some queues in either way",
     "size": "size of the body in bytes",
     "stored_at_ms": "time of the database when it was stored, ms since 1970 UTC",
     "tag": "tag, by which subscriptions filter",

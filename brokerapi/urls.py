@@ -48,6 +48,7 @@ urlpatterns = [
     path("api/v1/topics/<str:topic>/queues", queues.Queues.as_view()),
     path("api/v1/topics/<str:topic>/queues/<int:queue>", queues.Queue.as_view()),
     path("api/v1/topics/<str:topic>/tag-matches", subscriptions.TagMatches.as_view()),
+    path("api/v1/topics/<str:topic>/key-index", topics.KeyIndex.as_view()),
     path("api/v1/topics/<str:topic>/producers", topics.Producers.as_view()),
     path("api/v1/topics/<str:topic>/read-plan", topics.ReadPlan.as_view()),
     path("api/v1/topics/<str:topic>/send-tokens", topics.SendTokens.as_view()),

@@ -329,14 +329,15 @@ class MissingAnswer(Answer, kw_only=True):
 
 class MessagesAnswer(Answer, kw_only=True):
     """Messages, and how many were scanned. `next` is the `offset` of the next page of a
-    queue, or the `after` of the next page of a search; null: none. `missing` is there if a
-    page of a queue skipped offsets. With `form=rows` and `Accept:
+    queue, or the `after` of the next page of a search; null: none. `searched_by` is there
+    after a search, `missing` if a page of a queue skipped offsets. With `form=rows` and `Accept:
     application/msgpack;messages=rows`, a page of a queue has `rows`, as in pulls, and
     `messages` is empty."""
 
     messages: list[StoredAnswer]
     scanned: int
     next: int | str | None
+    searched_by: str | UnsetType = UNSET
     missing: list[MissingAnswer] | UnsetType = UNSET
     rows: list[StoredRow] | UnsetType = UNSET
 
@@ -346,6 +347,8 @@ def messages_answer(
 ) -> MessagesAnswer:
     messages = [message_answer(message, kind, message.queue) for message in page.messages]
     answer = MessagesAnswer(messages=messages, scanned=page.scanned, next=page.next)
+    if isinstance(page, SearchResult):
+        answer.searched_by = page.by
     if isinstance(page, MessagePage) and page.rows:
         answer.rows = list(page.rows)
     if isinstance(page, MessagePage) and page.missing:

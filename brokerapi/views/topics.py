@@ -17,7 +17,7 @@ from brokerapi.shapes.topic_shapes import (
     TopicSummary,
 )
 from messagestore.inspect import read_plans
-from messagestore.topology import topics
+from messagestore.topology import key_indexes, topics
 from metadata.topics import producers, send_tokens, topic_rows
 from metadata.topics.producers import ProducerView
 from metadata.topics.send_tokens import SendTokenView
@@ -115,6 +115,14 @@ class Producers(Endpoint):
         """
         topic_producers = producers.list_producers(topic=topic, actor=call.actor)
         return call.answer({"producers": topic_producers})
+
+
+class KeyIndex(Endpoint):
+    @operation("showKeyIndex", tag="topics", answer=key_indexes.KeyIndex)
+    def get(self, call: Call, topic: str) -> HttpResponse:
+        """Which queues have an index on the keys of their messages. A background job makes
+        it what the setting `key_index` says, queue by queue."""
+        return call.answer(key_indexes.describe(topic=topic, actor=call.actor))
 
 
 class ReadPlan(Endpoint):

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from operator import attrgetter
 
-from catmq_site.background import broker_memory, daily, metadata_loops, sweeps
+from catmq_site.background import broker_memory, daily, key_indexes, metadata_loops, sweeps
 from catmq_site.background.broker_loop import BrokerLoop
 from catmq_site.background.loop_threads import Loop, NodeLoops, leased
 from messagestore.consume import broadcast_positions, java_starts, node_owners
@@ -61,12 +61,17 @@ EXPIRY_EVERY_S = 0.5  # a dead holder of this lease is replaced within about 2 s
 @dataclass(frozen=True, slots=True)
 class Job:
     """A job that django-q runs. `text`: its purpose, for the portal. `apart`: it runs in a
-    process of its own."""
+    process of its own, which is started only if `is_due` returns True.
+
+    `run` gets the recorded run if `reports` is set, to report its progress.
+    """
 
     text: str
     every_minutes: int
-    run: Callable[[], int]
+    run: Callable[..., int]
     apart: bool = False
+    is_due: Callable[[], bool] = lambda: True
+    reports: bool = False
 
 
 def loops(*, url: str = config.broker_url) -> list[Loop | NodeLoops]:
@@ -360,6 +365,14 @@ JOBS = {
     ),
     "retire_queues": Job(
         "Retire drained queues that every group has read", 1, drains.retire_drained
+    ),
+    key_indexes.JOB: Job(
+        "Build and drop the key indexes of topics",
+        1,
+        key_indexes.build,
+        apart=True,
+        is_due=key_indexes.is_due,
+        reports=True,
     ),
     "drop_tables": Job(
         "Drop the tables of deleted topics and retired queues", 60, sweeps.drop_tables

@@ -60,7 +60,9 @@ def ask_for_rebalance(group_id: int) -> None:
 
 
 def ask_for_job(name: str) -> None:
-    async_task("catmq_site.jobs.tasks.run_job", name, task_name=f"{name}, asked for")
+    async_task(
+        "catmq_site.jobs.tasks.run_job", name, asked=True, task_name=f"{name}, asked for"
+    )
 
 
 def ask_for_run(id: int) -> None:
@@ -83,18 +85,20 @@ def run_rebalance(group_id: int, asked_at_ms: int) -> bool:
     return True
 
 
-def run_job(name: str) -> None:
-    """Run a scheduled job and record the run, or only start its process if it runs apart.
+def run_job(name: str, *, asked: bool = False) -> None:
+    """Run a scheduled job and record the run, or only start its process if it runs apart
+    and is due. `asked`: by a user, so it is due.
 
     The process stays in django-q's process group, so a server that stops ends it together
     with its Spark.
     """
     from catmq_site.background.table import JOBS
 
-    if JOBS[name].apart:
-        _start_process("run_job", name)
-    else:
+    job = JOBS[name]
+    if not job.apart:
         run_here(name)
+    elif asked or job.is_due():
+        _start_process("run_job", name)
 
 
 def run_asked(id: int) -> None:
@@ -113,6 +117,7 @@ def run_here(name: str) -> int:
     """Run the job in this process and record the run. Return the job's count."""
     from catmq_site.background.table import JOBS
 
+    job = JOBS[name]
     with runs.record_run(name) as run:
-        run.count = JOBS[name].run()
+        run.count = job.run(run) if job.reports else job.run()
     return run.count

@@ -10,6 +10,7 @@
     Ambiguous      unknown outcome: repeat only the same batch id to the same queue
     Final          a repeat cannot help: an operator has to act
       Altered      a table is missing or was altered
+      NotInPlace   the server cannot alter the table in place
       Denied       the account lacks a right
 
 All of them are product errors, so an unhandled error still gives the client a correct answer.
@@ -28,6 +29,12 @@ from metadata.errors import Code, NodeUnavailable, OutcomeUnknown, StoreCorrupt
 REFUSED = 1048
 DUPLICATE = 1062
 NO_PARTITION = 1526
+# The change is not possible in place. On MariaDB also: after a crash during an ALTER TABLE, a
+# partition has other indexes than the definition of its table.
+NOT_IN_PLACE = 1846
+# A build of an index ends if its record of concurrent writes exceeds
+# innodb_online_alter_log_max_size. It is rolled back.
+LOG_OVERFLOW = frozenset({1799})
 FULL = frozenset({1114, 1021})
 # A file could not be written, usually in the server's tmpdir (binary log cache, sort). The
 # disk is full only if the text has the system error 28 (ENOSPC).
@@ -37,7 +44,7 @@ NO_MEMORY = frozenset({1037, 1038, 1041})
 VALUE_TOO_LARGE = frozenset({1366, 1406})
 READ_ONLY = frozenset({1290, 1836})
 # Deadlock, record changed since the last read, lock wait timeout.
-ROLLED_BACK = frozenset({1213, 1020, 1205}) | READ_ONLY | FULL | NO_MEMORY
+ROLLED_BACK = frozenset({1213, 1020, 1205}) | READ_ONLY | FULL | NO_MEMORY | LOG_OVERFLOW
 # Connection lost (2026 with TLS) or killed, commands out of sync, statement interrupted, error
 # during COMMIT, server shutdown, network error.
 AMBIGUOUS = frozenset(
@@ -132,6 +139,10 @@ class Altered(Final):
     """A table is missing or was altered."""
 
 
+class NotInPlace(Final):
+    """The server cannot alter the table in place."""
+
+
 class Denied(Final):
     """The account lacks a right."""
 
@@ -171,6 +182,8 @@ def from_mysql(number: int, text: str, node: str) -> RolledBack | Ambiguous | Fi
         error = Ambiguous(detail)
         error.lost = number in LOST
         return error
+    if number == NOT_IN_PLACE:
+        return NotInPlace(detail)
     error_class = (
         Altered if number in _WRONG_TABLE else Denied if number in _DENIED else Final
     )

@@ -49,6 +49,10 @@ NEVER = sys.maxsize  # head at which an unpartitioned table needs more partition
 _turn = threading.Lock()
 
 
+class TableLocked(NodeUnavailable):
+    """Another session alters the table, or is about to."""
+
+
 def alter(
     session: Session, *, table: str, change: Callable[[], object], urgent: bool = False
 ) -> None:
@@ -81,15 +85,15 @@ def alter(
 def take_turn(session: Session, *, queue: int) -> None:
     """Lock the queue's table against ALTERs by other sessions, until this session closes.
 
-    Raises NodeUnavailable if another session has the lock.
+    Raises TableLocked if another session has the lock.
     """
     table = sql_steps.message_table(queue)
     if not partition_sql.take_table_lock(session, table=table, seconds=2):
-        raise NodeUnavailable(f"Table {table} is locked by another session.")
+        raise TableLocked(f"Table {table} is locked by another session.")
 
 
-def extend(queue: int, *, urgent: bool = True) -> int:
-    """Add partitions until AHEAD of them end above the head.
+def extend(queue: int, *, urgent: bool = True, ahead: int = AHEAD) -> int:
+    """Add partitions until `ahead` of them end above the head.
 
     Return the head at which more are needed. Raises NodeUnavailable, and
     `db_errors.Altered` if the table is missing or was altered.
@@ -101,13 +105,13 @@ def extend(queue: int, *, urgent: bool = True) -> int:
             head, existing = _read_partitions(session, queue)
         if not existing:
             return NEVER
-        if len(existing) >= AHEAD and head < existing[-AHEAD].end:
-            return existing[-AHEAD].end
+        if len(existing) >= ahead and head < existing[-ahead].end:
+            return existing[-ahead].end
         with node.maintaining() as session:
             take_turn(session, queue=queue)
             # Read again: another broker may have added partitions meanwhile.
             head, existing = _read_partitions(session, queue)
-            ends = _missing_ends(session, queue, head, existing)
+            ends = _missing_ends(session, queue, head, existing, ahead=ahead)
             if ends:
                 change = partial(
                     partition_sql.add_partitions, session, queue=queue, ends=ends
@@ -124,7 +128,7 @@ def extend(queue: int, *, urgent: bool = True) -> int:
                     head,
                     ends,
                 )
-            return [*(partition.end for partition in existing), *ends][-AHEAD]
+            return [*(partition.end for partition in existing), *ends][-ahead]
 
 
 def _read_partitions(session: Session, queue: int) -> tuple[int, list[Partition]]:
@@ -135,10 +139,15 @@ def _read_partitions(session: Session, queue: int) -> tuple[int, list[Partition]
 
 
 def _missing_ends(
-    session: Session, queue: int, head: int, existing: Sequence[Partition]
+    session: Session,
+    queue: int,
+    head: int,
+    existing: Sequence[Partition],
+    *,
+    ahead: int,
 ) -> list[int]:
     """Return the ends of the partitions to add."""
-    missing_count = AHEAD - sum(partition.end > head for partition in existing)
+    missing_count = ahead - sum(partition.end > head for partition in existing)
     if missing_count <= 0 or not existing:
         return []
     if len(existing) + missing_count > partitions.MAX_PARTITIONS:

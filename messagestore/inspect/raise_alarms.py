@@ -10,9 +10,9 @@ import logging
 from collections.abc import Callable, Mapping
 
 from messagestore import sweeping
-from messagestore.engine.mysql_session import Session
-from messagestore.nodes import disks, registry
-from messagestore.pool import node_pools
+from messagestore.engine.mysql_session import MySqlSession, Session
+from messagestore.nodes import cluster_checks, disks, registry
+from messagestore.pool import node_pools, writers
 from messagestore.produce import delayed_store
 from messagestore.tables import dead_letter_sql
 from metadata.cache import snapshot
@@ -24,10 +24,11 @@ from metadata.monitoring.alarms import AlarmFindings
 from metadata.monitoring.dead_letter_counts import Count
 from metadata.nodes import size_rows
 from metadata.rules import alarm_rules
+from metadata.rules.addresses import parse_addresses
 from metadata.rules.alarm_rules import AlarmKind
 from metadata.rules.alarm_texts import alarm_text, error_text
 from metadata.rules.growth import days_left
-from metadata.rules.nodes import NodeState
+from metadata.rules.nodes import Engine, NodeState
 
 log = logging.getLogger(__name__)
 AWAY_S = 45.0  # a node must be away in two checks
@@ -43,6 +44,9 @@ def update_alarms(*, every_minutes: Mapping[str, int]) -> int:
     away = find_nodes_away()
     changed = alarms.reconcile(
         kind=AlarmKind.NODE_AWAY, active=away.active, begins_after_s=AWAY_S
+    )
+    changed += _reconcile_alarms(
+        AlarmKind.NODE_COPIES, lambda: find_nodes_with_few_copies(away.active)
     )
     changed += _reconcile_alarms(
         AlarmKind.NODE_FILLING, lambda: find_nodes_filling(away.active)
@@ -103,6 +107,37 @@ def find_nodes_away() -> AlarmFindings:
         except CatmqError as error:
             findings.add(info.name, error_text(error.detail))
     return findings
+
+
+def find_nodes_with_few_copies(away: Mapping[str, str]) -> AlarmFindings:
+    """Return nodes whose next messages would be on fewer servers than they are set up for."""
+    findings = AlarmFindings()
+    for node_id, info in sweeping.online_nodes().items():
+        if info.engine != Engine.MYSQL or info.name in away:
+            findings.unclear.add(info.name)
+            continue
+        try:
+            with node_pools.node(node_id).reading() as session:
+                if detail := _describe_few_copies(info, session):
+                    findings.add(info.name, detail)
+        except CatmqError as error:
+            log.warning("Copies of node %s are not known: %s", info.name, error.detail)
+            findings.unclear.add(info.name)
+    return findings
+
+
+def _describe_few_copies(info: NodeInfo, session: Session) -> str:
+    """Return why messages are on too few servers, '' if they are not. Raises `db_errors.*`."""
+    if not isinstance(session, MySqlSession):
+        return ""
+    if session.is_clustered:
+        places = parse_addresses(info.host, info.port)
+        member = writers.read_member(session, places[0])
+        listed = max(member.size, len(places))
+        if member.reachable < listed:
+            return alarm_text("few_members", reachable=member.reachable, listed=listed)
+    texts = [text_key for _, _, text_key, _ in cluster_checks.read_semi_sync(session)]
+    return alarm_text("semi_fallback") if "semi_fallback" in texts else ""
 
 
 def find_nodes_filling(away: Mapping[str, str]) -> AlarmFindings:

@@ -24,7 +24,7 @@ from messagestore.engine.mysql_session import (
     Session,
     UnsupportedServer,
 )
-from messagestore.nodes import encryption, server_checks
+from messagestore.nodes import cluster_checks, encryption, server_checks
 from messagestore.pool import node_guard, session_pool
 from messagestore.tables import node_sql, promotion_sql, queue_sql
 from messagestore.tables.shapes import ServerFacts
@@ -68,6 +68,7 @@ TEXTS = {  # text of each finding; the portal translates them
     "version": "It is %(version)s.",
     "old_version": engines.TOO_OLD,
     **server_checks.TEXTS,
+    **cluster_checks.TEXTS,
     "text": "The character set is %(found)s.",
     "wrong_text": (
         "The character set is %(found)s. Run ALTER DATABASE %(database)s CHARACTER SET utf8mb4."
@@ -366,6 +367,8 @@ def check_server(
     yield from check_settings(facts, database=info.database, unsafe=unsafe)
     for limit_fields in server_checks.check_limits(session, facts):
         yield Finding(*limit_fields)
+    for cluster_fields in cluster_checks.check(info, session):
+        yield Finding(*cluster_fields)
 
 
 def explain_unreachable(error: CatmqError, info: NodeInfo) -> Finding:

@@ -277,6 +277,8 @@ def choose_target(
         raise Invalid.field(
             "to", f"give HOST:PORT: metadata knows no replica of node {info.name}"
         )
+    if is_list(target_host):
+        raise Invalid.field("to", f"name one of the replicas: {target_host}")
     target = replace(
         info, host=target_host, port=port or (info.replica_port if not host else 0) or 3306
     )

@@ -14,7 +14,7 @@ from messagestore import sweeping
 from messagestore.engine import db_errors, schema_steps
 from messagestore.engine.mysql_session import MySqlSession, Session
 from messagestore.heads.heads import board
-from messagestore.nodes import server_checks
+from messagestore.nodes import cluster_checks, server_checks
 from messagestore.nodes.preflight import (
     PROBE_QUEUE,
     Finding,
@@ -89,6 +89,9 @@ def register(
                 writer = str(session.member.address)
             check_path(session, info, unsafe=unsafe)
             check_server(node_sql.read_server_facts(session), info, unsafe=unsafe)
+            if isinstance(session, MySqlSession) and not unsafe:
+                for fields in cluster_checks.check(info, session):
+                    _raise_if_bad(Finding(*fields), info)
         for finding in check_rights(session, info):
             _raise_if_bad(finding, info)
         node_sql.create_node_tables(session)

@@ -153,12 +153,14 @@ class Node:
             self.pool.give_back(pooled)
         self._end_call(permit, error, reads)
 
-    def maintaining(self) -> AbstractContextManager[Session]:
-        """Return a session outside the pool for work that takes long. Raises
-        NodeUnavailable.
+    def maintaining(
+        self, *, timeout_s: int = MAINTENANCE_TIMEOUT_S
+    ) -> AbstractContextManager[Session]:
+        """Return a session outside the pool for work that takes long, each statement at most
+        `timeout_s`. Raises NodeUnavailable.
         """
         self._check_online()
-        return session_pool.direct(self.info, read_timeout_s=MAINTENANCE_TIMEOUT_S)
+        return session_pool.direct(self.info, read_timeout_s=timeout_s)
 
     def in_chunks(
         self, act: Callable[[Session], int], *, chunk: int, most: int = 1 << 30

@@ -28,7 +28,7 @@ from metadata.rules.alarm_texts import alarm_text, error_text
 from metadata.rules.audit_verbs import Verb
 from metadata.rules.disks import DiskState
 from metadata.rules.rights import ActorKind, Right
-from metadata.topics import topic_rows
+from metadata.topics import key_index_rows, topic_rows
 from metadata.topics.topic_rows import TopicView
 
 log = logging.getLogger(__name__)
@@ -196,6 +196,13 @@ class CleaningRun:
             problem = None
         except CatmqError as error:
             problem = error.detail
+            # A build of the key index may take hours. It is no problem of retention, and a
+            # later run removes what is below `low`.
+            if isinstance(error, partitions.TableLocked) and key_index_rows.is_changing(
+                result.plan.queue
+            ):
+                log.info("Queue %d waits for its key index: %s", result.plan.queue, problem)
+                problem = None
         return structs.replace(result, dropped=dropped, deleted=deleted, problem=problem)
 
     def _drop(self, node: Node, plan: QueuePlan) -> int:

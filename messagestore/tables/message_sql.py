@@ -270,10 +270,12 @@ def search_range(
     wanted: MessageSearch,
     most: int,
     most_bytes: int,
+    offsets: Sequence[int] | None = None,
 ) -> list[StoredMessage]:
     """Return at most `most` messages at offsets first … end-1 that match `wanted`.
 
-    `bounds` is (first, end). Every row of it is read, so keep the range short.
+    `bounds` is (first, end). Every row of it is read, so keep the range short. With
+    `offsets`, only these rows are read.
     """
     values: dict[str, object] = {
         "first_offset": bounds[0],
@@ -288,9 +290,41 @@ def search_range(
         table=message_table(queue),
         **values,
         body_part=wanted.body_part,
+        only="" if offsets is None else f"AND msg_offset IN ({id_list(offsets) or 'NULL'})",
     )
     (result,) = session.run(search, count_fitting=up_to_bytes(most_bytes))
     return [stored_message(queue, row) for row in _message_rows(result)]
+
+
+def find_key_offsets(
+    session: Session, *, queues: Mapping[int, tuple[int, int]], key: str, most: int
+) -> dict[int, list[int]]:
+    """Return up to `most` offsets of the messages with a key in each queue, rising.
+
+    `queues` has the bounds (first, end) of each queue, whose tables must have a key index:
+    raises `db_errors.Final` if a table or a partition has none. One round trip. The messages
+    may not be durable yet, or be above the head.
+    """
+    # The statement forces the index. Without that, a table whose index was just dropped would
+    # be scanned as a whole.
+    results = session.run(
+        *(
+            step(
+                session,
+                "find_key",
+                table=message_table(queue),
+                msg_key=key,
+                first_offset=first,
+                end_offset=end,
+                most=most,
+            )
+            for queue, (first, end) in queues.items()
+        )
+    )
+    return {
+        queue: [offset for (offset,) in result.rows]
+        for queue, result in zip(queues, results, strict=True)
+    }
 
 
 def count_matching(

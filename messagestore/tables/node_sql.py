@@ -198,7 +198,13 @@ def try_rights(session: Session, *, table: str) -> list[Grant]:
 def _has_right(session: Session, right: str, table: str) -> bool:
     try:
         session.run(
-            step(session, _TRIAL_STATEMENTS[right], table=table, comment="tries rights")
+            step(
+                session,
+                _TRIAL_STATEMENTS[right],
+                table=table,
+                comment="tries rights",
+                key_index="",
+            )
         )
     except db_errors.Final:
         return False

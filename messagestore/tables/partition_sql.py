@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from messagestore.engine import db_errors
-from messagestore.engine.mysql_session import MySqlSession, Session
+from messagestore.engine.mysql_session import MySqlSession, Session, Step
 from messagestore.tables.shapes import LongTransaction, Partition
 from messagestore.tables.sql_steps import fetch_rows, message_table, processlist, step
 from metadata.rules.nodes import Engine
@@ -50,10 +50,40 @@ def add_partitions(session: Session, *, queue: int, ends: Sequence[int]) -> None
 
 
 def drop_partition(session: Session, *, queue: int, name: str) -> None:
+    session.run(_partition_step(session, "drop_partition", queue=queue, name=name))
+
+
+def rebuild_partition(session: Session, *, queue: int, name: str) -> None:
+    """Give a partition the indexes of the table's definition, by copying it.
+
+    Writers of the table wait meanwhile.
+    """
+    session.run(_partition_step(session, "rebuild_partition", queue=queue, name=name))
+
+
+def find_partitions_without_index(session: Session, *, queue: int) -> list[str]:
+    """Return the partitions that lack the key index, although the table's definition has it.
+
+    A server that is killed during an ALTER TABLE may leave them (MariaDB 10.11). Reading
+    them by the index is the only test that every account may make.
+    """
+    lacking = []
+    for partition in list_partitions(session, queue=queue):
+        probe = _partition_step(
+            session, "probe_key_index", queue=queue, name=partition.name
+        )
+        try:
+            session.run(probe)
+        except (db_errors.Altered, db_errors.Denied):
+            raise
+        except db_errors.Final:  # 1030: the partition has no index of that name
+            lacking.append(partition.name)
+    return lacking
+
+
+def _partition_step(session: Session, verb: str, *, queue: int, name: str) -> Step:
     quoted = f"`{name.replace('`', '``')}`"
-    session.run(
-        step(session, "drop_partition", table=message_table(queue), partition=quoted)
-    )
+    return step(session, verb, table=message_table(queue), partition=quoted)
 
 
 def limit_lock_wait(session: Session) -> None:

@@ -18,6 +18,7 @@ from messagestore.produce import delayed_reassignment
 from messagestore.tables import queue_sql, reader_sql
 from metadata.actors import Actor, job
 from metadata.errors import CatmqError, Conflict
+from metadata.rules.topics.states import KeyIndexState
 from metadata.topics import topic_rows
 from metadata.topics.topic_rows import QueueView, TopicView
 
@@ -90,10 +91,14 @@ def make_tables(queues: Sequence[QueueView], *, topic: str) -> None:
         # A repeat changes nothing, so a lost connection is not an unknown outcome.
         with node.reading() as session:
             for queue in node_queues:
-                columns = {"queue": queue.queue, "node_epoch": node.info.epoch}
-                comment = f"topic {topic}, queue number {queue.number}"
                 if not queue_sql.create_queue(
-                    session, **columns, unused=True, comment=comment
+                    session,
+                    queue=queue.queue,
+                    node_epoch=node.info.epoch,
+                    unused=True,
+                    comment=f"topic {topic}, queue number {queue.number}",
+                    # As the row says, not the topic: its setting may have changed since.
+                    key_index=queue.key_index == KeyIndexState.READY,
                 ):
                     used_ids.append(queue.queue)
     # A queue that another process has made ready meanwhile may hold messages rightly.

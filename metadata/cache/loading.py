@@ -43,7 +43,7 @@ from metadata.models import (
     TopicRouting,
 )
 from metadata.rules.rates import Rates
-from metadata.rules.topics.states import TopicState
+from metadata.rules.topics.states import KeyIndexState, TopicState
 
 M = TypeVar("M", bound=Model)
 Changes = Mapping[str, set[int]]  # kind → ids of changed rows
@@ -200,7 +200,14 @@ def _load_queues(alias: str, topics: Collection[int] | None) -> list[QueueInfo]:
         rows = rows.filter(topic_id__in=list(topics))
     # Plain tuples, because a full load reads every queue and instances of models cost more.
     columns = rows.values_list(
-        "id", "topic_id", "number", "node_id", "state", "head_seen", "reopened_at"
+        "id",
+        "topic_id",
+        "number",
+        "node_id",
+        "state",
+        "head_seen",
+        "reopened_at",
+        "key_index",
     )
     return [
         QueueInfo(
@@ -211,8 +218,9 @@ def _load_queues(alias: str, topics: Collection[int] | None) -> list[QueueInfo]:
             state,
             head_seen,
             0 if reopened_at is None else ms(reopened_at),
+            key_index == KeyIndexState.READY,
         )
-        for id, topic_id, number, node_id, state, head_seen, reopened_at in columns
+        for id, topic_id, number, node_id, state, head_seen, reopened_at, key_index in columns
     ]
 
 

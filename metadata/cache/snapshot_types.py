@@ -55,7 +55,7 @@ class QueueInfo:
     """A queue. `head_seen` is a lower bound of its log end offset, which may be minutes old.
 
     `reopened_ms` is the time when the queue was last opened after it had been closed, in ms
-    since 1970, 0 if never.
+    since 1970, 0 if never. `key_indexed`: searches may use the index on its keys.
     """
 
     id: int
@@ -65,6 +65,7 @@ class QueueInfo:
     state: str
     head_seen: int = 0
     reopened_ms: int = 0
+    key_indexed: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,7 +39,12 @@ from metadata.rules.topics.slots import Layout, moved_slots, spread_slots
 from metadata.rules.topics.states import READABLE_STATES, QueueState, TopicKind, TopicState
 from metadata.topics import routings
 from metadata.topics.placement import choose_nodes
-from metadata.topics.topic_rows import QueueView, TopicView, topic_view
+from metadata.topics.topic_rows import (
+    QueueView,
+    TopicView,
+    initial_key_index,
+    topic_view,
+)
 
 
 class LayoutChange(Struct, frozen=True):
@@ -94,7 +99,11 @@ def plan_expand(
     first = max(topic_row.queues.values_list("number", flat=True), default=-1) + 1
     new_queues = [
         Queue.objects.create(
-            topic=topic_row, node_id=node_id, number=number, state_since=now
+            topic=topic_row,
+            node_id=node_id,
+            number=number,
+            state_since=now,
+            key_index=initial_key_index(topic_row),
         )
         for number, node_id in enumerate(node_ids, first)
     ]

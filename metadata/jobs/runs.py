@@ -200,6 +200,19 @@ def record_end(run: Run) -> Iterator[Run]:
     run.end(JobState.DONE, run.detail)
 
 
+def may_begin(name: str, *, retry_ms: int) -> bool:
+    """Return False while a run of a job has a live process, or `retry_ms` after it failed."""
+    with reachable():
+        row = JobRun.objects.filter(name=name).order_by("-pk").first()
+        now_ms = ms(database_now())
+    if row is None:
+        return True
+    if row.state == JobState.RUNNING:
+        return now_ms - ms(row.seen_at or row.started_at) > SILENT_MS
+    ended_ms = ms(row.finished_at or row.started_at)
+    return row.state != JobState.FAILED or now_ms - ended_ms > retry_ms
+
+
 @transactional
 def cancel(*, id: int, actor: Actor) -> None:
     """Cancel a run. Its process sees that soon and ends it. A run without a live process is

@@ -65,12 +65,21 @@ class OwnedModel(NamedModel):
 
 
 def enum_field(
-    values: type[StrEnum], default: StrEnum | None = None, *, max_length: int = 10
+    values: type[StrEnum],
+    default: StrEnum | None = None,
+    *,
+    max_length: int = 10,
+    db_default: StrEnum | None = None,
 ) -> _Text:
-    """Return a column that holds a member of an enum. Forms show the member's name."""
+    """Return a column that holds a member of an enum. Forms show the member's name.
+
+    `db_default` is the value of rows that an earlier release creates.
+    """
     choices = [(member.value, member.name.replace("_", " ").title()) for member in values]
     # Migrations name plain values, so that they do not depend on the enum.
     options: dict[str, Any] = {} if default is None else {"default": default.value}
+    if db_default is not None:
+        options["db_default"] = db_default.value
     return models.CharField(max_length=max_length, choices=choices, **options)
 
 

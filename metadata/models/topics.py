@@ -9,7 +9,14 @@ from django.db.models import Q
 
 from metadata.models.fields import OwnedModel, enum_field, value_constraint
 from metadata.models.nodes import DbNode
-from metadata.rules.topics.states import Keyed, OnUnknown, QueueState, TopicKind, TopicState
+from metadata.rules.topics.states import (
+    Keyed,
+    KeyIndexState,
+    OnUnknown,
+    QueueState,
+    TopicKind,
+    TopicState,
+)
 
 
 class Topic(OwnedModel):
@@ -22,6 +29,7 @@ class Topic(OwnedModel):
     keyed = enum_field(Keyed, Keyed.STRICT)
     on_unknown = enum_field(OnUnknown, OnUnknown.FAIL)
     read_only = models.BooleanField(default=False, db_default=False)
+    key_index = models.BooleanField(default=False, db_default=False)
     retention_days = models.PositiveIntegerField(default=7)
     # 0 = unread messages are not kept longer than others
     keep_unread_days = models.PositiveIntegerField(default=30)
@@ -99,6 +107,9 @@ class Queue(models.Model):
     end offset that was still there a minute later, so that no crash can undo it: a node
     with a lower one has lost messages. `bytes` is the size of its table as a job last
     measured it, null before.
+
+    `key_index` says whether searches may use an index on the keys of its messages. It is
+    written before and after each change of that index, so a crash leaves `changing`.
     """
 
     topic = models.ForeignKey(Topic, on_delete=models.PROTECT, related_name="queues")
@@ -110,12 +121,15 @@ class Queue(models.Model):
     head_read = models.BigIntegerField(default=0)
     head_seen = models.BigIntegerField(default=0)
     bytes = models.BigIntegerField(null=True, blank=True)
+    # db_default: queues of an earlier release, and those that it creates, have no index.
+    key_index = enum_field(KeyIndexState, KeyIndexState.NONE, db_default=KeyIndexState.NONE)
 
     class Meta:
         ordering = ("topic_id", "number")
         constraints = (
             models.UniqueConstraint(fields=("topic", "number"), name="queue_topic_number"),
             value_constraint("state", QueueState, name="queue_state"),
+            value_constraint("key_index", KeyIndexState, name="queue_key_index"),
         )
 
     def __str__(self) -> str:

@@ -22,6 +22,7 @@ class AlarmKind(StrEnum):
     NODE_FILLING = "node_filling"
     NODE_AWAY = "node_away"
     NODE_MOVED = "node_moved"
+    NODE_COPIES = "node_copies"
     NOT_CLEANED = "not_cleaned"
     LAG = "lag"
     NO_CONSUMER = "no_consumer"
@@ -41,6 +42,12 @@ class AlarmEvent(StrEnum):
 # Alarms about a single event, not about a state: they end when they are acknowledged.
 EVENT_KINDS = (AlarmKind.UNREAD_DROPPED, AlarmKind.NODE_MOVED)
 DISK_KINDS = (AlarmKind.NODE_LOW, AlarmKind.NODE_FULL, AlarmKind.NODE_FILLING)
+NODE_KINDS = (
+    AlarmKind.NODE_AWAY,
+    AlarmKind.NODE_MOVED,
+    AlarmKind.NODE_COPIES,
+    *DISK_KINDS,
+)
 
 
 class Decision(Enum):
@@ -125,6 +132,6 @@ def parse_subject(kind: str, name: str) -> Subject:
         return Subject(topic=first)
     if kind == AlarmKind.DEAD_GROWING:
         return Subject(group=name)
-    if kind in (AlarmKind.NODE_AWAY, AlarmKind.NODE_MOVED, *DISK_KINDS):
+    if kind in NODE_KINDS:
         return Subject(node=name)
     return Subject(job=name) if kind == AlarmKind.JOB_FAILED else Subject()

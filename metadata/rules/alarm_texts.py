@@ -16,6 +16,10 @@ TEXTS = {
         "%(after)s was promoted, because %(before)s accepts no writes: %(gaps)s queues have a "
         "gap, at least %(messages)s messages are lost"
     ),
+    "semi_fallback": (
+        "acknowledged messages are on one server only: no semi-synchronous replica answers"
+    ),
+    "few_members": "%(reachable)s of %(listed)s members of its cluster are in contact",
     "not_promoted": "%(after)s accepts writes, but could not be promoted: %(why)s",
     "behind": "%(messages)s unread messages, the oldest for %(minutes)s min",
     "idle": "unread messages in queues without a consumer: %(queues)s",

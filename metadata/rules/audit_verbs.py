@@ -27,6 +27,7 @@ class Verb(StrEnum):
     RAISE_IDS = "raise_ids"  # the next ids, after a restore
     QUARANTINE = "quarantine"
     PROMOTE = "promote"
+    INDEX = "index"  # the key indexes of a topic
     KEEP = "keep"  # a report
     FINISH = "finish"  # a redrive
     EXPAND = "expand"

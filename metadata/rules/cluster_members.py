@@ -148,10 +148,19 @@ def _galera_member(
         figures={
             "flow_control_paused": float(status.get("wsrep_flow_control_paused") or 0),
             "receive_queue": float(status.get("wsrep_local_recv_queue") or 0),
+            "ignores_quorum": float(_ignores_quorum(variables)),
             "commits": float(status.get("wsrep_local_commits") or 0),
             "certification_failures": float(status.get("wsrep_local_cert_failures") or 0),
         },
     )
+
+
+def _ignores_quorum(variables: Mapping[str, str]) -> bool:
+    """Return True if a Galera member accepts writes without a majority."""
+    options = variables.get("wsrep_provider_options", "").split(";")
+    pairs = (option.partition("=") for option in options)
+    set_options = {name.strip(): value.strip() for name, _equals, value in pairs}
+    return set_options.get("pc.ignore_quorum") in ("true", "1", "yes", "on")
 
 
 def _group_member(

@@ -136,6 +136,13 @@ class TopicSettings(RateSettings, OwnerSettings):
         ),
         "Sends with an unknown outcome",
     )
+    key_index: bool = setting(
+        False,
+        Flag(),
+        "Key index",
+        "Find messages by key with an index, which sends have to maintain. A change is made "
+        "in the background, queue by queue, while the topic is in use.",
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -35,7 +35,7 @@ from metadata.rules.rights import Right
 from metadata.rules.settings import TOPIC, TopicSettings, check_settings
 from metadata.rules.topics.names import check_confirmed, check_name, is_name
 from metadata.rules.topics.slots import initial_layout
-from metadata.rules.topics.states import QueueState, TopicKind, TopicState
+from metadata.rules.topics.states import KeyIndexState, QueueState, TopicKind, TopicState
 from metadata.topics import routings
 from metadata.topics.placement import choose_nodes
 
@@ -44,7 +44,7 @@ DROP_AFTER_DAYS = 3
 
 class QueueView(Struct, frozen=True):
     """A queue. `queue` is its id, `number` its place in the topic. `bytes` is its size when
-    it was last measured.
+    it was last measured, `key_index` the state of the index on its keys.
     """
 
     queue: int
@@ -53,6 +53,7 @@ class QueueView(Struct, frozen=True):
     node_id: int
     state: str
     bytes: int | None = None
+    key_index: str = KeyIndexState.NONE
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,7 +100,13 @@ def plan_topic(
     topic = rows.create(Topic.objects.all(), "Topic", name=name, created_at=now, **values)
     Queue.objects.bulk_create(
         [
-            Queue(topic=topic, node_id=node_id, number=number, state_since=now)
+            Queue(
+                topic=topic,
+                node_id=node_id,
+                number=number,
+                state_since=now,
+                key_index=initial_key_index(topic),
+            )
             for number, node_id in enumerate(choose_nodes(queues, node=node))
         ]
     )
@@ -107,6 +114,11 @@ def plan_topic(
     audit.record(actor=actor, verb=Verb.CREATE, kind="topic", name=name, after=after)
     record_change("topic", topic.pk)
     return topic_view(topic)
+
+
+def initial_key_index(topic: Topic) -> KeyIndexState:
+    """Return the state of the key index of a new queue: its table is created with it."""
+    return KeyIndexState.READY if topic.key_index else KeyIndexState.NONE
 
 
 @transactional
@@ -334,7 +346,15 @@ def _views(rows: Sequence[Topic]) -> list[TopicView]:
     )
     for row in queue_rows:
         queues[row.topic_id].append(
-            QueueView(row.pk, row.number, row.node.name, row.node_id, row.state, row.bytes)
+            QueueView(
+                row.pk,
+                row.number,
+                row.node.name,
+                row.node_id,
+                row.state,
+                row.bytes,
+                row.key_index,
+            )
         )
     return [
         make_view(

@@ -24,6 +24,8 @@ CHECK_LABELS: dict[str, Text] = {
     "version": lazy("Version"),
     "way": lazy("Way to the server"),
     "limits": lazy("Limits of the server"),
+    "cluster": lazy("Cluster"),
+    "replicas": lazy("Replicas"),
     "text": lazy("Character set"),
     "writable": lazy("Write access"),
     "durable": lazy("Durability"),

@@ -23,6 +23,7 @@ SECTIONS: tuple[tuple[Text, tuple[str, ...]], ...] = (
             "max_bytes_per_s",
         ),
     ),
+    (lazy("Searching"), ("key_index",)),
     (
         lazy("Reading"),
         (

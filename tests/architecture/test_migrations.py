@@ -37,10 +37,20 @@ ALLOWED: dict[tuple[str, str], str] = {
         "0029_share_groups",
         "Alter field mode on consumergroup",
     ): "only the choices that forms offer",
+    ("0047_key_index", "Create constraint queue_key_index on model queue"): (
+        "the previous release writes no key_index, and the default is one of the values"
+    ),
     ("0045_writers", "Alter field host on dbnode"): "the column only gets wider",
     ("0045_writers", "Alter field replica_host on dbnode"): "the column only gets wider",
     ("0045_writers", "Alter field kind on alarm"): "only the choices that forms offer",
     ("0045_writers", "Create constraint alarm_kind on model alarm"): (
+        "it takes one value more than the one it replaces"
+    ),
+    (
+        "0046_copies_of_nodes",
+        "Alter field kind on alarm",
+    ): "only the choices that forms offer",
+    ("0046_copies_of_nodes", "Create constraint alarm_kind on model alarm"): (
         "it takes one value more than the one it replaces"
     ),
 }

@@ -34,7 +34,7 @@ from metadata.groups import groups
 from metadata.membership import consumers
 from metadata.models import Alarm, AuditLog, ClockMark, ConsumerGroupTopic
 from metadata.monitoring import alarms
-from metadata.topics import topic_rows
+from metadata.topics import key_index_rows, topic_rows
 from tests.support.environment import ENGINE
 from tests.support.rows import long_ago
 from tests.support.tampering import age, plant
@@ -220,6 +220,27 @@ def test_between_two_drops_it_rests_and_others_may_change_the_table(
     monkeypatch.setattr(cleaning.time, "sleep", rest)
     assert (clean().dropped, len(rests)) == (3, 2)
     assert all(0 < seconds <= cleaning.MOST_PAUSE_S for seconds in rests)
+
+
+@partitioned
+def test_a_build_of_the_key_index_lets_it_wait_without_an_alarm(queue: int) -> None:
+    cut(queue, 2, 4, 6, 100)
+    read(queue, 20)
+    with node_pools.node_of(queue).maintaining() as session:
+        partitions.take_turn(session, queue=queue)
+        assert "is locked by another session" in str(clean().problem)
+        assert alarms_of_cleaning() == ["orders/0"]
+        key_index_rows.begin_change(queue=queue)
+        waiting = clean()
+        assert (waiting.problem, waiting.dropped) == (None, 0)
+        assert alarms_of_cleaning() == []
+    # Without the lock, the change was interrupted, and keeps nothing waiting.
+    assert clean().dropped == 3
+
+
+def alarms_of_cleaning() -> list[str]:
+    active = Alarm.objects.filter(kind="not_cleaned", ended_at=None)
+    return list(active.values_list("name", flat=True))
 
 
 def test_what_a_crash_left_below_low_goes_with_the_next_run(queue: int) -> None:

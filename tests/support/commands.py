@@ -267,12 +267,15 @@ def of_script(words: Sequence[str]) -> str:
                     name
                     for name in module_names
                     if (ROOT / f"benchmarks/{name}.py").is_file()
+                    or (ROOT / f"benchmarks/{name}/__main__.py").is_file()
                 ),
                 "bench",
             )
         file = ROOT / (
             module.replace(".", "/") + ".py" if module else f"examples/{example}.py"
         )
+        if not file.is_file():  # a package that is run
+            file = file.with_suffix("") / "__main__.py"
         text += file.read_text() if file.is_file() else ""
     options = [
         word.partition("=")[0].strip("[]")
@@ -282,7 +285,10 @@ def of_script(words: Sequence[str]) -> str:
     return "".join(
         f"{words[0]} has no {name}"
         for name in options
-        if f'"{name}"' not in text and name not in text
+        if f'"{name}"' not in text
+        and name not in text
+        # argparse adds it to each parser.
+        and not (name == "--help" and "ArgumentParser(" in text)
     )
 
 

@@ -53,8 +53,10 @@ def test_both_engines_know_the_same_verbs() -> None:
         "select_account",
         "select_tls",
     }
+    of_servers |= {"select_wsrep"}
     partitions_tried = {"try_alter"}
     partitions = {"select_partitions", "add_partitions", "drop_partition"}
+    partitions |= {"probe_key_index", "rebuild_partition"}
     locks = {"limit_lock_wait", "take_table_lock", "select_long_transactions"}
     sizes = {"select_tablespaces", "select_table_sizes", "select_queue_sizes"}
     strings = {"publish_open", "publish_open_mariadb", "publish_whole_mariadb"}
@@ -189,6 +191,9 @@ def test_too_many_headers_are_refused() -> None:
         (1062, db_errors.Duplicate),
         (1213, db_errors.RolledBack),
         (1205, db_errors.RolledBack),
+        (1799, db_errors.RolledBack),
+        (1176, db_errors.Final),
+        (1846, db_errors.NotInPlace),
         (1020, db_errors.RolledBack),
         (2013, db_errors.Ambiguous),
         (1927, db_errors.Ambiguous),

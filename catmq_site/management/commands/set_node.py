@@ -10,6 +10,7 @@ from django.core.management import CommandError
 from catmq_site.management.base import CatmqCommand, find_password
 from catmq_site.management.commands.promote_node import parse_address
 from messagestore.nodes import registry
+from metadata.rules.addresses import is_list
 from metadata.rules.nodes import NodeState
 from metadata.rules.tls import MODES
 
@@ -50,9 +51,9 @@ class Command(CatmqCommand):
         parser.add_argument(
             "--replica",
             metavar="HOST:PORT",
-            help="address of its replica, which has the same database and account: pulls are "
-            "served from there while the node is down, and promote_node moves the node there; "
-            "'' removes it",
+            help="address of its replica, or several with commas, which have the same database "
+            "and account: pulls are served from there while the node is down, and promote_node "
+            "moves the node there; '' removes it",
         )
         parser.add_argument(
             "--username",
@@ -93,8 +94,11 @@ class Command(CatmqCommand):
             settings |= {"tls": chosen["tls"], "tls_ca": chosen.get("ca", "")}
             lines.append(f"Node {node} is reached with tls {chosen['tls']}.")
         if "replica" in chosen:
-            settings["replica_host"], settings["replica_port"] = parse_address(
-                chosen["replica"]
+            # A list has the port at each address.
+            settings["replica_host"], settings["replica_port"] = (
+                (chosen["replica"], None)
+                if is_list(chosen["replica"])
+                else parse_address(chosen["replica"])
             )
             condition = (
                 f"is at {chosen['replica']}" if chosen["replica"] else "is forgotten"

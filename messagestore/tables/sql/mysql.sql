@@ -78,7 +78,7 @@ CREATE TABLE IF NOT EXISTS {table} (
     producer   VARCHAR(100) NOT NULL,
     stored_at  DATETIME(3)  NOT NULL,
     attempt    SMALLINT     NOT NULL DEFAULT 0,
-    origin     TEXT         NULL
+    origin     TEXT         NULL{key_index}
 ) ENGINE=InnoDB CHARACTER SET utf8mb4 COLLATE utf8mb4_bin COMMENT :comment
 PARTITION BY RANGE (msg_offset) (
     PARTITION below_100000 VALUES LESS THAN (100000),
@@ -86,9 +86,41 @@ PARTITION BY RANGE (msg_offset) (
     PARTITION below_300000 VALUES LESS THAN (300000)
 )
 
+-- Forces the primary key, as search_messages does: a key index of which a crash left only the definition fails.
 -- name: select_used
-SELECT EXISTS (SELECT 1 FROM {table})
+SELECT EXISTS (SELECT 1 FROM {table} FORCE INDEX (PRIMARY))
     OR EXISTS (SELECT 1 FROM queue_head WHERE queue_id = :queue AND head > 0)
+
+-- Key indexes (messagestore/topology/key_indexes.py). An index of a partitioned table has a tree for each partition.
+
+-- name: select_key_index
+SELECT 1 FROM information_schema.STATISTICS
+ WHERE TABLE_SCHEMA = DATABASE() AND TABLE_NAME = :table_name AND INDEX_NAME = 'message_key'
+
+-- name: add_key_index
+ALTER TABLE {table} ADD INDEX message_key (msg_key), ALGORITHM=INPLACE, LOCK=NONE
+
+-- Fails if the partition lacks the index. CHECK TABLE does not notice that.
+-- name: probe_key_index
+SELECT 1 FROM {table} PARTITION ({partition}) FORCE INDEX (message_key) WHERE msg_key = '' LIMIT 1
+
+-- Gives a partition the indexes of the table's definition. Writers of the table wait meanwhile.
+-- name: rebuild_partition
+ALTER TABLE {table} REBUILD PARTITION {partition}
+
+-- name: drop_key_index
+ALTER TABLE {table} DROP INDEX message_key, ALGORITHM=INPLACE, LOCK=NONE
+
+-- The comparison of columns ignores trailing blanks, so the lengths are compared as well.
+-- name: find_key
+SELECT msg_offset FROM {table} FORCE INDEX (message_key)
+ WHERE msg_key = :msg_key AND LENGTH(msg_key) = LENGTH(:msg_key)
+   AND msg_offset >= :first_offset AND msg_offset < :end_offset
+ ORDER BY msg_offset LIMIT :most
+
+-- Empty on a server that cannot be part of a Galera cluster.
+-- name: select_wsrep
+SHOW GLOBAL VARIABLES LIKE 'wsrep_on'
 
 -- name: drop_message_table
 DROP TABLE IF EXISTS {table}
@@ -476,13 +508,15 @@ SET SESSION lock_wait_timeout = 1
 -- name: take_table_lock
 SELECT GET_LOCK(CONCAT('catmq ', LEFT(SHA2(DATABASE(), 256), 20), ' ', :table_name), :seconds)
 
--- InnoDB writes down the start of a transaction in the server's own time zone.
+-- InnoDB writes down the start of a transaction in the server's own time zone. An index that is being
+-- built for another table is a transaction as well, but blocks no other table.
 -- name: select_long_transactions
 SELECT p.ID, p.USER,
        CAST(TIMESTAMPDIFF(SECOND, t.trx_started, CONVERT_TZ(UTC_TIMESTAMP(), '+00:00', 'SYSTEM')) AS SIGNED)
   FROM information_schema.INNODB_TRX t
   JOIN {processlist} p ON p.ID = t.trx_mysql_thread_id
  WHERE p.DB = DATABASE() AND p.ID <> CONNECTION_ID()
+   AND COALESCE(p.INFO, '') NOT LIKE 'ALTER TABLE %'
    AND t.trx_started < CONVERT_TZ(UTC_TIMESTAMP(), '+00:00', 'SYSTEM') - INTERVAL :seconds SECOND
  ORDER BY t.trx_started
 
@@ -649,7 +683,7 @@ SELECT id, group_id, topic_id, CAST(UNIX_TIMESTAMP(died_at) * 1000 AS SIGNED), a
    AND (died_at < TIMESTAMP'1970-01-01 00:00:00' + INTERVAL :until_ms * 1000 MICROSECOND OR id < :below)
    AND died_at >= TIMESTAMP'1970-01-01 00:00:00' + INTERVAL :from_ms * 1000 MICROSECOND
    AND (died_at > TIMESTAMP'1970-01-01 00:00:00' + INTERVAL :from_ms * 1000 MICROSECOND OR id >= :from_id)
-   AND msg_key = :msg_key
+   AND msg_key = :msg_key AND LENGTH(msg_key) = LENGTH(:msg_key)
  ORDER BY died_at DESC, id DESC LIMIT :most
 
 -- name: search_dead_origin
@@ -704,14 +738,17 @@ DELETE FROM dead_message
 
 -- Look-ups (messagestore/inspect/search.py), in short ranges of offsets.
 
+-- The comparison of columns ignores trailing blanks, so the lengths are compared as well. `only` may name offsets.
 -- name: search_messages
 SELECT msg_offset, msg_key, tag, headers, body, trace_id,
        CAST(UNIX_TIMESTAMP(stored_at) * 1000 AS SIGNED), attempt
-  FROM {table} WHERE msg_offset >= :first_offset AND msg_offset < :end_offset
-   AND (:msg_key IS NULL OR msg_key = :msg_key) AND (:tag IS NULL OR tag = :tag)
-   AND (:trace_id IS NULL OR trace_id = :trace_id) AND (:body_part IS NULL OR INSTR(body, :body_part) > 0)
+  FROM {table} FORCE INDEX (PRIMARY) WHERE msg_offset >= :first_offset AND msg_offset < :end_offset
+   AND (:msg_key IS NULL OR msg_key = :msg_key AND LENGTH(msg_key) = LENGTH(:msg_key))
+   AND (:tag IS NULL OR tag = :tag AND LENGTH(tag) = LENGTH(:tag))
+   AND (:trace_id IS NULL OR trace_id = :trace_id AND LENGTH(trace_id) = LENGTH(:trace_id))
+   AND (:body_part IS NULL OR INSTR(body, :body_part) > 0)
    AND (:header_first IS NULL OR INSTR(headers, :header_first) = 1 OR INSTR(headers, :header_later) > 0)
- ORDER BY msg_offset LIMIT :most
+ {only} ORDER BY msg_offset LIMIT :most
 
 -- The last messages of a queue without bodies, for a filter that is tried (messagestore/inspect/tag_preview.py).
 

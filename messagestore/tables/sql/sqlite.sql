@@ -75,6 +75,22 @@ CREATE TABLE IF NOT EXISTS {table} (
 SELECT EXISTS (SELECT 1 FROM {table})
     OR EXISTS (SELECT 1 FROM queue_head WHERE queue_id = :queue AND head > 0)
 
+-- Key indexes (messagestore/topology/key_indexes.py). Their names are unique in the file.
+
+-- name: select_key_index
+SELECT 1 FROM sqlite_master WHERE type = 'index' AND tbl_name = :table_name AND name = tbl_name || '_key'
+
+-- name: add_key_index
+CREATE INDEX IF NOT EXISTS {table}_key ON {table} (msg_key) WHERE msg_key IS NOT NULL
+
+-- name: drop_key_index
+DROP INDEX IF EXISTS {table}_key
+
+-- name: find_key
+SELECT msg_offset FROM {table} INDEXED BY {table}_key
+ WHERE msg_key = :msg_key AND msg_offset >= :first_offset AND msg_offset < :end_offset
+ ORDER BY msg_offset LIMIT :most
+
 -- name: drop_message_table
 DROP TABLE IF EXISTS {table}
 
@@ -495,7 +511,7 @@ SELECT msg_offset, msg_key, tag, headers, body, trace_id, stored_at, attempt
    AND (:msg_key IS NULL OR msg_key = :msg_key) AND (:tag IS NULL OR tag = :tag)
    AND (:trace_id IS NULL OR trace_id = :trace_id) AND (:body_part IS NULL OR INSTR(body, :body_part) > 0)
    AND (:header_first IS NULL OR INSTR(headers, :header_first) = 1 OR INSTR(headers, :header_later) > 0)
- ORDER BY msg_offset LIMIT :most
+ {only} ORDER BY msg_offset LIMIT :most
 
 -- The last messages of a queue without bodies, for a filter that is tried (messagestore/inspect/tag_preview.py).
 

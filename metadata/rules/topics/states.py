@@ -39,6 +39,14 @@ class QueueState(StrEnum):
     RETIRED = "retired"  # read by all groups; the table is dropped some days later
 
 
+class KeyIndexState(StrEnum):
+    """State of the index on the keys of a queue's messages."""
+
+    NONE = "none"
+    CHANGING = "changing"  # built or dropped now, or by a run that was interrupted
+    READY = "ready"  # each partition of the table has it, so searches use it
+
+
 # States in which messages of a queue can be read. Users set one of them.
 READABLE_STATES = (QueueState.READ_ONLY, QueueState.READ_WRITE)
 # States in which the table of a queue may be missing on its node.

@@ -13,7 +13,7 @@ from django.utils.translation import gettext as _
 from messagestore.engine.messages import MessageSearch, StoredMessage, parse_message_id
 from messagestore.inspect import browse, search
 from messagestore.inspect.browse import MessagePage
-from messagestore.inspect.search import TimeRange
+from messagestore.inspect.search import SearchedBy, TimeRange
 from messagestore.topology import topics
 from messagestore.topology.topics import QueueBounds
 from metadata.actors import Actor
@@ -57,7 +57,7 @@ class FoundMessages:
 
     `next_parameters` are URL parameters that continue the search. `masked`: headers and
     bodies are left out, because the user may not read them. `silent_nodes` did not answer,
-    so their messages are missing.
+    so their messages are missing. `searched_by`: see SearchResult.by.
     """
 
     messages: Sequence[StoredMessage]
@@ -66,6 +66,7 @@ class FoundMessages:
     next_parameters: Mapping[str, str] = field(default_factory=dict)
     masked: bool = False
     silent_nodes: str = ""
+    searched_by: SearchedBy = SearchedBy.RANGE
 
 
 def fields(request: HttpRequest) -> dict[str, str]:
@@ -220,7 +221,9 @@ def _search(
     total = max(
         _count_messages(topics.describe(name=query["topic"], actor=actor).queues), scanned
     )
-    return FoundMessages(page.messages, scanned, total, next_parameters, page.masked)
+    return FoundMessages(
+        page.messages, scanned, total, next_parameters, page.masked, searched_by=page.by
+    )
 
 
 def _count_messages(queues: Sequence[QueueBounds]) -> int:

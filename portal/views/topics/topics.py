@@ -9,7 +9,7 @@ from django.http import HttpRequest, HttpResponse
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from messagestore.topology import drains
+from messagestore.topology import drains, key_indexes
 from messagestore.topology.drains import QueueDrain
 from metadata.listing import chart_marks, topic_lists
 from metadata.listing.internal_topics import (
@@ -171,6 +171,7 @@ def topic(request: HttpRequest, name: str) -> HttpResponse:
     ).items
     span, points = charts.read_series(request, topic_id=view.id)
     marks = chart_marks.list_marks(for_s=span.length_s, topic=name, actor=actor(request))
+    key_index = key_indexes.describe(topic=name, actor=actor(request))
     manages = may(request, Right.MANAGE, name)
     actions = [
         Link(_("Send"), page_url("send", name), "primary"),
@@ -297,6 +298,11 @@ def topic(request: HttpRequest, name: str) -> HttpResponse:
             Fact(_("State"), state_badge.value, kind="badge", tone=state_badge.tone),
             Fact(_("Kind"), cells.state(view.kind).value),
             *setting_facts(TOPIC, view),
+            Fact(
+                _("Queues with a key index"),
+                _("%(indexed)d of %(all)d")
+                % {"indexed": key_index.ready_count, "all": len(key_index.queues)},
+            ),
             Fact(_("Layout version"), view.layout_version),
             Fact(_("Created"), view.created_at_ms, kind="when"),
             Fact(_("Changes"), _("audit log"), f"{page_url('audit')}?name={view.name}"),

@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 import pytest
 
 from messagestore.engine.messages import NewMessage
-from messagestore.nodes import registry, takeovers
+from messagestore.inspect import raise_alarms
+from messagestore.nodes import preflight, registry, takeovers
 from messagestore.pool import node_pools, writers
 from messagestore.produce.publish import publish
 from messagestore.topology import topics
@@ -20,6 +21,7 @@ from metadata.cache import snapshot
 from metadata.errors import CatmqError, Invalid
 from metadata.models import Alarm, AuditLog, DbNode
 from metadata.rules.addresses import Address
+from tests.support.environment import IS_MYSQL
 from tests.support.mariadb import MariaDB
 from tests.support.replication import await_caught_up, follow
 from tests.support.waiting import until
@@ -200,3 +202,33 @@ def test_a_replica_of_several_servers_is_any_that_answers(
         Address("127.0.0.1", replica.port)
     ]
     assert [*found.unreachable] == [Address("127.0.0.1", 1)]
+
+
+@pytest.mark.skipif(IS_MYSQL, reason="semi-synchronous replication is a plugin on MySQL")
+def test_semi_synchronous_replication_that_fell_back_raises_an_alarm(
+    place: Place, ill: MariaDB, replica: MariaDB
+) -> None:
+    assert raise_alarms.find_nodes_with_few_copies({}).active == {}
+    ill.execute("SET GLOBAL rpl_semi_sync_master_timeout = 100")
+    ill.execute("SET GLOBAL rpl_semi_sync_master_wait_point = 'AFTER_SYNC'")
+    replica.execute("SET GLOBAL rpl_semi_sync_slave_enabled = 1")
+    replica.execute("STOP REPLICA")
+    ill.execute("SET GLOBAL rpl_semi_sync_master_enabled = 1")
+    try:
+        # The server waits for the replica, then goes on alone.
+        send()
+        (detail,) = raise_alarms.find_nodes_with_few_copies({}).active.values()
+        assert "no semi-synchronous replica answers" in detail
+        texts = [
+            finding.text
+            for finding in preflight.reexamine(name="listed", actor=ACTOR).findings
+        ]
+        assert "semi_fallback" in texts
+        replica.execute("START REPLICA")
+        status = "SHOW GLOBAL STATUS LIKE 'Rpl_semi_sync_master_status'"
+        until(lambda: ill.execute(status)[0][1] == "ON", limit_s=30)
+        assert raise_alarms.find_nodes_with_few_copies({}).active == {}
+    finally:
+        ill.execute("SET GLOBAL rpl_semi_sync_master_enabled = 0")
+        replica.execute("SET GLOBAL rpl_semi_sync_slave_enabled = 0")
+        follow(replica, ill)

@@ -26,6 +26,7 @@ from catmq_client.admin.shapes import (
     GroupLag,
     Imported,
     Key,
+    KeyIndex,
     LayoutChange,
     Leases,
     Moves,
@@ -130,6 +131,11 @@ class Admin(Calls):
         answer = self._call("GET", path_of("topics", topic=topic) + "/producers")
         return cast(list[TopicProducer], answer["producers"])
 
+    def key_index(self, topic: str) -> KeyIndex:
+        """Return which queues of a topic have an index on the keys of their messages."""
+        path = path_of("topics", topic=topic) + "/key-index"
+        return cast(KeyIndex, self._call("GET", path))
+
     def delete_topic(self, name: str) -> None:
         """Delete a topic. Refused while groups subscribe to it.
 
@@ -229,7 +235,10 @@ class Admin(Calls):
             "GET", path_of("topics", topic=topic) + "/messages", params=params
         )
         messages = [with_body_bytes(message) for message in answer["messages"]]
-        return {"messages": messages, "scanned": answer["scanned"], "next": answer["next"]}
+        found = {"messages": messages, "scanned": answer["scanned"], "next": answer["next"]}
+        # Brokers of an earlier release do not say how they searched: they have no index.
+        found["searched_by"] = answer.get("searched_by", "range")
+        return cast(FoundMessages, found)
 
     def groups(self, *, search: str | None = None) -> Iterator[Group]:
         """Return all groups by name, or those whose name contains `search`."""

@@ -140,6 +140,9 @@ TopicRow = TypedDict(
         "read_only": bool,
         # Sends with an unknown outcome
         "on_unknown": Literal["fail", "resend"],
+        # Find messages by key with an index, which sends have to maintain. A change is made
+        # in the background, queue by queue, while the topic is in use.
+        "key_index": bool,
         # Limit for all brokers together. null: no limit
         "max_messages_per_s": int | None,
         # Limit for message bodies, for all brokers together. null: no limit
@@ -193,6 +196,9 @@ Topic = TypedDict(
         "read_only": bool,
         # Sends with an unknown outcome
         "on_unknown": Literal["fail", "resend"],
+        # Find messages by key with an index, which sends have to maintain. A change is made
+        # in the background, queue by queue, while the topic is in use.
+        "key_index": bool,
         # Limit for all brokers together. null: no limit
         "max_messages_per_s": int | None,
         # Limit for message bodies, for all brokers together. null: no limit
@@ -301,9 +307,10 @@ Node = TypedDict(
 )
 
 # Messages, and how many were scanned. `next` is the `offset` of the next page of a queue,
-# or the `after` of the next page of a search; null: none. `missing` is there if a page of a
-# queue skipped offsets. With `form=rows` and `Accept: application/msgpack;messages=rows`, a
-# page of a queue has `rows`, as in pulls, and `messages` is empty.
+# or the `after` of the next page of a search; null: none. `searched_by` is there after a
+# search, `missing` if a page of a queue skipped offsets. With `form=rows` and `Accept:
+# application/msgpack;messages=rows`, a page of a queue has `rows`, as in pulls, and
+# `messages` is empty.
 FoundMessages = TypedDict(
     "FoundMessages",
     {
@@ -312,6 +319,9 @@ FoundMessages = TypedDict(
         "scanned": int,
         # value of `after` for the next page; null on the last one
         "next": int | str | None,
+        # `index`: by the key index of the queues; `range`: by reading all messages of a
+        # time; `both`: some queues in either way
+        "searched_by": str,
         # offsets of the page that have no message, and why
         "missing": NotRequired[list[dict[str, Any]]],
         # messages as lists: offset, key, tag, headers, body, trace id, time, attempt
@@ -882,6 +892,34 @@ TopicProducer = TypedDict(
         "last_seen_at_ms": int,
         # estimated number of messages that it sent in the last hour
         "messages_last_hour": int,
+    },
+)
+
+# A queue, and the state of its key index.
+QueueIndex = TypedDict(
+    "QueueIndex",
+    {
+        # id of the queue
+        "queue": int,
+        # its number within the topic
+        "number": int,
+        # name of the node
+        "node": str,
+        # `ready`: searches use it; `changing`: it is built or dropped, or a run that did so
+        # was interrupted; `none`
+        "key_index": str,
+    },
+)
+
+# The key index of a topic: its setting, and the state of each queue.
+KeyIndex = TypedDict(
+    "KeyIndex",
+    {
+        # name of the topic
+        "topic": str,
+        # the setting key_index
+        "wanted": bool,
+        "queues": list[QueueIndex],
     },
 )
 

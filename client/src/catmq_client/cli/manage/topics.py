@@ -81,7 +81,7 @@ LIST: Columns = {
 FACTS: Columns = {
     **field_columns("name kind state"),
     "queues": lambda topic: len(topic["queues"]),
-    **field_columns("keyed on_unknown read_only"),
+    **field_columns("keyed on_unknown read_only key_index"),
     "retention": lambda topic: (
         f"{topic['retention_days']} days, unread {topic['keep_unread_days']} days"
     ),
@@ -108,6 +108,7 @@ QUEUES: Columns = {
         else queue["head"] - queue["low"]
     ),
 }
+INDEXES: Columns = field_columns("queue number node key_index")
 TOKENS: Columns = {**field_columns("id"), "CREATED": time_column("created_at_ms")}
 STATES: Columns = {
     **LAYOUT,
@@ -310,6 +311,13 @@ NOUN = Noun(
             (NAME,),
             lambda admin, args: iter(admin.producers(args.name)),
             columns=PRODUCERS,
+        ),
+        listing(
+            "key-index",
+            "list which queues have an index on the keys of their messages",
+            (NAME,),
+            lambda admin, args: iter(admin.key_index(args.name)["queues"]),
+            columns=INDEXES,
         ),
         topic_sql.VERB,
     ),

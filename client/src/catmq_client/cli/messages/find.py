@@ -86,7 +86,10 @@ def find_messages(args: argparse.Namespace, brokers: Brokers) -> int:
         if after is None
         else f"; there is more: go on with --after {after}, or with --follow-up"
     )
-    note(f"{found} found, scanned {scanned} of {count_stored(admin, args)}{hint}")
+    searched = {"index": ", by the key index", "both": ", partly by the key index"}
+    method = searched.get(answer.get("searched_by", "range"), "")
+    total = count_stored(admin, args)
+    note(f"{found} found, scanned {scanned} of {total}{method}{hint}")
     return 0
 
 
