@@ -127,7 +127,7 @@ def test_semi_synchronous_replication_that_waits_too_late_and_for_nobody(
         "rpl_semi_sync_master_enabled": 1,
     }
     with changed(ill, **semi_sync):
-        assert keys() == ["semi_sync_off", "semi_sync_point"]
+        assert set(keys()) - {"semi_fallback"} == {"semi_point"}
 
 
 def test_connections_that_do_not_suffice(schema: str, ill: MariaDB) -> None:
