@@ -21,7 +21,7 @@ from benchmarks.peers.clients import BODY_BYTES, Consumer, Publisher, Reading
 
 BODY = (b"0123456789abcdefghijklmnopqrstuvwxyz" * BODY_BYTES)[:BODY_BYTES]
 STAMP_BYTES = 18
-LATE_S = 10.0  # how long a timed consumer waits for the last messages
+LATE_S = 10.0  # how long a consumer waits for its first or, if timed, last messages
 SKEW_S = 1.0  # longest time between the starts of a paced publisher and its consumer
 READY_EVERY_S = 0.02
 
@@ -111,7 +111,10 @@ def consume(job: Job, client: Consumer) -> Result:
     connects or looks for the start of the topic. The time ends with the last
     acknowledgement, without the wait at the end of the topic.
     """
-    client.receive()
+    give_up_at = time.monotonic() + LATE_S
+    while not client.receive():
+        if time.monotonic() > give_up_at:
+            return Result()
     client.acknowledge()
     received = 0
     began = ended = time.monotonic()
@@ -136,7 +139,8 @@ def consume_timed(job: Job, client: Consumer) -> Result:
         due_times = (due_time(client.body(message)) for message in messages)
         # Older messages are from a measure that was cut off.
         latencies_s += [now - due for due in due_times if due >= began - SKEW_S]
-        client.acknowledge()
+        if messages:
+            client.acknowledge()
     return Result(len(latencies_s), time.monotonic() - began, latencies_s=latencies_s)
 
 

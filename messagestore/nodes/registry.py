@@ -24,7 +24,7 @@ from messagestore.nodes.preflight import (
     check_settings,
     describe_refusal,
 )
-from messagestore.pool import node_guard, node_pools, session_pool
+from messagestore.pool import node_guard, node_pools, session_pool, writers
 from messagestore.pool.node import Node
 from messagestore.tables import (
     delayed_sql,
@@ -42,10 +42,10 @@ from metadata.monitoring import alarms
 from metadata.nodes import failovers, node_rows
 from metadata.nodes.failovers import DelayedCounts
 from metadata.nodes.node_rows import NodeView
-from metadata.rules.addresses import describe, is_list
+from metadata.rules.addresses import DEFAULT_PORT, Address, describe, is_list
 from metadata.rules.alarm_rules import AlarmKind
 from metadata.rules.alarm_texts import alarm_text
-from metadata.rules.cluster_members import ServerKind
+from metadata.rules.cluster_members import NoWriter, ServerKind
 from metadata.rules.grants import READER, grant_statements
 from metadata.rules.nodes import Engine, NodeState
 
@@ -165,7 +165,36 @@ def check_update(*, name: str, settings: Mapping[str, Any], actor: Actor) -> Nod
     # unreachable can be set offline with the same form.
     if tls_settings and not (is_unchanged and "state" in settings):
         _try_account(replace(snapshot.node_by_id(node.id), **tls_settings))
+    if settings.get("host", node.host) != node.host:
+        choose_writer(snapshot.node_by_id(node.id), settings["host"])
     return node
+
+
+def choose_writer(info: NodeInfo, host: str) -> str:
+    """Return the server of a node's new list that is written to, '' for a single address.
+
+    Raises Invalid unless every server that answers has the node's data. Nor may the list
+    move a node on servers without a cluster: only a promotion knows what that loses.
+    """
+    present = writers.at_writer(info)
+    place = Address(present.host, present.port or DEFAULT_PORT)
+    listed = replace(info, host=host, writer="")
+    found = writers.survey(listed)
+    for member in found.members:
+        if info.identity and member.identity != info.identity:
+            problem = f"{member.address} does not have the data of node {info.name}"
+            raise Invalid.field("host", problem)
+    try:
+        member = writers.choose(listed, found)
+    except NoWriter as error:
+        raise Invalid.field("host", str(error)) from error
+    if member.kind == ServerKind.SINGLE and member.address != place:
+        raise Invalid.field(
+            "host",
+            f"{place} is the primary, and must stay in the list; to move the node: manage.py "
+            f"promote_node {info.name}",
+        )
+    return str(member.address) if is_list(host) else ""
 
 
 def update(*, name: str, settings: Mapping[str, Any], actor: Actor) -> NodeView:
@@ -175,14 +204,17 @@ def update(*, name: str, settings: Mapping[str, Any], actor: Actor) -> NodeView:
     repeated. Raises Invalid, NotFound(node_not_found), NodeUnavailable.
     """
     node = check_update(name=name, settings=settings, actor=actor)
+    listed = {}
+    if settings.get("host", node.host) != node.host:
+        listed["writer"] = choose_writer(snapshot.node_by_id(node.id), settings["host"])
     state = settings.get("state")
     if state is None:
-        return node_rows.update(name=name, settings=settings, actor=actor)
+        return node_rows.update(name=name, settings=settings, actor=actor, **listed)
     # Close the queues on the node before metadata changes, because brokers may have an
     # older snapshot; open them after it.
     if state != NodeState.READ_WRITE:
         _apply_state(node.id, state)
-    view = latest = node_rows.update(name=name, settings=settings, actor=actor)
+    view = latest = node_rows.update(name=name, settings=settings, actor=actor, **listed)
     # Several callers may change the state at once. Each reads metadata again after writing,
     # so the node agrees with metadata in the end.
     applied = None

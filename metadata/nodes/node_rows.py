@@ -194,6 +194,10 @@ def check_update(*, name: str, settings: Mapping[str, Any], actor: Actor) -> Nod
     """
     node = find_node(name=name, actor=actor)
     check_settings(NODE, settings)
+    if settings.get("host", node.host) != node.host and (
+        node.engine != Engine.MYSQL or not settings["host"]
+    ):
+        raise Invalid.field("host", "only a server has an address, and it needs one")
     if settings.get("replica_host") and node.engine != Engine.MYSQL:
         raise Invalid.field("replica_host", f"node {name} is a file, which has no replica")
     if settings.keys() & {"tls", "tls_ca"}:
@@ -248,14 +252,20 @@ def topics_only_there(*, name: str, actor: Actor) -> list[str]:
 
 
 @transactional
-def update(*, name: str, settings: Mapping[str, Any], actor: Actor) -> NodeView:
+def update(
+    *, name: str, settings: Mapping[str, Any], actor: Actor, writer: str | None = None
+) -> NodeView:
     """Change settings of a node (rules.settings.NODE). Needs `admin`.
+
+    `writer` is the server of a new list that is written to, None if the list stays.
 
     `messagestore.nodes.registry.update` has closed the node's queues before if the node is
     to be closed.
     """
     access.require_everything(actor, name, what="node")
     values = check_settings(NODE, settings)
+    if writer is not None:
+        values["writer"] = writer
     row = rows.lock_node(name)
     before = rows.changed_values(row, values)
     if before:

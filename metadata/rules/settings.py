@@ -253,6 +253,13 @@ class NodeSettings:
         "Capacity",
         "On MySQL and MariaDB, free space is not watched without a capacity.",
     )
+    host: str = setting(
+        "",
+        Text(MAX_TEXT, check=check_hosts),
+        "Addresses",
+        "Its server, or all members of a cluster, or a primary and its replicas: HOST or "
+        "HOST:PORT, with commas. Their order means nothing.",
+    )
     replica_host: str = setting(
         "",
         Text(MAX_TEXT, check=check_hosts),

@@ -57,6 +57,7 @@ SECTIONS: tuple[tuple[Text, tuple[str, ...]], ...] = (
     (lazy("Share groups"), ("lease_ms", "run_messages", "max_deliveries")),
     (lazy("Alarms"), ("alarm_lag", "alarm_lag_s", "alarm_emails")),
     (lazy("Capacity"), ("dedicated", "capacity_gb")),
+    (lazy("Servers"), ("host",)),
     (lazy("Replica"), ("replica_host", "replica_port")),
     (lazy("Encryption"), ("tls", "tls_ca")),
     (lazy("Ownership"), ("owners", "department", "description")),

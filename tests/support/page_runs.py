@@ -56,6 +56,8 @@ NOT_RUN = {
     "certificates",
     "how-to/log-in-with-ldap.md": "needs an LDAP server and packages that are not in the "
     "requirements",
+    "how-to/run-on-a-cluster.md": "needs a cluster; tests/clusters/test_addresses.py and "
+    "test_store_addresses.py do what it says",
     "how-to/lose-a-node.md": "needs a lost server; "
     "tests/acceptance/scenarios/lost_nodes.py loses one",
     "how-to/move-celery-from-redis.md": "parts of a project; "

@@ -70,8 +70,8 @@ class Consumer(ABC):
 
     @abstractmethod
     def acknowledge(self) -> None:
-        """Acknowledge the messages of the last receive(), unless the client commits them
-        later by itself.
+        """Acknowledge the messages of the last receive(), which had some, unless the client
+        commits them later by itself.
         """
 
     @abstractmethod

@@ -14,7 +14,7 @@ from metadata.rules.addresses import is_list
 from metadata.rules.nodes import NodeState
 from metadata.rules.tls import MODES
 
-OPTIONS = ("state", "capacity_gb", "tls", "ca", "replica", "username", "reader")
+OPTIONS = ("state", "capacity_gb", "host", "tls", "ca", "replica", "username", "reader")
 
 
 class Command(CatmqCommand):
@@ -49,6 +49,12 @@ class Command(CatmqCommand):
             "(default: those of the system)",
         )
         parser.add_argument(
+            "--host",
+            metavar="HOST:PORT,…",
+            help="addresses of its server and of the servers that replicate it, in any order; "
+            "the server that is written to now stays in the list",
+        )
+        parser.add_argument(
             "--replica",
             metavar="HOST:PORT",
             help="address of its replica, or several with commas, which have the same database "
@@ -74,8 +80,8 @@ class Command(CatmqCommand):
         chosen = {name: options[name] for name in OPTIONS if options.get(name) is not None}
         if not chosen:
             raise CommandError(
-                "Nothing to change. Give --state, --capacity-gb, --tls, --replica, --username "
-                "or --reader."
+                "Nothing to change. Give --state, --capacity-gb, --host, --tls, --replica, "
+                "--username or --reader."
             )
         if chosen.get("username") == "":
             raise CommandError("--username needs an account.")
@@ -84,7 +90,7 @@ class Command(CatmqCommand):
         # State, capacity, TLS and replica change in a single update; each account needs a
         # test connection.
         settings: dict[str, Any] = {
-            name: chosen[name] for name in OPTIONS[:2] if name in chosen
+            name: chosen[name] for name in OPTIONS[:3] if name in chosen
         }
         lines = []
         if settings:

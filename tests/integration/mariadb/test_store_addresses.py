@@ -232,3 +232,36 @@ def test_semi_synchronous_replication_that_fell_back_raises_an_alarm(
         ill.execute("SET GLOBAL rpl_semi_sync_master_enabled = 0")
         replica.execute("SET GLOBAL rpl_semi_sync_slave_enabled = 0")
         follow(replica, ill)
+
+
+def test_a_node_gets_a_list_after_its_registration_and_keeps_its_primary(
+    ill: MariaDB, replica: MariaDB, make_node: Callable[..., str]
+) -> None:
+    with ill.schema() as schema:
+        until(lambda: bool(replica.execute(f"SHOW DATABASES LIKE '{schema}'")), limit_s=20)
+        single = account(schema, ill) | {"host": "127.0.0.1", "port": ill.port}
+        make_node("late", **single)
+        await_caught_up(replica, ill)
+        snapshot.refresh()
+
+        def change(host: str) -> str:
+            settings = {"host": host}
+            view = registry.update(name="late", settings=settings, actor=ACTOR)
+            snapshot.refresh()
+            return view.writer
+
+        with pytest.raises(Invalid, match=r"must stay in|No server accepts"):
+            change(f"127.0.0.1:{replica.port}")
+        identity = snapshot.find_node("late").identity
+        replica.execute(f"UPDATE {schema}.node_identity SET identity = 'other'")
+        with pytest.raises(Invalid, match="does not have the data of node"):
+            change(listed(replica, ill))
+        replica.execute(f"UPDATE {schema}.node_identity SET identity = %s", [identity])
+        assert DbNode.objects.get(name="late").host == "127.0.0.1"
+        assert change(listed(replica, ill)) == f"127.0.0.1:{ill.port}"
+        assert registry.ping(snapshot.find_node("late").id) > 0
+        # Back to its primary alone.
+        assert change(f"127.0.0.1:{ill.port}") == ""
+        with pytest.raises(Invalid, match="needs one"):
+            change("")
+        node_pools.evict_all()
