@@ -152,6 +152,15 @@ ACCEPTANCE = (
     ),
 )
 ON_MARIADB = ("tests/integration", *ignoring(servers.CORE), "-m", "not one_engine")
+# Galera and Group Replication: 200 MB to download; skipped if they cannot be had. A group
+# takes a minute to expel a member and to take it back.
+ON_CLUSTERS = tests(
+    "clusters", "tests/clusters", "-m", "not rounds", "-k", "not (unknown and group)"
+)
+ROUNDS_ON_CLUSTERS = (
+    tests("clusters-rounds", "tests/clusters", "-m", "rounds"),
+    tests("clusters-group", "tests/clusters", "-k", "unknown and group"),
+)
 REST = (
     *ACCEPTANCE,
     tests("integration-mysql", *ON_MARIADB, CATMQ_TEST_ENGINE="mysql"),
@@ -159,8 +168,7 @@ REST = (
         "site-sqlite", "tests/integration/site", measured=True, CATMQ_TEST_ENGINE="sqlite"
     ),
     tests("contract-others", *OF_OTHER_CLIENTS),
-    # Galera and Group Replication: 200 MB to download; skipped if they cannot be had
-    tests("clusters", "tests/clusters"),
+    ON_CLUSTERS,
     # FastAPI and uvicorn: 10 MB to download; skipped if they cannot be had
     tests("web", "tests/web"),
     tests("spark", "tests/spark", "spark_tasks", "-m", "not everyday"),
@@ -182,6 +190,7 @@ GROUPS = {
     "everyday": EVERYDAY,
     "all": (*EVERYDAY, *REST),
     "acceptance": ACCEPTANCE,
+    "clusters": (ON_CLUSTERS, *ROUNDS_ON_CLUSTERS),
     "core": tuple(on_server("core", version) for version in servers.IN_CI_ON),
     "servers": tuple(
         on_server(suite, version) for version in servers.VERSIONS for suite in WHOLE_SUITES

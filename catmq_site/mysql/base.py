@@ -74,6 +74,8 @@ class DatabaseWrapper(base.DatabaseWrapper):
             except self.Database.Error:
                 if own_servers is not None:
                     own_servers.forget()
+                if raw is not None:  # connected, but its server does not catch up
+                    raw.close()
                 raise
             raw.born = time.monotonic()
         return raw

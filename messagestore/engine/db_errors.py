@@ -4,6 +4,7 @@
       Refused      the head row refused the write (missing, read-only, another node epoch)
       Duplicate    the primary key exists already: do not repeat blindly
       ReadOnly     the server takes no writes
+      NotReady     a member of a Galera cluster without a majority ran nothing
     Unreachable    no connection could be made, so nothing was sent
       NoPartition  the table has no partition for these offsets yet
     SlowNode       the caller stopped waiting; only for requests that may be repeated
@@ -42,13 +43,34 @@ FILE_ERRORS = frozenset({3, 1026, 1030})
 NO_MEMORY = frozenset({1037, 1038, 1041})
 # A value does not fit its column: the column was altered, or a limit allows too much.
 VALUE_TOO_LARGE = frozenset({1366, 1406})
-READ_ONLY = frozenset({1290, 1836})
-# Deadlock, record changed since the last read, lock wait timeout.
-ROLLED_BACK = frozenset({1213, 1020, 1205}) | READ_ONLY | FULL | NO_MEMORY | LOG_OVERFLOW
+# --read-only, read-only mode, read-only transaction (a reader of a managed cluster)
+READ_ONLY = frozenset({1290, 1836, 1792})
+# A member of a Galera cluster runs no statement at all while it has no majority or is not
+# synced, ROLLBACK included.
+NOT_READY = 1047
+# A member of a MySQL group refuses to begin a transaction: the wait of
+# group_replication_consistency failed, or the plugin stops.
+GROUP_REFUSED = frozenset({3796, 3797, 3798, 3799})
+# Deadlock (and a certification failure, also in COMMIT), record changed since the last read,
+# lock wait timeout.
+ROLLED_BACK = (
+    frozenset({1213, 1020, 1205})
+    | READ_ONLY
+    | FULL
+    | NO_MEMORY
+    | LOG_OVERFLOW
+    | GROUP_REFUSED
+)
 # Connection lost (2026 with TLS) or killed, commands out of sync, statement interrupted, error
 # during COMMIT, server shutdown, network error.
+#
+# 1180 (Galera), 3100 and 3101 (MySQL group) end a COMMIT whose server lost its majority. The
+# server has rolled back and may even acknowledge a ROLLBACK; but it may have sent the
+# transaction before, and the other members have committed it then.
 AMBIGUOUS = frozenset(
     {
+        3100,
+        3101,
         2006,
         2013,
         2014,
@@ -69,7 +91,7 @@ AMBIGUOUS = frozenset(
     }
 )
 # The connection is gone, and most likely all others to the server.
-LOST = AMBIGUOUS - {1317, 1969, 3024, 1180}
+LOST = AMBIGUOUS - {1317, 1969, 3024, 1180, 3100, 3101}
 _TABLE_REMEDY = (
     "The table is missing or was altered: restore it, "
     "then run manage.py verify on its topic."
@@ -86,6 +108,8 @@ _WRONG_TABLE = frozenset({1146, 1054, 1136, 1364, 1932})
 REMEDIES = {
     **dict.fromkeys(_WRONG_TABLE, _TABLE_REMEDY),
     **dict.fromkeys(_DENIED, _RIGHT_REMEDY),
+    3098: "A table of the node has no primary key, or is not in InnoDB. Group Replication "
+    "refuses writes to it: restore the table.",
     1049: "The node's database is gone: restore it, then run manage.py adopt_restored_node.",
     1197: "The transaction is larger than the node's max_binlog_cache_size: raise it, or "
     "send less at once.",
@@ -108,6 +132,13 @@ class Duplicate(RolledBack):
 
 class ReadOnly(RolledBack):
     """The server takes no writes."""
+
+
+class NotReady(ReadOnly):
+    """A member of a Galera cluster ran nothing: it has no majority, or is not synced.
+
+    An open transaction stays open, and ends with the connection. It is never committed.
+    """
 
 
 class Unreachable(NodeUnavailable):
@@ -151,6 +182,7 @@ _BY_NUMBER = {
     REFUSED: Refused,
     DUPLICATE: Duplicate,
     NO_PARTITION: NoPartition,
+    NOT_READY: NotReady,
     **dict.fromkeys(READ_ONLY, ReadOnly),
 }
 

@@ -350,7 +350,9 @@ class MySqlSession:
                 with suppress(self._error):
                     self._db.query(b"ROLLBACK")
                     self.clean = True
-                if not self.clean:
+                # A server that is not ready refuses ROLLBACK, too. It ran no COMMIT, so the
+                # transaction ends unstored with the session, which is closed.
+                if not self.clean and not isinstance(error_for_caller, db_errors.NotReady):
                     error_for_caller = db_errors.Ambiguous(
                         f"{error_for_caller.detail}; and the ROLLBACK was not acknowledged"
                     )

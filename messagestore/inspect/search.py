@@ -115,7 +115,7 @@ def search_messages(
     """
     may_read = access.require_look(actor, topic, snapshot.origin_of(topic))
     if not may_read and (wanted.body_part is not None or wanted.header is not None):
-        # The matches would reveal what bodies and headers contain.
+        # The matches would reveal the content of bodies and headers.
         access.require(actor, Right.BROWSE, topic)
     if not 1 <= limit <= config.max_pull_messages:
         raise Invalid.field(
@@ -155,7 +155,7 @@ def search_messages(
 
 
 def _position_of(start_queue: int, queues: Sequence[int]) -> int:
-    """Return where a search continues: at a queue, or behind it if it has been retired."""
+    """Return where a search continues: at a queue, or after it if it was retired."""
     if start_queue in queues:
         return queues.index(start_queue)
     return next((i for i, queue in enumerate(queues) if queue > start_queue), len(queues))

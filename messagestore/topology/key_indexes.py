@@ -8,7 +8,7 @@ the other queues, one after the other.
 
 The state is a column of the queue in metadata (metadata/topics/key_index_rows.py), and searches
 rely on `ready` only. A run that was killed, or whose server was, leaves `changing`, and the next
-run begins again with what the table has. The table may be inconsistent: MariaDB 10.11 does not
+run begins again with the table as it is. The table may be inconsistent: MariaDB 10.11 does not
 recover an ALTER TABLE of a partitioned table as a whole. After kill -9 of the server,
 
 - ADD INDEX may leave the index in the definition, and partitions without it. Reads by the index
@@ -257,7 +257,7 @@ def _change_table(node: Node, queue: int, *, wanted: bool) -> int:
     """Alter the table of a queue as its topic wants it now, and record the result. Return the
     number of partitions that had to be rebuilt.
 
-    `wanted` is what the caller has read. Raises NodeUnavailable, OutcomeUnknown,
+    `wanted` is the setting as the caller has read it. Raises NodeUnavailable, OutcomeUnknown,
     `db_errors.Final`.
     """
     is_partitioned = node.info.engine != Engine.SQLITE

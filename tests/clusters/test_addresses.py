@@ -112,6 +112,7 @@ def test_the_order_of_the_list_means_nothing(node: str) -> None:
     assert DbNode.objects.get(name=node).writer == str(*chosen)
 
 
+@pytest.mark.rounds
 @pytest.mark.parametrize("fault", ["kill", "freeze", "cut"])
 def test_sends_go_on_at_the_next_offset_without_a_hand(
     node: str, cluster: Cluster, fault: str
@@ -141,6 +142,7 @@ def test_sends_go_on_at_the_next_offset_without_a_hand(
     assert send() == 9
 
 
+@pytest.mark.rounds
 def test_a_minority_alone_is_refused_by_name(node: str, cluster: Cluster) -> None:
     require_links(cluster)
     send()

@@ -6,6 +6,8 @@ import subprocess
 from functools import partial
 from pathlib import Path
 
+import pytest
+
 from tests.support import clusters
 from tests.support.clusters import SCRIPT, Cluster
 from tests.support.waiting import until
@@ -19,6 +21,7 @@ def test_what_is_written_on_the_writer_is_on_all_members(cluster: Cluster) -> No
     cluster.writer.execute("DROP DATABASE seen_by_all")
 
 
+@pytest.mark.rounds
 def test_a_member_that_is_cut_off_loses_its_majority_and_joins_again(
     cluster: Cluster,
 ) -> None:
@@ -41,6 +44,7 @@ def test_a_member_that_is_cut_off_loses_its_majority_and_joins_again(
     )
 
 
+@pytest.mark.rounds
 def test_all_killed_members_start_again(cluster: Cluster) -> None:
     for number in cluster.members:
         cluster.kill(number)

@@ -1,4 +1,4 @@
-"""The key index: built and dropped while a topic is in use, and what a search finds by it."""
+"""The key index: changes while a topic is in use, and searches by it."""
 
 from __future__ import annotations
 
@@ -271,19 +271,21 @@ def test_no_message_of_a_key_is_left_out_or_found_twice(
     ids = make_topic(queues=4)
     for queue in ids:
         send(queue, "a", "b", "a", None, "a")
-    found: list[tuple[int, int]] = []
+    places_found: list[tuple[int, int]] = []
     after: str | None = None
     for _ in range(40):
         page = look("a", limit=limit, after=after)
         assert len(page.messages) <= limit
-        found += [(message.queue, message.offset) for message in page.messages]
+        places_found += [(message.queue, message.offset) for message in page.messages]
         after = page.next
         if after is None:
             break
 
-    assert sorted(found) == [(queue, offset) for queue in ids for offset in (0, 2, 4)]
+    assert sorted(places_found) == [
+        (queue, offset) for queue in ids for offset in (0, 2, 4)
+    ]
     mapped = snapshot.find_topic("orders").queue_for("a")
-    assert found[0] == (mapped, 0), "the queue of the key comes first"
+    assert places_found[0] == (mapped, 0), "the queue of the key comes first"
 
 
 def test_a_page_with_a_match_ends_early_and_the_next_searches_the_other_queues(

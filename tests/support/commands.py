@@ -280,7 +280,8 @@ def of_script(words: Sequence[str]) -> str:
     options = [
         word.partition("=")[0].strip("[]")
         for word in words
-        if word.strip("[").startswith("--")
+        # argparse gives every program --help without its name in the source.
+        if word.strip("[").startswith("--") and word != "--help"
     ]
     return "".join(
         f"{words[0]} has no {name}"

@@ -235,10 +235,10 @@ class Admin(Calls):
             "GET", path_of("topics", topic=topic) + "/messages", params=params
         )
         messages = [with_body_bytes(message) for message in answer["messages"]]
-        found = {"messages": messages, "scanned": answer["scanned"], "next": answer["next"]}
+        page = {"messages": messages, "scanned": answer["scanned"], "next": answer["next"]}
         # Brokers of an earlier release do not say how they searched: they have no index.
-        found["searched_by"] = answer.get("searched_by", "range")
-        return cast(FoundMessages, found)
+        page["searched_by"] = answer.get("searched_by", "range")
+        return cast(FoundMessages, page)
 
     def groups(self, *, search: str | None = None) -> Iterator[Group]:
         """Return all groups by name, or those whose name contains `search`."""

@@ -1,0 +1,308 @@
+"""Errors of clusters by meaning: what is certainly rolled back, and what is unknown.
+
+Each error comes from a real cluster whose members are frozen, cut off and continued in a
+forced order. docs/reference/cluster-errors.md is the table of them.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from messagestore.engine import batch_ids, db_errors
+from messagestore.engine.messages import NewMessage
+from messagestore.engine.mysql_session import MySqlSession
+from messagestore.nodes import registry
+from messagestore.pool import node_pools
+from messagestore.produce.publish import publish
+from messagestore.topology import topics
+from metadata.actors import command
+from metadata.cache import snapshot
+from metadata.errors import CatmqError, OutcomeUnknown
+from tests.support.clusters import Cluster, Member, require_links
+from tests.support.waiting import until
+
+ACTOR = command("test")
+UNREACHABLE_MAJORITY_S = 9
+HAVE_TO_COMMIT_S = 4.0  # less than Galera's suspect timeout of 5 s
+COMMITTING = "SELECT COUNT(*) FROM information_schema.processlist WHERE info = 'COMMIT'"
+# A send to MariaDB is one compound statement.
+SENDING = "SELECT COUNT(*) FROM information_schema.processlist WHERE db = %s AND command = 'Query'"
+IN_TRANSACTION = b"START TRANSACTION; UPDATE counter SET n = n + 1 WHERE id = %d"
+INSERT = b"INSERT INTO kept VALUES (%d)"
+
+
+@pytest.fixture
+def schema(cluster: Cluster) -> Iterator[str]:
+    """A database with tables `kept`, which is empty, and `counter`, on all members."""
+    name = f"test_{uuid4().hex[:12]}"
+    writer = cluster.writer
+    writer.execute(f"CREATE DATABASE {name} CHARACTER SET utf8mb4")
+    writer.execute(f"CREATE TABLE {name}.kept (id BIGINT PRIMARY KEY)")
+    writer.execute(f"CREATE TABLE {name}.counter (id INT PRIMARY KEY, n INT)")
+    writer.execute(f"INSERT INTO {name}.counter VALUES (1, 0), (2, 0)")
+    for member in cluster.members.values():
+        until(lambda member=member: counters(member, name) == {1: 0, 2: 0})  # type: ignore[misc]
+    yield name
+    while _sessions:
+        _sessions.pop().close()
+    cluster.await_whole()
+    cluster.writer.execute(f"DROP DATABASE {name}")
+
+
+def counters(member: Member, schema: str) -> dict[int, int]:
+    import MySQLdb
+
+    try:
+        return dict(member.execute(f"SELECT id, n FROM {schema}.counter"))
+    except MySQLdb.ProgrammingError:  # the table is not there yet
+        return {}
+
+
+_sessions: list[MySqlSession] = []  # of the current test, which `schema` closes
+
+
+def open_session(member: Member, schema: str, *, read_timeout_s: int = 30) -> MySqlSession:
+    session = MySqlSession(
+        name="n1",
+        host=member.host,
+        port=member.port,
+        database=schema,
+        username="catmq",
+        password=member.password,
+        read_timeout_s=read_timeout_s,
+    )
+    _sessions.append(session)
+    return session
+
+
+def begin(session: MySqlSession, row: int) -> None:
+    """Open a transaction that has written."""
+    text = b";".join([IN_TRANSACTION % row, INSERT % row])
+    session.send(text, statements=3, ends_transaction=False)
+
+
+def commit(session: MySqlSession) -> db_errors.RolledBack | db_errors.Ambiguous | None:
+    """Send COMMIT and return its error."""
+    try:
+        session.send(b"COMMIT", statements=1)
+    except (db_errors.RolledBack, db_errors.Ambiguous) as error:
+        return error
+    return None
+
+
+def number_of(error: CatmqError | None) -> int:
+    """Return the server's number of an error."""
+    assert error is not None and error.__cause__ is not None
+    return int(error.__cause__.args[0])
+
+
+@contextmanager
+def peers_frozen(members: Sequence[Member]) -> Iterator[None]:
+    """Freeze servers during the block, for less time than it takes to suspect them."""
+    for member in members:
+        os.kill(member.pid or 0, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        for member in members:
+            os.kill(member.pid or 0, signal.SIGCONT)
+
+
+@contextmanager
+def give_up_after(cluster: Cluster, seconds: int) -> Iterator[None]:
+    """Make members of a group end transactions after this time without a majority.
+
+    A member of a Galera cluster always does so, when it notices.
+    """
+    setting = "SET GLOBAL group_replication_unreachable_majority_timeout = {}"
+    if cluster.kind == "galera":
+        yield
+        return
+    for member in cluster.members.values():
+        member.execute(setting.format(seconds))
+    try:
+        yield
+    finally:
+        cluster.await_whole()
+        for member in cluster.members.values():
+            member.execute(setting.format(0))
+
+
+def test_a_commit_whose_server_loses_its_majority_is_unknown(
+    cluster: Cluster, schema: str
+) -> None:
+    """Both servers end the COMMIT with an error, and the majority has stored the rows."""
+    require_links(cluster)
+    members = cluster.members
+    writer = cluster.writer
+    peers = [member for member in members.values() if member.member != writer.member]
+    patient = open_session(writer, schema)
+    impatient = open_session(writer, schema, read_timeout_s=2)
+    begin(patient, 1)
+    begin(impatient, 2)
+    with (
+        give_up_after(cluster, UNREACHABLE_MAJORITY_S),
+        ThreadPoolExecutor(2) as threads,
+    ):
+        with peers_frozen(peers):
+            # The servers' kernels take the write sets, and nobody answers.
+            commits = [threads.submit(commit, each) for each in (patient, impatient)]
+            until(
+                lambda: writer.execute(COMMITTING) == [(2,)],
+                limit_s=HAVE_TO_COMMIT_S,
+            )
+            # A commit that the group may lack is not visible.
+            assert writer.execute(f"SELECT COUNT(*) FROM {schema}.kept") == [(0,)]
+            cluster.cut(writer.member)
+        error, lost = (future.result(60) for future in commits)
+        assert number_of(error) == {"galera": 1180, "group": 3100}[cluster.kind]
+        assert isinstance(error, db_errors.Ambiguous) and not error.lost
+        assert not patient.clean
+        # It did not wait for the server's answer.
+        assert number_of(lost) == 2013
+        assert isinstance(lost, db_errors.Ambiguous) and lost.lost
+        cluster.await_state(
+            lambda states: any(states[peer.member].writer for peer in peers)
+        )
+        stored = cluster.writer.execute(f"SELECT id FROM {schema}.kept ORDER BY id")
+        assert stored, "the majority has nothing: the order of events was another one"
+    cluster.await_whole()
+    for member in cluster.members.values():
+        assert member.execute(f"SELECT id FROM {schema}.kept ORDER BY id") == stored
+
+
+@pytest.mark.rounds
+def test_a_send_in_flight_is_stored_once_by_the_next_writer(
+    metadata_db: None, cluster: Cluster, schema: str
+) -> None:
+    require_links(cluster)
+    writer = cluster.writer
+    peers = [
+        member for member in cluster.members.values() if member.member != writer.member
+    ]
+    registry.register(
+        name="n1",
+        engine="mysql",
+        host=",".join(
+            f"{member.host}:{member.port}" for member in cluster.members.values()
+        ),
+        database=schema,
+        username="catmq",
+        password=writer.password,
+        actor=ACTOR,
+    )
+    snapshot.refresh()
+    topics.create(name="orders", queues=1, actor=ACTOR)
+    snapshot.refresh()
+
+    def send(text: str, batch_id: Any) -> int:
+        (fate,) = publish(
+            topic="orders",
+            messages=[NewMessage(body=text.encode())],
+            batch_id=batch_id,
+            actor=ACTOR,
+        )
+        return int(fate.offset)
+
+    assert send("first", batch_ids.new()) == 0
+    batch_id = batch_ids.new()
+    with ThreadPoolExecutor(1) as threads:
+        with peers_frozen(peers):
+            sent: Future[int] = threads.submit(send, "in flight", batch_id)
+            until(
+                lambda: writer.execute(SENDING, [schema]) == [(1,)],
+                limit_s=HAVE_TO_COMMIT_S,
+            )
+            cluster.cut(writer.member)
+        with suppress(OutcomeUnknown):  # unless the next writer was there in time
+            assert sent.result(60) == 1
+    assert until(lambda: _try(lambda: send("in flight", batch_id)), limit_s=60) == 1
+    assert send("last", batch_ids.new()) == 2
+    node_pools.evict_all()
+
+
+def _try(act: Any) -> Any:
+    try:
+        return act()
+    except CatmqError:
+        return None
+
+
+def test_a_conflict_with_another_member_is_rolled_back(
+    cluster: Cluster, schema: str
+) -> None:
+    """Certification fails in COMMIT (Galera); a secondary refuses the write (group)."""
+    writer = cluster.writer
+    other = next(m for m in cluster.members.values() if m.member != writer.member)
+    session = open_session(writer, schema)
+    if cluster.kind == "group":
+        with pytest.raises(db_errors.ReadOnly) as refused:
+            begin(open_session(other, schema), 1)
+        assert number_of(refused.value) == 1290
+        return
+    begin(session, 1)
+    other.execute(f"UPDATE {schema}.counter SET n = 7 WHERE id = 1")
+    error = commit(session)
+    assert number_of(error) == 1213
+    assert isinstance(error, db_errors.RolledBack) and session.clean
+    assert writer.execute(f"SELECT n FROM {schema}.counter WHERE id = 1") == [(7,)]
+    assert writer.execute(f"SELECT COUNT(*) FROM {schema}.kept") == [(0,)]
+
+
+def test_a_read_only_transaction_is_refused_and_rolled_back(
+    cluster: Cluster, schema: str
+) -> None:
+    """As the readers of managed clusters and of proxies are."""
+    session = open_session(cluster.writer, schema)
+    session.send(b"SET SESSION TRANSACTION READ ONLY", statements=1)
+    with pytest.raises(db_errors.ReadOnly) as refused:
+        begin(session, 1)
+    assert number_of(refused.value) == 1792
+    assert session.clean
+
+
+@pytest.mark.rounds
+def test_a_server_without_majority_refuses_and_rolls_back(
+    cluster: Cluster, schema: str
+) -> None:
+    """Galera refuses each statement, COMMIT and ROLLBACK included; MySQL becomes read-only."""
+    require_links(cluster)
+    members = cluster.members
+    alone = cluster.writer
+    session, idle = open_session(alone, schema), open_session(alone, schema)
+    if cluster.kind == "galera":
+        # Otherwise the server may end the session before it misses the others.
+        session.send(b"SET SESSION idle_write_transaction_timeout = 0", statements=1)
+    begin(session, 1)
+    with give_up_after(cluster, 2):
+        cluster.cut(alone.member)
+        cluster.await_state(
+            lambda states: (
+                not states[alone.member].primary
+                and (
+                    cluster.kind == "galera"
+                    # MySQL keeps the state until its own time limit.
+                    or states[alone.member].state == "ERROR"
+                )
+            )
+        )
+        error = commit(session)
+        with pytest.raises(db_errors.ReadOnly) as refused:
+            begin(idle, 2)
+        numbers = number_of(error), number_of(refused.value)
+        assert numbers == {"galera": (1047, 1047), "group": (1290, 1290)}[cluster.kind]
+        assert isinstance(error, db_errors.ReadOnly)
+        # A session that may have an open transaction is not used again.
+        assert session.clean == (cluster.kind == "group")
+    cluster.await_whole()
+    for number in members:
+        rows = cluster.members[number].execute(f"SELECT COUNT(*) FROM {schema}.kept")
+        assert rows == [(0,)]
