@@ -68,6 +68,8 @@ TYPES = {
     "FailedMessageAnswer": "RetryMessage",
     "FailedCountAnswer": "RetryCount",
     "FailedAnswer": "Retries",
+    "DoctorFindingAnswer": "DoctorFinding",
+    "DoctorReportAnswer": "DoctorReport",
 }
 # Fields that brokers of earlier releases do not send, so programs must not rely on them.
 LATER_FIELDS = {

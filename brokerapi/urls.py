@@ -11,6 +11,7 @@ from brokerapi.views import (
     brokers,
     consumers,
     dead,
+    doctor,
     groups,
     health,
     keys,
@@ -86,6 +87,7 @@ urlpatterns = [
     path("api/v1/brokers/<str:broker>", brokers.Broker.as_view()),
     path("api/v1/keys", keys.Keys.as_view()),
     path("api/v1/keys/<str:key>", keys.Key.as_view()),
+    path("api/v1/doctor", doctor.Doctor.as_view()),
     # About
     path("api/v1", about.About.as_view()),
     path("api/v1/schema", about.Schema.as_view()),

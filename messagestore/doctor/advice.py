@@ -108,17 +108,6 @@ NODES = {
         "Give the replica faster disks or more parallel workers, or look for a long "
         "transaction there.",
     ),
-    "semi_sync_point": _warning(
-        "Semi-synchronous replication waits at %(found)s.",
-        "Other sessions see messages before a replica has them. After a failover, consumers "
-        "may have read messages that no server has.",
-        "Run SET GLOBAL %(variable)s = AFTER_SYNC, and set it in the configuration file.",
-    ),
-    "semi_sync_off": _warning(
-        "Semi-synchronous replication is enabled, but commits wait for no replica now.",
-        "Messages that are acknowledged now are on a single server.",
-        "Enable semi-synchronous replication on a replica, and restart its replication.",
-    ),
     "row_image": _warning(
         "binlog_row_image is %(found)s.",
         "Tools that read the binary log, among them those that undo a wrong change, need "
@@ -259,7 +248,7 @@ KEYS = {
         "It is %(days)d days old, and has the rights %(rights)s.",
         "The longer a key is in use, the more copies of it exist.",
         "Create another key, give it to the programs that use this key, then run catmq key "
-        "delete %(key)s.",
+        "revoke %(key)s.",
     ),
     "old_secret": _warning(
         "The %(purpose)s key of the installation is %(days)d days old.",
@@ -349,8 +338,12 @@ PREFLIGHT_WHY = {
     "clock": "Delays, ages and retention are computed from this clock.",
     "schema": "Features of this release wait for the changes, or the node is not served.",
     "data": "Brokers would serve messages of another installation, or none.",
+    "cluster": "The loss of a further server can stop the node, or lose messages.",
+    "replicas": "Acknowledged messages can be lost with the server.",
     "capacity": "When the disk fills, the database fails instead of refusing messages.",
 }
+# For a subject that has no sentence of its own yet.
+REGISTRATION_WHY = "A server with this fault is not registered as a node without a warning."
 # Remedies of findings whose text in `preflight.TEXTS` has none, or more than a remedy.
 PREFLIGHT_REMEDIES = {
     "unfit": "Register a server of a supported version.",
@@ -361,6 +354,10 @@ PREFLIGHT_REMEDIES = {
     "new_schema": "Complete the upgrade: install the later release here, too.",
     "no_capacity": "Set the disk space that the node may use: manage.py set_node NAME "
     "--capacity-gb N.",
+    "few_members": "Start or repair the members that are missing.",
+    "member_away": "Start the server, or remove its address from the list.",
+    "member_fault": "Repair the server, or remove its address from the list.",
+    "member_queue": "Look for a slow disk, or for too few applying threads, on this server.",
     "wrong_clock": "Synchronize both clocks with NTP.",
     "old_version": "Upgrade the server.",
     "proxy": "Give the address of the server itself.",
@@ -385,6 +382,6 @@ def preflight_advice(*, about: str, text: str, verdict: str) -> Advice:
     return Advice(
         severity=Severity.ERROR if verdict == "bad" else Severity.WARNING,
         cause=cause,
-        why=PREFLIGHT_WHY[about],
+        why=PREFLIGHT_WHY.get(about, REGISTRATION_WHY),
         remedy=PREFLIGHT_REMEDIES.get(text, remedy),
     )

@@ -117,7 +117,7 @@ def check_account(node: NodeInfo) -> Iterator[Finding]:
 
 
 def check_operation(node: NodeInfo) -> Iterator[Finding]:
-    """Check the isolation level, the binary log, and semi-synchronous replication."""
+    """Check the isolation level, the binary log, and the number of connections."""
     with suppress(NodeUnavailable), _open(node) as session:
         if isinstance(session, MySqlSession):
             yield from inspect_operation(session, kind=SubjectKind.NODE, name=node.name)
@@ -133,11 +133,6 @@ def inspect_operation(
     facts = node_sql.read_operation(session)
     if facts.row_image not in ("", "FULL"):
         yield finding("row_image", kind, name, found=facts.row_image)
-    if facts.wait_variable and facts.wait_point != "AFTER_SYNC":
-        values = {"found": facts.wait_point, "variable": facts.wait_variable}
-        yield finding("semi_sync_point", kind, name, **values)
-    if facts.wait_variable and not facts.waits:
-        yield finding("semi_sync_off", kind, name)
     if facts.connections * 100 >= facts.max_connections * NEAR_PERCENT:
         usage = {"used": facts.connections, "limit": facts.max_connections}
         yield finding("connections_near", kind, name, **usage)

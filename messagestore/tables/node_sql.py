@@ -103,44 +103,21 @@ def read_time_limits(session: Session) -> dict[str, str]:
 
 
 class Operation(NamedTuple):
-    """Settings and state of a server that decide about replication and connections.
-
-    `row_image` is "" without a binary log. `wait_point` and `wait_variable` are "" if
-    semi-synchronous replication is not enabled; `waits` is True while commits wait for a
-    replica.
-    """
+    """Connections of a server, and the rows in its binary log: "" without a binary log."""
 
     max_connections: int
     connections: int
     row_image: str
-    wait_point: str
-    wait_variable: str
-    waits: bool
 
 
 def read_operation(session: Session) -> Operation:
     """Return settings and state of a MySQL or MariaDB server."""
     variables = dict(fetch_rows(session, "show_operation"))
-    status = {
-        name.lower(): value for name, value in fetch_rows(session, "show_operation_status")
-    }
-    # MySQL 8.0.26 renamed master to source. MariaDB and plugins of the former name did not.
-    enabled_roles = [
-        role
-        for role in ("source", "master")
-        if variables.get(f"rpl_semi_sync_{role}_enabled") == "ON"
-    ]
-    role = enabled_roles[0] if enabled_roles else ""
-    variable = f"rpl_semi_sync_{role}_wait_point" if role else ""
+    connections = fetch_rows(session, "show_operation_status")[0][1]
     return Operation(
         max_connections=int(variables["max_connections"]),
-        connections=int(status["threads_connected"]),
+        connections=int(connections),
         row_image=variables["binlog_row_image"] if variables["log_bin"] == "ON" else "",
-        wait_point=variables.get(variable, ""),
-        wait_variable=variable,
-        # The status stays ON without any replica until the first commit that timed out.
-        waits=status.get(f"rpl_semi_sync_{role}_status") == "ON"
-        and status.get(f"rpl_semi_sync_{role}_clients") != "0",
     )
 
 

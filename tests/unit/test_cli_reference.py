@@ -173,7 +173,7 @@ def test_every_command_has_output_but_those_that_print_a_text_of_their_own() -> 
         for command in every
         if "--output" not in command._option_string_actions
     ]
-    assert without == ["catmq topic sql", "catmq export"]
+    assert without == ["catmq topic sql", "catmq export", "catmq doctor"]
 
 
 def test_an_option_takes_the_same_kind_of_value_in_all_commands() -> None:

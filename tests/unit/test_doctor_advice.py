@@ -13,7 +13,7 @@ from messagestore.nodes import preflight
 GOOD = {
     "reached", "new_file", "tls_local", "tls_unverified", "tls_verified", "version", "direct",
     "text", "writable", "durable", "rights", "clock", "empty", "own", "schema", "normal",
-    "failure", "capacity",
+    "failure", "capacity", "cluster", "semi_sync",
 }  # fmt: skip
 # Texts about a database that becomes a node, which the doctor does not examine.
 NEW_NODES = {"no_directory", "taken", "strange", "first_failure", "same_server"}

@@ -53,7 +53,8 @@ def test_both_engines_know_the_same_verbs() -> None:
         "select_account",
         "select_tls",
     }
-    of_servers |= {"select_wsrep"}
+    of_servers |= {"select_wsrep", "show_isolation"}
+    of_servers |= {"show_operation", "show_operation_status"}
     partitions_tried = {"try_alter"}
     partitions = {"select_partitions", "add_partitions", "drop_partition"}
     partitions |= {"probe_key_index", "rebuild_partition"}

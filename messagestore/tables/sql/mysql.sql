@@ -309,13 +309,10 @@ SHOW VARIABLES WHERE Variable_name IN ('max_statement_time', 'max_execution_time
 -- What the doctor reads. Variables that a server lacks are left out.
 
 -- name: show_operation
-SHOW GLOBAL VARIABLES WHERE Variable_name IN ('max_connections', 'log_bin', 'binlog_row_image',
-    'rpl_semi_sync_master_enabled', 'rpl_semi_sync_master_wait_point',
-    'rpl_semi_sync_source_enabled', 'rpl_semi_sync_source_wait_point')
+SHOW GLOBAL VARIABLES WHERE Variable_name IN ('max_connections', 'log_bin', 'binlog_row_image')
 
 -- name: show_operation_status
-SHOW GLOBAL STATUS WHERE Variable_name IN ('Threads_connected', 'Rpl_semi_sync_master_status',
-    'Rpl_semi_sync_master_clients', 'Rpl_semi_sync_source_status', 'Rpl_semi_sync_source_clients')
+SHOW GLOBAL STATUS WHERE Variable_name = 'Threads_connected'
 
 -- name: show_isolation
 SHOW SESSION VARIABLES WHERE Variable_name IN ('transaction_isolation', 'tx_isolation')

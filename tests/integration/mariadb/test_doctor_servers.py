@@ -127,7 +127,7 @@ def test_semi_synchronous_replication_that_waits_too_late_and_for_nobody(
         "rpl_semi_sync_master_enabled": 1,
     }
     with changed(ill, **semi_sync):
-        assert keys() == ["semi_sync_off", "semi_sync_point"]
+        assert set(keys()) - {"semi_fallback"} == {"semi_point"}
 
 
 def test_connections_that_do_not_suffice(schema: str, ill: MariaDB) -> None:
@@ -139,10 +139,10 @@ def test_connections_that_do_not_suffice(schema: str, ill: MariaDB) -> None:
 
 
 def test_connections_that_are_nearly_used_up(schema: str, ill: MariaDB) -> None:
-    connections = [ill.connect() for _ in range(27)]
+    connections = [ill.connect() for _ in range(90)]
     try:
-        with changed(ill, max_connections=30):
-            assert only("connections_near").values["limit"] == 30
+        with changed(ill, max_connections=100):
+            assert only("connections_near").values["limit"] == 100
     finally:
         for connection in connections:
             connection.close()

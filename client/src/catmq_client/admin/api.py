@@ -20,6 +20,7 @@ from catmq_client.admin.shapes import (
     Broker,
     Definitions,
     DelayedPage,
+    DoctorReport,
     FoundMessages,
     Group,
     GroupLag,
@@ -49,6 +50,7 @@ from catmq_client.http.transport import Transport, api_path
 
 BASE_TIMEOUT_S = 10.0
 IMPORT_TIMEOUT_S = 600.0
+DOCTOR_TIMEOUT_S = 30.0
 
 
 class Admin(Calls):
@@ -442,6 +444,14 @@ class Admin(Calls):
     def delete_key(self, name: str) -> None:
         """Revoke a key. Brokers refuse requests with it within a second."""
         self._call("DELETE", path_of("keys", key=name), params={"confirm": name})
+
+    def doctor(self) -> DoctorReport:
+        """Let a broker check the installation, and return its faults, errors first.
+
+        It takes up to 10 s. Needs the right admin on everything.
+        """
+        answer = self._call("GET", "/api/v1/doctor", timeout_s=DOCTOR_TIMEOUT_S)
+        return cast(DoctorReport, answer)
 
     def brokers(self) -> list[Broker]:
         return cast(list[Broker], self._call("GET", "/api/v1/brokers")["brokers"])

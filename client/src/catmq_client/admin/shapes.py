@@ -1128,3 +1128,37 @@ Retries = TypedDict(
         "away": list[str],
     },
 )
+
+# A fault, why it matters and what to do.
+DoctorFinding = TypedDict(
+    "DoctorFinding",
+    {
+        # `warning`, or `error`: something does not work
+        "severity": str,
+        # name of the fault, which keeps its meaning in later releases
+        "key": str,
+        # node, metadata, broker, job, key, alarm, topic or doctor
+        "kind": str,
+        # name of the object; empty for the whole installation
+        "name": str,
+        # what is wrong
+        "cause": str,
+        # why it matters
+        "why": str,
+        # what to do
+        "remedy": str,
+    },
+)
+
+# Faults of the installation, errors first.
+DoctorReport = TypedDict(
+    "DoctorReport",
+    {
+        # 0: no findings; 1: only warnings; 2: errors
+        "exit_code": int,
+        # number of checks that were made
+        "checks": int,
+        # findings; an empty list is a good result
+        "findings": list[DoctorFinding],
+    },
+)

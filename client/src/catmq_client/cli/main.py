@@ -3,7 +3,7 @@
 Exit codes: 0 done (also if the reader of the output is gone, or `consume` was stopped), 1
 failed, 2 wrong arguments, 3 `consume` waited --idle-timeout without a single message, 4 a
 named resource does not exist, 5 the key lacks a permission, 6 no broker answers, or not the
-node that is needed: try again later.
+node that is needed: try again later. `doctor` ends with 1 for warnings and 2 for errors.
 """
 
 from __future__ import annotations
@@ -99,6 +99,7 @@ COMMANDS: tuple[Noun | Verb, ...] = (
     definitions.IMPORT,
     keys.NOUN,
     cluster.QUOTA,
+    cluster.DOCTOR,
     cluster.NODES,
     cluster.BROKERS,
     cluster.BROKER_NOUN,

@@ -1,15 +1,23 @@
-"""catmq nodes, catmq brokers, catmq broker, catmq quota"""
+"""catmq doctor, catmq nodes, catmq brokers, catmq broker, catmq quota"""
 
 from __future__ import annotations
 
 import argparse
+import json
 from typing import Any
 
 from catmq_client.admin.api import Admin
 from catmq_client.cli.arguments import whole_number
 from catmq_client.cli.connection import Brokers
 from catmq_client.cli.forms import Paint
-from catmq_client.cli.output import Columns, field_columns, format_facts, time_column
+from catmq_client.cli.output import (
+    Columns,
+    field_columns,
+    format_facts,
+    note,
+    show,
+    time_column,
+)
 from catmq_client.cli.verbs import NAME, Argument, Noun, Verb, action, detail, listing
 from catmq_client.cli.wait import wait_until_done
 from catmq_client.errors import OptionError
@@ -89,6 +97,35 @@ BROKER_NOUN = Noun(
             asks="broker",
         ),
     ),
+)
+
+
+def run_doctor(args: argparse.Namespace, brokers: Brokers) -> int:
+    """Print the faults of the installation. Return 0 if there are none, 1, or 2."""
+    report = brokers.admin().doctor()
+    if args.json:
+        show(json.dumps(report, indent=2, ensure_ascii=False))
+        return report["exit_code"]
+    texts = [
+        f"{finding['severity'].upper()} {finding['kind']} {finding['name']}".rstrip()
+        + f": {finding['cause']}\n  Why: {finding['why']}\n  Do: {finding['remedy']}"
+        for finding in report["findings"]
+    ]
+    if texts:
+        show("\n\n".join(texts))
+    severities = [finding["severity"] for finding in report["findings"]]
+    note(
+        f"{report['checks']} checks: {severities.count('error')} errors, "
+        f"{severities.count('warning')} warnings"
+    )
+    return report["exit_code"]
+
+
+DOCTOR = Verb(
+    "doctor",
+    "say what is wrong with the installation; exit code 1: warnings, 2: errors",
+    (Argument("--json", "print the report as JSON"),),
+    run_doctor,
 )
 
 QUOTAS = {"messages": "max_messages_per_s", "bytes": "max_bytes_per_s"}
