@@ -22,6 +22,7 @@ import uuid
 import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -414,6 +415,9 @@ class Cluster(ABC):
             return process.poll() is not None or self._answers(member)
 
         if not wait_until(has_started, LAUNCH_S) or process.poll() is not None:
+            # The programs of a state transfer, too. Without server.pid no later stop finds them.
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
             raise Refused(f"Member {member} did not start:\n{self._log_tail(member)}")
 
     def _answers(self, member: int) -> bool:
