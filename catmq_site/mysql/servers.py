@@ -45,10 +45,11 @@ class Servers:
         if writer is not None and (is_fresh or self._asking.locked()):
             return writer
         with self._asking:
-            if time.monotonic() - self._asked_at >= REVIEW_EVERY_S or self._writer is None:
-                self._ask(parameters)
-            assert self._writer is not None  # noqa: S101 - `_ask` has raised otherwise
-            return self._writer
+            # Read once: other threads call forget() at any time.
+            writer = self._writer
+            if writer is not None and time.monotonic() - self._asked_at < REVIEW_EVERY_S:
+                return writer
+            return self._ask(parameters)
 
     def forget(self) -> None:
         """Ask all servers before the next connection: the writer could not be used."""
@@ -73,7 +74,8 @@ class Servers:
             cursor.execute(f"SET SESSION {variable} = {own_value}")
         connection.autocommit(own_autocommit)
 
-    def _ask(self, parameters: dict[str, Any]) -> None:
+    def _ask(self, parameters: dict[str, Any]) -> Member:
+        """Ask all servers, and remember the writer. Raises the driver's OperationalError."""
         unreachable: dict[Address, str] = {}
 
         def ask(place: Address) -> Member | None:
@@ -87,20 +89,21 @@ class Servers:
             answers = list(pool.map(ask, self._places))
         former = self._writer
         try:
-            self._writer = cluster_members.choose_writer(
+            writer = cluster_members.choose_writer(
                 (member for member in answers if member is not None),
                 unreachable=unreachable,
             )
         except NoWriter as error:
             self._writer = None
             raise self._driver.OperationalError(NO_CONNECTION, str(error)) from None
-        self._asked_at = time.monotonic()
-        if former is not None and former.address != self._writer.address:
+        self._writer, self._asked_at = writer, time.monotonic()
+        if former is not None and former.address != writer.address:
             log.warning(
                 "The metadata database is written on %s now, before it was %s",
-                self._writer.address,
+                writer.address,
                 former.address,
             )
+        return writer
 
     def _read_member(self, parameters: dict[str, Any], place: Address) -> Member:
         limits = {"connect_timeout": ASK_TIMEOUT_S, "read_timeout": ASK_TIMEOUT_S}

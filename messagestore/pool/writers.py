@@ -110,7 +110,10 @@ def open_at(
 
 
 def read_member(session: MySqlSession, address: Address) -> Member:
-    """Return what a server says of itself. Raises `db_errors.*`."""
+    """Return the state of a session's server in its cluster or replication.
+
+    Raises `db_errors.*`.
+    """
     text = f"{cluster_members.VARIABLES_QUERY};{cluster_members.STATUS_QUERY}"
     variables, status = (dict(r.rows) for r in session.send(text.encode(), statements=2))
     group = (
@@ -226,10 +229,17 @@ def current(info: NodeInfo) -> Member | None:
 
 
 def at_writer(info: NodeInfo) -> NodeInfo:
-    """Return a node whose host is the server that it is written to, as far as is known."""
+    """Return a node whose host is the server that it is written to.
+
+    If no server accepts writes, it is the one that metadata recorded, without a record the
+    first of the list.
+    """
     if not addresses.is_list(info.host):
         return info
     member = current(info)
+    if member is None and not info.writer:
+        with suppress(NoWriter):
+            member = find_writer(info)
     place = (
         member.address
         if member is not None

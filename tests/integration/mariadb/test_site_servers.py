@@ -80,3 +80,19 @@ def test_without_a_writer_or_with_two_the_error_names_the_servers(
         ill.execute("SET GLOBAL read_only = 0")
     connection.connect()
     connection.close()
+
+
+def test_a_connection_that_fails_elsewhere_while_servers_are_asked_changes_no_answer(
+    listed: tuple[Any, servers.Servers], ill: MariaDB, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another thread may call forget() at any time, here between asking and returning."""
+    connection, own_servers = listed
+    ask = own_servers._ask
+
+    def ask_and_forget(parameters: dict[str, Any]) -> Any:
+        answer = ask(parameters)
+        own_servers.forget()
+        return answer
+
+    monkeypatch.setattr(own_servers, "_ask", ask_and_forget)
+    assert port_of(connection) == ill.port

@@ -88,6 +88,14 @@ def test_the_writer_is_the_server_that_is_not_read_only_wherever_it_stands(
     assert snapshot.find_node("listed").writer == place.primary
 
 
+def test_a_process_that_knows_no_writer_asks_instead_of_taking_the_first(
+    place: Place,
+) -> None:
+    info = replace(snapshot.find_node("listed"), writer="")
+    known = writers.at_writer(info)
+    assert f"{known.host}:{known.port}" == place.primary
+
+
 def test_a_primary_that_died_is_replaced_by_the_replica_that_was_made_writable(
     place: Place, ill: MariaDB, replica: MariaDB
 ) -> None:
