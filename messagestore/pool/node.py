@@ -18,7 +18,7 @@ from types import TracebackType
 from messagestore.engine import db_errors
 from messagestore.engine.mysql_session import MySqlSession, Session
 from messagestore.pool import node_guard, session_pool, writers
-from messagestore.pool.circuit import Circuit, Permit
+from messagestore.pool.circuit import MAX_PAUSE_OF_LISTS_S, MAX_PAUSE_S, Circuit, Permit
 from messagestore.pool.session_pool import PooledSession, SessionPool
 from metadata.cache.snapshot_types import NodeInfo
 from metadata.errors import CatmqError, NodeUnavailable
@@ -62,7 +62,10 @@ class Node:
 
     def __init__(self, info: NodeInfo, *, is_replica: bool = False) -> None:
         self.info = info
-        self.circuit = Circuit(info.name)
+        self.circuit = Circuit(
+            info.name,
+            max_pause_s=MAX_PAUSE_OF_LISTS_S if is_list(info.host) else MAX_PAUSE_S,
+        )
         self.pool = SessionPool(info.name, self._connect_checked)
         self.replica: Node | None = None
         if info.replica_host and not is_replica:

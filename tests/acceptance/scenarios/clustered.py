@@ -11,13 +11,12 @@ keep their order.
 from __future__ import annotations
 
 import random
+import shutil
 import statistics
 import time
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -30,7 +29,7 @@ from tests.acceptance.scenarios.trial import (
     kept_schema,
     register,
 )
-from tests.support import broker_logs, clusters, mariadb, pair
+from tests.support import broker_logs, clusters, judge, mariadb, pair
 from tests.support.clusters import Cluster
 from tests.support.environment import free_port
 from tests.support.pair import Brokers
@@ -103,6 +102,7 @@ def run(
         environ = {"CATMQ_DATABASE_URL": metadata_url}
         brokers = stack.enter_context(pair.running_brokers(home, [environ, environ]))
         say(f"{plan.kind}: the {plan.place} on {cluster.addresses}")
+        stack.callback(keep_logs, cluster, home)
         for number in range(1, plan.rounds + 1):
             stage = Stage(brokers.first, home / f"round-{number}", rng, say, brokers.urls)
             try:
@@ -113,6 +113,12 @@ def run(
         for line in summary(plan, pauses):
             say(line)
     return pauses
+
+
+def keep_logs(cluster: Cluster, home: Path) -> None:
+    """Copy the servers' logs, since the cluster is deleted when a play has failed, too."""
+    for log in cluster.directory.glob("*/error.log"):
+        shutil.copy(log, home / f"member-{log.parent.name}.log")
 
 
 def summary(plan: Plan, pauses: Sequence[Pause]) -> Iterator[str]:
@@ -196,7 +202,8 @@ class Round:
         self.cluster.await_whole()
         # The writer may move once more when the former one is back.
         self.await_receipts(time.monotonic())
-        pause = Pause(fault, self.longest_pause(started_at), metadata_s)
+        sends_s = judge.longest_silence(self.sender.told("sent"), since=started_at)
+        pause = Pause(fault, sends_s, metadata_s)
         self.stage.say(
             f"  sends paused for {pause.sends_s:.1f} s"
             + (f", metadata for {metadata_s:.1f} s" if metadata_s else "")
@@ -253,15 +260,3 @@ class Round:
             return queues <= {line["queue"] for line in recent}
 
         until(has_resumed, limit_s=AWAIT_S, every_s=0.2)
-
-    def longest_pause(self, since: float) -> float:
-        """Return the longest time without a receipt of any queue, in seconds."""
-        receipts: dict[object, list[float]] = defaultdict(lambda: [since])
-        for line in self.sender.told("sent"):
-            if (received_at := float(str(line["at"]))) > since:
-                receipts[line["queue"]].append(received_at)
-        return max(
-            after - before
-            for times in receipts.values()
-            for before, after in pairwise(sorted(times))
-        )

@@ -23,6 +23,7 @@ from messagestore.consume.positions import Claim, CommitOffset
 from messagestore.consume.pull_types import PullQueue
 from messagestore.engine import batch_ids, db_errors
 from messagestore.engine.messages import NewMessage
+from messagestore.engine.mysql_session import MySqlSession
 from messagestore.nodes import registry
 from messagestore.pool import node_pools, session_pool
 from messagestore.produce.publish import publish
@@ -227,6 +228,7 @@ def test_a_write_ends_when_another_server_is_written_to(
 
     def write() -> None:
         with node.writing() as session:
+            assert isinstance(session, MySqlSession)
             session.send(b"DO SLEEP(300)", statements=1)
 
     with ThreadPoolExecutor(1) as threads:
