@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from django.apps import apps
-from django.core.management.base import BaseCommand, CommandParser
+from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db.models import Model
 
 from brokerapi import client_types, docs
-from metadata import config
+from metadata import installation
 from metadata.config import Config, setting_comments, variable_name
 from metadata.rules.grants import ACCOUNTS
 from metadata.rules.setting_types import Setting
@@ -82,6 +82,8 @@ class Command(BaseCommand):
         if not options["write"]:
             self.stdout.write(format_settings_page(), ending="")
             return
+        if not installation.IS_CHECKOUT:
+            raise CommandError("The files of --write are only in a checkout.")
         for path, text in generate_files().items():
             path.write_text(text)
             self.stdout.write(str(path))
@@ -90,14 +92,15 @@ class Command(BaseCommand):
 def generate_files() -> dict[Path, str]:
     """Return the contents of all generated files, by path."""
     return {
-        config.HOME / "docs/reference/settings.md": format_settings_page(),
-        config.HOME / "docs/reference/declared-settings.md": format_declared_page(),
-        config.HOME / "docs/reference/grants.md": format_grants_page(),
-        (tables := config.HOME / "docs/reference/tables.md"): replace_tables(
+        installation.HOME / "docs/reference/settings.md": format_settings_page(),
+        installation.HOME / "docs/reference/declared-settings.md": format_declared_page(),
+        installation.HOME / "docs/reference/grants.md": format_grants_page(),
+        (tables := installation.HOME / "docs/reference/tables.md"): replace_tables(
             tables.read_text()
         ),
-        config.HOME / "client/src/catmq_client/cli/settings.json": format_client_settings(),
-        config.HOME / "client/src/catmq_client/admin/shapes.py": client_types.module(
+        installation.HOME
+        / "client/src/catmq_client/cli/settings.json": format_client_settings(),
+        installation.HOME / "client/src/catmq_client/admin/shapes.py": client_types.module(
             json.loads(docs.schema("json", packed=False))["components"]["schemas"]
         ),
     }
@@ -116,8 +119,8 @@ def format_settings_page() -> str:
 
 def format_default(default: object) -> str:
     """Return a default in the form that readers type."""
-    if default == config.HOME / "var":
-        return "`var` beside `manage.py`"
+    if default == installation.DATA_DIR:
+        return "`var` beside `manage.py`; of an installed server `/var/lib/catmq`"
     if default in ("", (), None):
         return ""
     if isinstance(default, tuple):
