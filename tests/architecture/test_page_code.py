@@ -58,12 +58,13 @@ PROGRAMS = {
     "wc",
 }
 PROGRAMS |= {"catmq", "celery", "django-admin", "manage.py", "pip", "python", "systemctl"}
-PROGRAMS |= {"uvicorn"}
+PROGRAMS |= {"catmq-server", "uvicorn"}
 PACKAGES = {
     **dict.fromkeys(("mariadb", "mariadb-dump", "mariadb-binlog"), "mariadb-client"),
     **dict.fromkeys(("mysql", "mysqldump", "mysqlbinlog"), "mysql-client"),
     **{name: name for name in ("curl", "git", "jq", "openssl", "sqlite3", "wget")},
     "promtool": "prometheus",
+    "python3": "python3-venv",
 }
 CALLED = re.compile(rf"`({'|'.join(KNOWN)})\.(\w+)\(")
 

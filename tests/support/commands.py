@@ -27,7 +27,8 @@ from tests.support.environment import ROOT
 BLOCK = re.compile(r"^ *```(\w*)\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
 SPAN = re.compile(r"`([^`\n]+)`")
 BEGIN = (
-    r"(?:catmq (?=[a-z])|(?:[\w./]*/)?catmq-server (?=[a-z])|(?:[\w./]*python )?manage\.py (?=[a-z])|script/[a-z]+\b|"
+    r"(?:catmq (?=[a-z])|(?:[\w./]*/)?catmq-server (?=[a-z])|"
+    r"(?:[\w./]*python )?manage\.py (?=[a-z])|script/[a-z]+\b|"
     r"[\w./]*python (?=-m |examples/))"
 )
 COMMAND = re.compile(rf"^{BEGIN}")

@@ -26,6 +26,10 @@ HEAD = """# Settings
 Made from `metadata/config.py` by `manage.py settings_reference`; edit the comments there.
 An empty variable counts as not set; an unknown one that begins with `CATMQ_` is refused at start.
 
+A secret may be in a file: {files} name files with the values, as do `CATMQ_NODE_<NAME>_URL_FILE` and
+`CATMQ_NODE_<NAME>_PASSWORD_FILE` for commands. [Install the server](../how-to/install-the-server.md#secrets-in-files)
+says which files are refused.
+
 | variable | default | meaning |
 |---|---|---|"""
 DECLARED_HEAD = """# Settings of topics, groups, subscriptions and keys
@@ -114,7 +118,12 @@ def format_settings_page() -> str:
         f"{comments[setting.name]} |"
         for setting in fields(Config)
     ]
-    return "\n".join([HEAD, *rows, ""])
+    files = [
+        f"`{variable_name(setting.name)}_FILE`"
+        for setting in fields(Config)
+        if not setting.repr
+    ]
+    return "\n".join([HEAD.format(files=", ".join(files)), *rows, ""])
 
 
 def format_default(default: object) -> str:
