@@ -47,6 +47,8 @@ PROGRAMS = {
     "apt-get",
     "cat",
     "cd",
+    "chgrp",
+    "chmod",
     "echo",
     "export",
     "mkdir",
@@ -55,6 +57,7 @@ PROGRAMS = {
     "set",
     "sort",
     "umask",
+    "useradd",
     "wc",
 }
 PROGRAMS |= {"catmq", "celery", "django-admin", "manage.py", "pip", "python", "systemctl"}

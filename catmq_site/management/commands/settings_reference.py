@@ -26,9 +26,9 @@ HEAD = """# Settings
 Made from `metadata/config.py` by `manage.py settings_reference`; edit the comments there.
 An empty variable counts as not set; an unknown one that begins with `CATMQ_` is refused at start.
 
-A secret may be in a file: {files} name files with the values, as do `CATMQ_NODE_<NAME>_URL_FILE` and
-`CATMQ_NODE_<NAME>_PASSWORD_FILE` for commands. [Install the server](../how-to/install-the-server.md#secrets-in-files)
-says which files are refused.
+A secret may be in a file: {files}
+name files with the values, as do `CATMQ_NODE_<NAME>_URL_FILE` and `CATMQ_NODE_<NAME>_PASSWORD_FILE`
+for commands. [How-to](../how-to/install-the-server.md#secrets-in-files): which files are refused.
 
 | variable | default | meaning |
 |---|---|---|"""
