@@ -36,10 +36,13 @@ PROMOTION = (*files(FORCED, "store_promotion"), *files("integration", "lost_node
 DURABILITY = files(
     FORCED, "store_durability", "store_crash", "delays_crash", "failures_killed"
 )
+ON_EACH = ("-m", "not one_engine")
+# The portal and the commands read metadata through Django, and nodes through the store. So CI
+# tests them on SQLite and the installed MariaDB only.
+SITE = "tests/integration/site"
 STORE_OPTIONS = (
-    "-m",
-    "not one_engine",
-    *(f"--ignore={path}" for path in (*PROMOTION, *DURABILITY)),
+    *ON_EACH,
+    *(f"--ignore={path}" for path in (SITE, *PROMOTION, *DURABILITY)),
 )
 SPARK = files("spark", "reading", "packets", "lost_nodes", "whole_way")
 # Where servers differ: statements, tables, errors, locks, isolation, durability. `IN_CI`
@@ -66,9 +69,8 @@ CORE = (
 )
 SUITES = {  # in the order in which they begin
     "acceptance": Suite("Acceptance", ("tests/acceptance",), engine="sqlite"),
-    "store": Suite(
-        "Store, delivery, groups, portal", ("tests/integration",), STORE_OPTIONS
-    ),
+    "store": Suite("Store, delivery, groups", ("tests/integration",), STORE_OPTIONS),
+    "site": Suite("Portal and commands", (SITE,), ON_EACH),
     "promotion": Suite("Promotion with GTID", PROMOTION),
     "durability": Suite("Durability, kill -9", DURABILITY),
     "spark": Suite("Spark reads", SPARK, engine="sqlite"),

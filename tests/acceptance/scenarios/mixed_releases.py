@@ -15,6 +15,7 @@ from pathlib import Path
 
 import MySQLdb
 
+from messagestore.engine import schema_steps
 from tests.acceptance.scenarios.crowd import Crowd
 from tests.acceptance.scenarios.stage import Stage
 from tests.support import judge, previous
@@ -97,7 +98,7 @@ class Mixed:
         self.stage.say(said.strip().splitlines()[-1])
         for node in range(len(NODES)):
             found = self.on_node(node, "SELECT * FROM node_identity")
-            assert len(found) == 1 and found[0][1:] == (2, ""), (
+            assert len(found) == 1 and found[0][1:] == (schema_steps.VERSION, ""), (
                 f"node {NODES[node]} has {found}"
             )
 
