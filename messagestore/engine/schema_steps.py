@@ -2,8 +2,8 @@
 them.
 
 A release reads and writes nodes of the versions OLDEST to VERSION, at least of the one before
-its own, so brokers of two releases can share a node before and after `manage.py upgrade_nodes`. Three rules make that
-possible:
+its own, so brokers of two releases can share a node before and after
+`manage.py upgrade_nodes`. Three rules make that possible:
 
 - A step adds a column at the end (NULL, or with a constant default), a table, or an index of
   a table that has no partitions. It never removes any. Queries have to do without the index

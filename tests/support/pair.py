@@ -15,7 +15,7 @@ from pathlib import Path
 from cryptography.fernet import Fernet
 
 from tests.support import mariadb
-from tests.support.environment import free_port
+from tests.support.environment import ROOT, free_port
 from tests.support.links import Link
 from tests.support.mariadb import MariaDB
 from tests.support.server import Server
@@ -105,9 +105,11 @@ def _tasks(pid: int) -> list[Path]:
 
 
 @contextmanager
-def running(home: Path, nodes: MariaDB, *, linked: bool = False) -> Iterator[Pair]:
+def running(
+    home: Path, nodes: MariaDB, *, linked: bool = False, root: Path = ROOT
+) -> Iterator[Pair]:
     """Start both servers, with two nodes on `nodes`. `linked`: each reaches the metadata
-    through a link.
+    through a link. `root`: the directory of their code.
     """
     home.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
@@ -133,8 +135,10 @@ def running(home: Path, nodes: MariaDB, *, linked: bool = False) -> Iterator[Pai
             }
             for link in links
         ] or [{}, {}]
-        first = Server(home / "first", environ=common | environs[0])
-        second = Server(home / "second", environ=common | environs[1] | clock.environ)
+        first = Server(home / "first", environ=common | environs[0], root=root)
+        second = Server(
+            home / "second", environ=common | environs[1] | clock.environ, root=root
+        )
         # Registered before the start, so that a failed start leaves no process.
         stack.callback(first.clear_away)
         first.start()
