@@ -62,9 +62,14 @@ def _upgrade(stage: Stage, pair: Pair) -> float:
         handle_more()
     pair.first.manage("upgrade_nodes", "--pause-ms", "0")
     handle_more()
-    for name in NODES:
-        _, node = pair.first.call("GET", f"/api/v1/nodes/{name}")
-        assert node["schema_version"] == schema_steps.VERSION, node
+
+    def node_version(name: str) -> int:
+        return int(pair.first.call("GET", f"/api/v1/nodes/{name}")[1]["schema_version"])
+
+    # Brokers look at the version every few seconds.
+    until(
+        lambda: {node_version(name) for name in NODES} == {schema_steps.VERSION}, limit_s=30
+    )
 
     story = crowd.finish(stall_s=30)
     judge.no_errors(story)
