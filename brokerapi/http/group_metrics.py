@@ -27,11 +27,14 @@ import msgspec
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
+from brokerapi.http import installation_metrics
+from brokerapi.http.metric_families import gauge
 from messagestore.inspect.node_counts import Figures, GroupFigures, Reader
 from metadata.cache import snapshot
 from metadata.config import config
 from metadata.errors import MetadataUnavailable
-from metadata.monitoring import group_counts, metrics_history
+from metadata.monitoring import group_counts, installation_counts, metrics_history
+from metadata.monitoring.installation_counts import InstallationCounts
 
 log = logging.getLogger(__name__)
 REFRESH_S = 15.0
@@ -44,8 +47,8 @@ class FiguresSnapshot(msgspec.Struct):
     """Figures of the nodes and of metadata, and when each was read, by the monotonic clock
     that all workers share.
 
-    `members` and `dead`: number of members and of dead letters, by group id. None until
-    metadata has answered once.
+    `members` and `dead`: number of members and of dead letters, by group id. They and
+    `installation` are None until metadata has answered once. `generations` is by group id.
     """
 
     figures: Figures
@@ -53,6 +56,8 @@ class FiguresSnapshot(msgspec.Struct):
     members: dict[int, int] | None = None
     dead: dict[int, int] | None = None
     metadata_read_at: float | None = None
+    installation: InstallationCounts | None = None
+    generations: dict[int, int] = {}
 
 
 _FIGURES = msgspec.json.Decoder(FiguresSnapshot)
@@ -93,14 +98,19 @@ class Board:
         if not self._is_leader():
             return False
         figures = self._reader.read(most=config.metrics_groups)
-        new = FiguresSnapshot(figures, time.monotonic())
+        generations = {
+            group.id: group.generation for group in snapshot.current().groups.values()
+        }
+        new = FiguresSnapshot(figures, time.monotonic(), generations=generations)
         try:
             new.members, new.dead = group_counts.read()
+            new.installation = installation_counts.read()
             new.metadata_read_at = time.monotonic()
         except MetadataUnavailable as error:
-            log.info("Members and dead letters were not refreshed: %s", error.detail)
+            log.info("Figures of metadata were not refreshed: %s", error.detail)
             if (earlier := self.last_snapshot()) is not None:
                 new.members, new.dead = earlier.members, earlier.dead
+                new.installation = earlier.installation
                 new.metadata_read_at = earlier.metadata_read_at
         self._last_snapshot = new
         self._write(FIGURES, msgspec.json.encode(new))
@@ -212,6 +222,7 @@ class GroupCollector:
         registry.register(self)
 
     def collect(self) -> Iterator[Metric]:
+        yield from installation_metrics.broker_families()
         latest = board.last_snapshot()
         if latest is not None:
             yield from metric_families(latest, board.totals())
@@ -221,7 +232,7 @@ def metric_families(latest: FiguresSnapshot, totals: Totals) -> Iterator[Metric]
     yield from _group_gauges(latest)
     yield from _counters(latest, totals)
     figures = latest.figures
-    yield _gauge(
+    yield gauge(
         "catmq_topic_log_end_offset",
         "The offset that the next message of a queue gets.",
         ("topic", "queue"),
@@ -240,26 +251,28 @@ def metric_families(latest: FiguresSnapshot, totals: Totals) -> Iterator[Metric]
     metadata_age_s = (
         math.inf if latest.metadata_read_at is None else now - latest.metadata_read_at
     )
-    yield _gauge(
+    yield gauge(
         "catmq_group_figures_age_seconds",
         "How old the figures of groups and topics are: those read from nodes, and from metadata.",
         ("source",),
         ((("nodes",), now - latest.read_at), (("metadata",), metadata_age_s)),
     )
-
-
-Rows = Iterable[tuple[Any, float | None]]
+    yield from installation_metrics.node_families(figures.delayed_late_s)
+    if latest.installation is not None:
+        yield from installation_metrics.metadata_families(
+            latest.installation, age_s=metadata_age_s
+        )
 
 
 def _group_gauges(latest: FiguresSnapshot) -> Iterator[Metric]:
     groups, members, dead = latest.figures.groups, latest.members, latest.dead
-    yield _gauge(
+    yield gauge(
         "catmq_group_lag_messages",
         "Unread messages of a group in a topic.",
         ("group", "topic"),
         (((group.name, lag.topic), lag.messages) for group in groups for lag in group.lags),
     )
-    yield _gauge(
+    yield gauge(
         "catmq_group_lag_seconds",
         "Age of the oldest unread message; 0 if none is.",
         ("group", "topic"),
@@ -283,6 +296,12 @@ def _group_gauges(latest: FiguresSnapshot) -> Iterator[Metric]:
         groups,
         lambda group: None if dead is None else dead.get(group.id, 0),
     )
+    yield _gauge_by_group(
+        "catmq_group_generation",
+        "Number of the last rebalance of a group.",
+        groups,
+        lambda group: latest.generations.get(group.id),
+    )
 
 
 def _gauge_by_group(
@@ -291,18 +310,9 @@ def _gauge_by_group(
     groups: Iterable[GroupFigures],
     value: Callable[[GroupFigures], float | None],
 ) -> Metric:
-    return _gauge(
+    return gauge(
         name, text, ("group",), (((group.name,), value(group)) for group in groups)
     )
-
-
-def _gauge(name: str, text: str, labels: tuple[str, ...], rows: Rows) -> Metric:
-    metric = GaugeMetricFamily(name, text, labels=labels)
-    for values, value in rows:
-        # An unknown value has no sample: 0 would look like a figure.
-        if value is not None:
-            metric.add_metric(values, value)
-    return metric
 
 
 def _counters(latest: FiguresSnapshot, totals: Totals) -> Iterator[Metric]:

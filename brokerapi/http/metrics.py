@@ -23,6 +23,7 @@ from prometheus_client import (
     CollectorRegistry,
     Counter,
     Gauge,
+    Histogram,
     disable_created_metrics,
     generate_latest,
     multiprocess,
@@ -60,6 +61,11 @@ ERRORS = Counter(
     "catmq_errors", "Errors answered, those of single messages included.", ["code"]
 )
 SENT = Counter("catmq_messages_sent", "Messages stored by sends.")
+SEND_SECONDS = Histogram(
+    "catmq_send_seconds",
+    "Time that a broker needs to store the messages of a send.",
+    buckets=(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10),
+)
 PULLED = Counter("catmq_messages_pulled", "Messages answered to pulls.")
 PULLS = Counter("catmq_pulls", "Pulls answered.")
 FAILURES = Counter(

@@ -136,9 +136,10 @@ def _store(
     # A request may have more messages than a batch of the store.
     for number, chunk in enumerate(chunks(messages, config.max_messages)):
         chunk_batch_id = derived_batch_id(batch_id, number) if number else batch_id
-        runs = publish.send(
-            topic=topic, messages=chunk, batch_id=chunk_batch_id, actor=sender.actor
-        )
+        with metrics.SEND_SECONDS.time():
+            runs = publish.send(
+                topic=topic, messages=chunk, batch_id=chunk_batch_id, actor=sender.actor
+            )
         metrics.count_sent(
             topic, runs, bytes=sum(len(message.body) for message in chunk), sender=sender
         )

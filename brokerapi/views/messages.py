@@ -34,9 +34,10 @@ class Messages(Endpoint):
         # After the body: a broker that begins to drain while it arrives refuses it, too.
         draining.check()
         messages = message_shapes.new_messages(request)
-        runs = publish.send(
-            topic=topic, messages=messages, batch_id=request.batch_id, actor=call.actor
-        )
+        with metrics.SEND_SECONDS.time():
+            runs = publish.send(
+                topic=topic, messages=messages, batch_id=request.batch_id, actor=call.actor
+            )
         user_agent = call.request.META.get("HTTP_USER_AGENT", "")
         sender = metrics.Sender(call.actor, call.actor.address, user_agent)
         size = sum([len(message.body) for message in messages])

@@ -1,4 +1,4 @@
-"""Figures of all groups and topics for /metrics, with at most two round trips per node.
+"""Figures of all groups and topics for /metrics, with a few round trips per node.
 
 Positions and heads are on the nodes, so these figures need no metadata but the snapshot.
 Figures of a node that does not answer are left out instead of zero. The lag is that of
@@ -18,7 +18,7 @@ import msgspec
 from messagestore import sweeping
 from messagestore.engine.mysql_session import Session
 from messagestore.heads.gap_check import count_messages
-from messagestore.tables import node_sql
+from messagestore.tables import delayed_sql, node_sql
 from messagestore.tables.node_sql import NodeFigures
 from messagestore.tables.shares import run_sql
 from metadata.cache import snapshot
@@ -55,13 +55,15 @@ class Figures(msgspec.Struct):
     """The groups with the largest lag, and the topics with the most messages.
 
     Each topic has its (queue, log end offset)s. `groups_left_out` and `topics_left_out`
-    count the rest.
+    count the rest. `delayed_late_s` is the time since the oldest delayed message was due, by
+    the name of its node, 0 if none is late.
     """
 
     groups: list[GroupFigures]
     groups_left_out: int
     topics: list[tuple[str, list[tuple[int, int]]]]
     topics_left_out: int
+    delayed_late_s: dict[str, float] = {}
 
 
 @dataclass(slots=True)
@@ -77,6 +79,7 @@ class _NodeAnswers:
     waiting: dict[int, dict[int, int]] = field(default_factory=dict)
     # see run_sql.read_leased
     leased: dict[tuple[int, int], tuple[int, int]] = field(default_factory=dict)
+    delayed_late_s: dict[str, float] = field(default_factory=dict)
 
     def take(self, node_id: int, figures: NodeFigures) -> None:
         """Add the figures of a node."""
@@ -123,6 +126,8 @@ class Reader:
         def read(session: Session, info: NodeInfo) -> None:
             nodes.take(info.id, node_sql.read_figures(session))
             nodes.leased |= run_sql.read_leased(session)
+            due_in_ms = delayed_sql.read_delayed_queues(session).values()
+            nodes.delayed_late_s[info.name] = max(0, -min(due_in_ms, default=0)) / 1000
             if info.kind == NodeKind.FAILURE:
                 nodes.waiting[info.id] = node_sql.count_delayed_of_queues(session)
 
@@ -171,6 +176,7 @@ class Reader:
             groups_left_out=len(groups_by_lag) - len(listed),
             topics=topics[:most],
             topics_left_out=max(0, len(topics) - most),
+            delayed_late_s=nodes.delayed_late_s,
         )
 
     def _read_stored_times(

@@ -29,6 +29,7 @@ ELSEWHERE = {
     "../README.md": "tests/acceptance/test_documents.py",
     # its blocks are those of README.md
     "../README.zh-CN.md": "tests/architecture/test_docs.py",
+    "how-to/monitor.md": "tests/unit/test_monitoring.py",
     "tutorial/first-steps.md": "tests/acceptance/test_documents.py",
     "tutorial/first-steps.zh-CN.md": "tests/architecture/test_docs.py",
     "how-to/back-up-and-restore.md": "tests/acceptance/test_backup_page.py",
@@ -50,8 +51,6 @@ NOT_RUN = {
     "tests/integration/test_doctor.py runs the command",
     "explanation/rates.md": "takes half an hour; tests/acceptance/test_bench_peers.py runs its "
     "short form",
-    "how-to/alarm-from-outside.md": "needs Prometheus; tests/unit/test_prometheus_rules.py "
-    "reads its rules",
     "how-to/archive-and-replay.md": "needs Spark; tests/spark does the same by the jobs' own calls",
     "how-to/consume-with-a-worker.md": "has no end; tests/acceptance/test_commands.py runs it",
     "how-to/encrypt-connections.md": "configures servers; tests/unit/test_tls.py makes its "
