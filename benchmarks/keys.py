@@ -123,8 +123,9 @@ def main() -> None:
         )
 
         def by_api(key: str, *, count: int = 1) -> None:
+            # A search that has a message ends its page early, with queues left to search.
             answer = admin(setting).find(TOPIC, key=key)
-            assert len(answer["messages"]) == count and answer["next"] is None, answer
+            assert len(answer["messages"]) == count, answer
             assert answer["searched_by"] == "index", answer
 
         def by_portal(key: str, *, count: int = 1) -> None:

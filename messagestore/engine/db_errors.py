@@ -185,7 +185,7 @@ class Denied(Final):
     """The account lacks a right."""
 
 
-_BY_NUMBER = {
+_BY_NUMBER: dict[int, type[RolledBack | Final]] = {
     REFUSED: Refused,
     DUPLICATE: Duplicate,
     NO_PARTITION: NoPartition,

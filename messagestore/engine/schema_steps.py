@@ -10,7 +10,7 @@ its own, so brokers of two releases can share a node before and after
   while it is missing.
 - On MySQL and MariaDB no table is copied: a column is added with `ALGORITHM=INSTANT`, and an
   index is built with `ALGORITHM=INPLACE, LOCK=NONE`, while the table is read and written.
-- It is one statement, or one transaction on SQLite. So its `column` or `index` exists if and
+- It is one statement, or one transaction on SQLite. So its `column` or index exists if and
   only if the step was applied, even if the run was killed.
 
 A change that cannot follow these rules needs another kind of table, for new queues. New
@@ -27,9 +27,9 @@ QUEUES = "message_<queue>"  # as a table name: the message tables of all queues
 class SchemaStep(NamedTuple):
     """A change of a table, or of the message tables of all QUEUES.
 
-    The step was applied if `column` exists, or `index` if the step adds one. `statement` is a
-    section of sql/<engine>.sql, with the placeholder `{table}` if it changes the tables of
-    queues.
+    The step was applied if `column` exists, or the index `index_name` if the step adds one.
+    `statement` is a section of sql/<engine>.sql, with the placeholder `{table}` if it changes
+    the tables of queues.
     """
 
     version: int
@@ -37,7 +37,7 @@ class SchemaStep(NamedTuple):
     column: str
     statement: str
     purpose: str
-    index: str = ""
+    index_name: str = ""
 
 
 STEPS: tuple[SchemaStep, ...] = (
@@ -59,7 +59,7 @@ STEPS: tuple[SchemaStep, ...] = (
         version=3,
         table="dead_message",
         column="",
-        index="dead_message_key",
+        index_name="dead_message_key",
         statement="add_dead_key_index",
         purpose="dead letters of a key are found by an index",
     ),

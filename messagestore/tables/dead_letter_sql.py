@@ -143,7 +143,7 @@ def search_dead(
     if key is not None:
         # Nodes of an earlier release have no such index until manage.py upgrade_nodes.
         with suppress(db_errors.NoIndex):
-            by_key = {"group_id": selection.group_id, "msg_key": key}
+            by_key: dict[str, int | str] = {"group_id": selection.group_id, "msg_key": key}
             return search(by_key, "dead_message_key")
     return search(columns, _filter_index(selection))
 

@@ -201,13 +201,13 @@ def pending_changes(session: Session) -> list[TableChange]:
     ]
     pending = []
     for schema_step in schema_steps.STEPS:
-        if schema_step.index:
+        if schema_step.index_name:
             # A node that never had a dead letter has no such table yet.
             rows = fetch_rows(
                 session,
                 "select_tables_lacking",
                 table_name=schema_step.table,
-                index_name=schema_step.index,
+                index_name=schema_step.index_name,
             )
             pending += [TableChange(name, schema_step) for (name,) in rows]
             continue

@@ -383,7 +383,9 @@ def test_nodes_of_an_earlier_release_get_the_index_of_keys(queue: int) -> None:
     drop_key_index()
     for info in retry_nodes():
         upgraded = upgrade.upgrade_node(info, pause_ms=0)
-        assert [change.step.index for change in upgraded.changes] == ["dead_message_key"]
+        assert [change.step.index_name for change in upgraded.changes] == [
+            "dead_message_key"
+        ]
         assert upgraded.problem == ""
         assert upgrade.upgrade_node(info, pause_ms=0).changes == ()
     assert sorted(listed(key="a")) == ["0", "1", "2", "3"]
