@@ -79,10 +79,11 @@ def from_preflight(
 
 
 class Report(Struct, frozen=True):
-    """All findings, errors first, and the number of checks that were made."""
+    """All findings, errors first, the number of checks that were made, and their duration."""
 
     findings: tuple[Finding, ...]
     checks: int
+    seconds: float = 0.0
 
     @property
     def exit_code(self) -> int:

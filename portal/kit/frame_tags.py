@@ -71,6 +71,7 @@ MENU: Sequence[tuple[Text, Sequence[Entry]]] = (
                 ("users", ""),
                 ("pipeline", "p"),
                 ("reports", ""),
+                ("doctor", "d"),
                 ("checks", ""),
                 ("settings", ""),
             )
