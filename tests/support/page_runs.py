@@ -46,6 +46,8 @@ ELSEWHERE = {
     "how-to/test-without-a-broker.md": "tests/unit/test_documented_tests.py",
 }
 NOT_RUN = {
+    "how-to/collect-logs.md": "starts a server that does not end; tests/acceptance/test_json_logs.py "
+    "starts it with the same settings",
     "how-to/check-an-installation.md": "its result depends on the machine; "
     "tests/integration/test_doctor.py runs the command",
     "explanation/rates.md": "takes half an hour; tests/acceptance/test_bench_peers.py runs its "
