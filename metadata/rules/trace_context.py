@@ -1,7 +1,7 @@
 """W3C trace context: the headers `traceparent` and `tracestate` of requests and messages.
 
 The rules are those of https://www.w3.org/TR/trace-context/ (level 1 and 2). The client has
-the same rules in catmq_client.telemetry.trace_context; a test compares both.
+the same rules in catmq_client.trace_context; a test compares both.
 """
 
 from __future__ import annotations
