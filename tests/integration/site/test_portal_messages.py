@@ -216,9 +216,7 @@ def test_a_message_shows_its_trace_and_leads_to_the_others_of_it(ada: Client) ->
         NewMessage(body=b"1", headers=good, trace_id=trace),
         NewMessage(body=b"2", headers={"traceparent": f"00-{trace}-{span}-1"}),
     ]
-    first, bad = publish(
-        topic="orders", messages=messages, batch_id=None, actor=ME
-    ).receipts
+    first, bad = publish(topic="orders", messages=messages, batch_id=None, actor=ME)
     page = text(ada.get(f"/messages/orders/{first.message_id}"))
     assert f"span {span}, recorded" in page
     assert f"It belongs to the trace {trace}, and was sent in its span {span}." in page
