@@ -200,6 +200,8 @@ GROUPS = {
         *IN_CI,
         tests("clients", "tests/clients"),
         tests("data", "tests/data"),
+        # OpenTelemetry: 5 MB to download; tests/unit has what needs none of it
+        tests("otel", "tests/otel"),
     ),
     "foreign": tuple(  # suites of other projects, downloaded
         Step(f"foreign-{name}", (PYTHON, "-m", f"tests.foreign.{name}"))
