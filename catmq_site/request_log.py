@@ -116,7 +116,7 @@ def _find_objects(match: ResolverMatch | None) -> dict[str, str]:
     """Return the topic and the group that a URL names."""
     if match is None:
         return {}
-    objects = {
+    objects: dict[str, str] = {
         name: match.kwargs[name] for name in ("topic", "group") if name in match.kwargs
     }
     # Pages call the name of their object just that.

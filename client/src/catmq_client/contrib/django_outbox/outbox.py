@@ -209,7 +209,7 @@ def _build_row(
             f"{message!r}: the outbox chooses the queue, and takes deliver_at, not delay_ms"
         )
     data = encode_body(body)
-    own_headers = checked_headers(inject(headers) or {})
+    own_headers = dict(inject(checked_headers(headers or {})) or {})
     if trace_id is None:
         trace_id = find_trace_id(own_headers)
     slot = None if key is None else slot_of(checked_text("key", key, MAX_KEY))

@@ -28,8 +28,9 @@ from catmq_client.version import VERSION
 
 F = TypeVar("F", bound=Callable[..., Any])
 SYSTEM = "catmq"
-# Brokers refuse messages with more headers (CATMQ_MAX_HEADERS). A trace must not fail a send.
-MAX_HEADERS = 32
+# Brokers refuse messages with more than 32 headers or 8192 bytes of them, and a trace must not
+# fail a send. One header is left for the id that an outbox adds.
+MAX_HEADERS, MAX_HEADERS_BYTES = 31, 8092
 _PROPAGATOR = TraceContextTextMapPropagator()
 
 
@@ -277,14 +278,18 @@ def _add_context(
     headers: Mapping[str, str] | None, context: otel_context.Context
 ) -> dict[str, str] | None:
     """Return headers with a trace context. A context that the application gave is kept, and
-    a message that has as many headers as brokers take gets none.
+    a message whose headers are as many, or as large, as brokers take gets none.
     """
     all_headers = dict(headers or {})
     if read_trace_context(all_headers) is None:
         carrier: dict[str, str] = {}
         _PROPAGATOR.inject(carrier, context)
-        if carrier and len({**all_headers, **carrier}) <= MAX_HEADERS:
-            all_headers |= carrier
+        with_trace = {**all_headers, **carrier}
+        size = sum(
+            len(name.encode()) + len(text.encode()) for name, text in with_trace.items()
+        )
+        if len(with_trace) <= MAX_HEADERS and size <= MAX_HEADERS_BYTES:
+            all_headers = with_trace
     return all_headers or None
 
 
