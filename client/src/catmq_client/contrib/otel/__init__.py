@@ -1,4 +1,4 @@
-"""Traces and metrics by OpenTelemetry, with the extra `catmq-client[otel]`.
+"""Traces and metrics by OpenTelemetry, with the extra `otel` of the client.
 
     from catmq_client.contrib import otel
 
@@ -47,8 +47,8 @@ def instrument(
         from catmq_client.contrib.otel.spans import OpenTelemetry
     except ModuleNotFoundError as error:
         raise ImportError(
-            f"There is no module {error.name}: install catmq-client[otel], and OpenTelemetry's "
-            "SDK with an exporter"
+            f"There is no module {error.name}: give the client its extra otel, and install "
+            "OpenTelemetry's SDK with an exporter"
         ) from error
     _installed = OpenTelemetry(tracer_provider, meter_provider, links_only=links_only)
     instrumentation.install(_installed)
