@@ -17,6 +17,7 @@ from typing import Any
 
 from metadata import log_context
 from metadata.config import config
+from metadata.installation import name_programs
 from metadata.rules.rates import Bucket
 
 CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
@@ -51,7 +52,7 @@ class OneLine(logging.Formatter):
     """Formats each message as a single line, with an indented stack trace below it."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:
-        return escape_controls(super().formatMessage(record))
+        return name_programs(escape_controls(super().formatMessage(record)))
 
     def formatException(self, ei: Any) -> str:
         return _indented(super().formatException(ei))
@@ -82,7 +83,7 @@ class JsonLine(logging.Formatter):
             ),
             "level": record.levelname,
             "logger": record.name,
-            "message": record.getMessage(),
+            "message": name_programs(record.getMessage()),
             "process": record.process,
             "thread": record.threadName,
         }

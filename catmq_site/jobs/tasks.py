@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import logging
 import subprocess
-import sys
 
 from django_q.models import OrmQ
 from django_q.tasks import async_task
 
+from catmq_site import processes
 from metadata.actors import job as job_actor
-from metadata.config import HOME
 from metadata.db.clock import database_now, ms
 from metadata.errors import NotFound
+from metadata.installation import HOME
 from metadata.jobs import pipeline, runs
 from metadata.log_context import log_context
 from metadata.membership import rebalance
@@ -111,8 +111,12 @@ def run_asked(id: int) -> None:
 
 
 def _start_process(*arguments: str) -> None:
-    command = [sys.executable, str(HOME / "manage.py"), *arguments]
-    subprocess.Popen(command, cwd=HOME, stdin=subprocess.DEVNULL)  # noqa: S603  our own program
+    subprocess.Popen(  # noqa: S603  our own program
+        processes.command(*arguments),
+        cwd=HOME,
+        env=processes.environ(),
+        stdin=subprocess.DEVNULL,
+    )
 
 
 def run_here(name: str) -> int:

@@ -11,6 +11,7 @@ from msgspec import Struct
 
 from messagestore.doctor.advice import ADVICE, Advice, Severity, preflight_advice
 from messagestore.nodes import preflight
+from metadata.installation import name_programs
 
 
 class SubjectKind(StrEnum):
@@ -45,7 +46,7 @@ class Finding:
 
     @property
     def cause(self) -> str:
-        return self.advice.cause % self.values
+        return name_programs(self.advice.cause % self.values)
 
     @property
     def why(self) -> str:
@@ -53,7 +54,7 @@ class Finding:
 
     @property
     def remedy(self) -> str:
-        return self.advice.remedy % self.values
+        return name_programs(self.advice.remedy % self.values)
 
 
 def finding(key: str, kind: SubjectKind, name: str = "", /, **values: Any) -> Finding:

@@ -18,6 +18,7 @@ from messagestore.doctor.advice import (
 from messagestore.doctor.findings import Finding, Report, SubjectKind
 from messagestore.nodes import preflight
 from metadata.db import access
+from metadata.installation import name_programs
 from metadata.rules import tls
 from portal.auth.access import actor
 from portal.kit import cells, pages
@@ -162,9 +163,9 @@ def show(finding: Finding) -> ShownFinding:
         SUBJECT_LABELS[finding.kind],
         name,
         _find_page(finding),
-        cause % values,
+        name_programs(cause % values),
         _(finding.advice.why) % values,
-        remedy % values,
+        name_programs(remedy % values),
     )
 
 
