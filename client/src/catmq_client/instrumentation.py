@@ -89,6 +89,10 @@ def install(instrumentation: Instrumentation | None) -> None:
     _installed = instrumentation
 
 
+def is_installed() -> bool:
+    return _installed is not None
+
+
 def observe_send(topic: str, messages: Sequence[dict[str, Any]]) -> SendObserver:
     if _installed is None:
         return _NO_OBSERVER

@@ -21,7 +21,7 @@ from typing import Any, Literal, Self, Unpack
 
 from catmq_client.errors import BufferFull, CatmqError, Closed
 from catmq_client.http.transport import HttpTransport, Transport, api_path
-from catmq_client.instrumentation import observe_send
+from catmq_client.instrumentation import is_installed, observe_send
 from catmq_client.keywords import ProducerKeywords
 from catmq_client.options import ProducerOptions, check_options, list_options
 from catmq_client.sending.accumulator import Accumulator, QueueBuffer
@@ -289,11 +289,9 @@ class Producer:
             body, json=json, key=key, tag=tag, headers=headers, trace_id=trace_id, queue=queue,
             delay_ms=delay_ms, deliver_at=deliver_at, queue_strict=queue_strict,
         )  # fmt: skip
-        with observe_send(topic, (message,)) as observer:
-            state = self._process_state()
-            future, _ = self._append(state, topic, message)
-            observer.follow(future)
-            state.start_sender_if_needed()
+        state = self._process_state()
+        future = self._append_followed(state, topic, message)
+        state.start_sender_if_needed()
         return future
 
     def send_oneway(
@@ -309,9 +307,7 @@ class Producer:
         message = build_message(body, json=json, key=key, tag=tag)
         state = self._process_state()
         try:
-            with observe_send(topic, (message,)) as observer:
-                future, _ = self._append(state, topic, message, block_s=0.0)
-                observer.follow(future)
+            future = self._append_followed(state, topic, message, block_s=0.0)
         except BufferFull as error:
             self._count_lost(error)
             return
@@ -441,6 +437,23 @@ class Producer:
         routes = state.routes(topic, within_s=self._block_s)
         block_s = self._block_s if block_s is None else block_s
         return state.accumulator.append(routes, message, urgent=urgent, block_s=block_s)
+
+    def _append_followed(
+        self,
+        state: ProcessState,
+        topic: str,
+        message: dict[str, Any],
+        *,
+        block_s: float | None = None,
+    ) -> SendFuture:
+        """Append a message that is sent in the background, where its send is followed."""
+        # Thousands of sends a second should not pay for the block without an instrumentation.
+        if not is_installed():
+            return self._append(state, topic, message, block_s=block_s)[0]
+        with observe_send(topic, (message,)) as observer:
+            future, _ = self._append(state, topic, message, block_s=block_s)
+            observer.follow(future)
+        return future
 
     def _after_oneway(self, future: SendFuture) -> None:
         error = future.exception()
