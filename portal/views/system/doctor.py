@@ -172,4 +172,7 @@ def show(finding: Finding) -> ShownFinding:
 def _find_page(finding: Finding) -> str:
     if finding.name and finding.kind in OBJECT_PAGES:
         return page_url(OBJECT_PAGES[finding.kind], finding.name)
+    # The page of keys lists API keys, and no other secrets.
+    if finding.kind == SubjectKind.KEY and finding.key != "old_key":
+        return ""
     return page_url(LIST_PAGES[finding.kind]) if finding.kind in LIST_PAGES else ""
