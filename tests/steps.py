@@ -209,6 +209,8 @@ GROUPS = {
         tests("clients", "tests/clients"),
         tests("data", "tests/data"),
     ),
+    # OpenTelemetry: 5 MB to download; tests/unit/test_trace_context.py needs none of it
+    "otel": (tests("otel", "tests/otel"),),
     "foreign": tuple(  # suites of other projects, downloaded
         Step(f"foreign-{name}", (PYTHON, "-m", f"tests.foreign.{name}"))
         for name in ("tasks", "native", "oldest", "celery")
