@@ -66,7 +66,8 @@ NOT_RUN = {
     "how-to/move-from-pmq.md": "needs PMQ; tests/integration/site/test_import_pmq.py has "
     "its tables",
     "how-to/play-outages.md": "takes minutes; tests/acceptance/chaos.py is what it calls",
-    "how-to/put-it-behind-a-proxy.md": "needs nginx; test_portal_errors.py has what a proxy lacks",
+    "how-to/put-it-behind-a-proxy.md": "needs a proxy; tests/contract/test_connection_check.py "
+    "runs nginx and Caddy",
     "how-to/read-a-topic-with-spark.md": "needs Spark; tests/spark reads and writes in the "
     "same ways, and tests/data/test_data_pages.py runs its notebook",
     "how-to/move-from-django-q2.md": "parts of a project; examples/shop has the same calls",
