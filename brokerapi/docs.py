@@ -16,7 +16,6 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from django.conf import settings
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from drf_spectacular.generators import SchemaGenerator
@@ -76,8 +75,8 @@ where it applies retry_after_ms, errors (field, message) and id (also in the bro
 
 
 CODE_ROW = '<tr id="{}"><td><code>{}</code></td><td>{}</td></tr>'
-# The table of error codes with their remedies.
-ERRORS = Path(settings.BASE_DIR) / "docs" / "reference" / "errors.md"
+# The table of error codes with their remedies: a page of the documentation, by a link.
+ERRORS = Path(__file__).with_name("errors.md")
 MEANING = re.compile(r"^\| `(\w+)` \| (.+) \|$", re.MULTILINE)
 
 # Building the schema takes a third of a second: a single thread does it, the others wait.
@@ -113,9 +112,7 @@ def page() -> SafeString:
 @cache
 def _page() -> SafeString:
     operations = Operations(_schema())
-    # An installed package lacks the files of the documentation. Then only the title of each code
-    # is shown.
-    remedies = dict(MEANING.findall(ERRORS.read_text())) if ERRORS.exists() else {}
+    remedies = dict(MEANING.findall(ERRORS.read_text("utf-8")))
     rows = [
         (code.value, code.value, prose(remedies.get(code.value) or errors.code_title(code)))
         for code in Code

@@ -8,6 +8,7 @@ import threading
 import time
 from typing import Any
 
+from metadata.installation import name_programs
 from metadata.rules.rates import Bucket
 
 CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
@@ -40,7 +41,7 @@ class OneLine(logging.Formatter):
     """Formats each message as a single line, with an indented stack trace below it."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:
-        return escape_controls(super().formatMessage(record))
+        return name_programs(escape_controls(super().formatMessage(record)))
 
     def formatException(self, ei: Any) -> str:
         return _indented(super().formatException(ei))

@@ -12,7 +12,8 @@ from django.http import request as http_request
 
 from catmq_site import logs
 from catmq_site.databases import databases
-from metadata.config import HOME, config
+from metadata.config import config
+from metadata.installation import HOME
 from metadata.rules.mail import parse_server
 
 BASE_DIR = HOME

@@ -23,7 +23,8 @@ from urllib.parse import unquote, urlsplit
 
 from cryptography.fernet import Fernet
 
-from metadata import certificates
+from metadata import certificates, data_dir, secret_files
+from metadata.installation import DATA_DIR
 from metadata.rules import mail, tls
 from metadata.rules.addresses import DEFAULT_PORT, parse_addresses
 from metadata.rules.membership import addresses
@@ -41,10 +42,10 @@ FOREIGN = (
     "CATMQ_ADMIN_USER",
     "CATMQ_ADMIN_PASSWORD",
     "CATMQ_PMQ_URL",
+    "CATMQ_PMQ_URL_FILE",
     "CATMQ_LDAP_PASSWORD",
 )
 FOREIGN_PREFIXES = ("CATMQ_NODE_", "CATMQ_TEST_")
-HOME = Path(__file__).resolve().parent.parent
 PROCESSES = ("command", "broker", "jobs")
 LANGUAGES = ("en", "zh-hans")
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
@@ -75,7 +76,7 @@ class Config:
 
     # == Where things are ==
     # data directory of this installation
-    data_dir: Path = HOME / "var"
+    data_dir: Path = DATA_DIR
     # more directories that may have files of SQLite nodes
     sqlite_dirs: tuple[str, ...] = ()
     # metadata: mysql://user:password@host:3306/name[?tls=…]; empty: SQLite
@@ -287,9 +288,15 @@ def variable_name(name: str) -> str:
 
 def _read(environ: Mapping[str, str]) -> dict[str, object]:
     """Return the parsed value of each setting in the environment, by field name. An empty
-    variable counts as not set.
+    variable counts as not set. A secret may be in the file that its variable with _FILE
+    names.
     """
     settings = {variable_name(setting.name): setting for setting in fields(Config)}
+    file_variables = {
+        variable + secret_files.SUFFIX: variable
+        for variable, setting in settings.items()
+        if not setting.repr
+    }
     texts: dict[str, str] = {}
     for variable, text in environ.items():
         if (
@@ -298,9 +305,13 @@ def _read(environ: Mapping[str, str]) -> dict[str, object]:
             or variable.startswith(FOREIGN_PREFIXES)
         ):
             continue
+        if variable in file_variables:
+            variable = file_variables[variable]
+            text = _read_secret(environ, variable)
         # A misspelled variable would silently leave its setting at the default.
-        if variable not in settings:
-            similar = difflib.get_close_matches(variable, settings, n=1)
+        elif variable not in settings:
+            known_variables = (*settings, *file_variables)
+            similar = difflib.get_close_matches(variable, known_variables, n=1)
             hint = (
                 f"Did you mean {similar[0]}?"
                 if similar
@@ -319,8 +330,16 @@ def _read(environ: Mapping[str, str]) -> dict[str, object]:
     return values
 
 
+def _read_secret(environ: Mapping[str, str], variable: str) -> str:
+    try:
+        return secret_files.read_variable(environ, variable)
+    except secret_files.SecretFileError as error:
+        raise ConfigError(str(error)) from None
+
+
 def _split(text: str) -> tuple[str, ...]:
-    return tuple(value.strip() for value in text.split(",") if value.strip())
+    # A file of keys may have one a line.
+    return tuple(value.strip() for value in re.split("[,\n]", text) if value.strip())
 
 
 BOOLS = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
@@ -497,19 +516,26 @@ def _with_address(config: Config) -> Config:
 
 
 def _with_secrets(config: Config) -> Config:
-    """Fill in the secrets that are not set, from files in the data directory."""
+    """Fill in the secrets that are not set, from files in the data directory.
+
+    Raises ConfigError if they cannot be written or read there.
+    """
     directory = config.data_dir
-    return replace(
-        config,
-        secret_key=config.secret_key
-        or _read_or_create(directory / "secret.key", make=secrets.token_urlsafe),
-        encryption_keys=config.encryption_keys
-        or _split(
-            _read_or_create(
-                directory / "encryption.key", make=lambda: Fernet.generate_key().decode()
-            )
-        ),
-    )
+    try:
+        return replace(
+            config,
+            secret_key=config.secret_key
+            or _read_or_create(directory / "secret.key", make=secrets.token_urlsafe),
+            encryption_keys=config.encryption_keys
+            or _split(
+                _read_or_create(
+                    directory / "encryption.key",
+                    make=lambda: Fernet.generate_key().decode(),
+                )
+            ),
+        )
+    except OSError as error:
+        raise ConfigError(data_dir.describe_error(directory, error)) from None
 
 
 def _read_or_create(path: Path, *, make: Callable[[], str]) -> str:
@@ -520,11 +546,10 @@ def _read_or_create(path: Path, *, make: Callable[[], str]) -> str:
     if not path.exists():
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         draft = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
-        with os.fdopen(
-            os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w"
-        ) as file:
-            file.write(make())
+        handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         try:
+            with os.fdopen(handle, "w") as file:
+                file.write(make())
             # Fails if another process was first. A rename would overwrite its secret.
             os.link(draft, path)
         except FileExistsError:

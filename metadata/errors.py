@@ -19,6 +19,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+from metadata.installation import name_programs
+
 
 class Code(StrEnum):
     """The cause of a problem, part of the public API: a code is never renamed or given a
@@ -113,10 +115,13 @@ class CatmqError(Exception):
         errors: Sequence[FieldError] = (),
         retry_after_ms: int | None = None,
     ) -> None:
-        super().__init__(detail)
-        self.detail = detail
+        # Details name commands that help, which an installed server calls in another way.
+        self.detail = name_programs(detail)
+        super().__init__(self.detail)
         self.code = code or type(self).code
-        self.errors = tuple(errors)
+        self.errors = tuple(
+            FieldError(error.field, name_programs(error.message)) for error in errors
+        )
         self.retry_after_ms = retry_after_ms
 
 

@@ -23,9 +23,10 @@ from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
-from catmq_site import credentials
-from metadata.config import HOME, config
+from catmq_site import credentials, processes
+from metadata.config import config
 from metadata.errors import CatmqError, Code, Invalid
+from metadata.installation import name_programs
 from metadata.jobs import runs
 from metadata.jobs.runs import Cancelled, Run
 
@@ -91,7 +92,7 @@ def run_job(
 def blocked_by() -> str:
     """Return what Spark lacks on this machine, with the remedy; '' if jobs can run."""
     if importlib.util.find_spec("pyspark") is None:
-        return "Spark is not installed: run script/setup --with-spark."
+        return name_programs("Spark is not installed: run script/setup --with-spark.")
     home = os.environ.get("JAVA_HOME")
     if not (home and Path(home, "bin", "java").exists()) and shutil.which("java") is None:
         return (
@@ -129,14 +130,8 @@ def _environ() -> dict[str, str]:
         raise Invalid(
             f"Set {' and '.join(missing)}: a job asks a broker where the messages are."
         )
-    # The job imports spark_tasks and the client from this checkout.
-    paths = [str(HOME), str(HOME / "client" / "src"), os.environ.get("PYTHONPATH", "")]
     credentials_environ = {name: environ[name] for name in ("CATMQ_URL", "CATMQ_API_KEY")}
-    return {
-        **os.environ,
-        **credentials_environ,
-        "PYTHONPATH": os.pathsep.join(filter(None, paths)),
-    }
+    return {**processes.environ(), **credentials_environ}
 
 
 class _Process:
@@ -154,6 +149,7 @@ class _Process:
         """Run the job to its end. Raises JobFailed, Cancelled."""
         command = [
             sys.executable,
+            "-P",
             "-m",
             "spark_tasks.jobs",
             self._name,

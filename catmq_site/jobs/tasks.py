@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import logging
 import subprocess
-import sys
 
 from django_q.models import OrmQ
 from django_q.tasks import async_task
 
-from metadata.config import HOME
+from catmq_site import processes
 from metadata.db.clock import database_now, ms
 from metadata.errors import NotFound
+from metadata.installation import HOME
 from metadata.jobs import pipeline, runs
 from metadata.membership import rebalance
 
@@ -109,8 +109,12 @@ def run_asked(id: int) -> None:
 
 
 def _start_process(*arguments: str) -> None:
-    command = [sys.executable, str(HOME / "manage.py"), *arguments]
-    subprocess.Popen(command, cwd=HOME, stdin=subprocess.DEVNULL)  # noqa: S603  our own program
+    subprocess.Popen(  # noqa: S603  our own program
+        processes.command(*arguments),
+        cwd=HOME,
+        env=processes.environ(),
+        stdin=subprocess.DEVNULL,
+    )
 
 
 def run_here(name: str) -> int:

@@ -15,16 +15,17 @@ from argparse import ArgumentParser
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandError
+from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import DatabaseError
 
 from catmq_site.jobs import tasks
 from messagestore.sweeping import Progress
-from metadata import actors
+from metadata import actors, secret_files
 from metadata.actors import Actor
 from metadata.brokers import fingerprints
 from metadata.config import config
 from metadata.errors import CatmqError, Code, Invalid
+from metadata.installation import name_programs
 from metadata.jobs.runs import Cancelled
 from metadata.rules import tls
 
@@ -48,6 +49,13 @@ class CatmqCommand(BaseCommand):
     # Refuse to run if the secret keys in this process's environment are not those that the
     # installation recorded.
     checks_keys = True
+
+    def create_parser(
+        self, prog_name: str, subcommand: str, **kwargs: Any
+    ) -> CommandParser:
+        """Return the parser, whose description names other commands as they are called here."""
+        self.help = name_programs(self.help)
+        return super().create_parser(prog_name, subcommand, **kwargs)
 
     @property
     def actor(self) -> Actor:
@@ -74,7 +82,7 @@ class CatmqCommand(BaseCommand):
             remedy = where and tls.find_remedy(
                 error, host=where.host, ca=where.encryption.ca
             )
-            remedy = remedy or "Is it up? Did `manage.py prepare` run?"
+            remedy = remedy or name_programs("Is it up? Did `manage.py prepare` run?")
             text = f"The metadata database cannot be used: {reason}. {remedy}"
             raise CommandError(text, returncode=RETRY_LATER) from None
 
@@ -134,11 +142,24 @@ def node_variable(name: str, suffix: str) -> str:
 
 
 def find_password(name: str, username: str, suffix: str) -> str:
-    """Return the password of a node's account from the environment. Raises Invalid if it is
-    missing.
+    """Return the password of a node's account from the environment, or from the file that
+    it names. Raises Invalid if it is missing.
     """
     variable = node_variable(name, suffix)
-    password = os.environ.get(variable, "")
+    password = read_secret(variable)
     if username and not password:
-        raise Invalid.field("password", f"set {variable} to the password of {username}")
+        raise Invalid.field(
+            "password",
+            f"set {variable} to the password of {username}, or {variable}_FILE to its file",
+        )
     return password
+
+
+def read_secret(variable: str) -> str:
+    """Return the secret in an environment variable, or in the file that it names with
+    _FILE; "" if neither is set. Raises Invalid.
+    """
+    try:
+        return secret_files.read_variable(os.environ, variable)
+    except secret_files.SecretFileError as error:
+        raise Invalid(str(error)) from None

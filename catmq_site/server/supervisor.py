@@ -1,4 +1,4 @@
-"""Runs a whole server in the foreground: `script/server` ends here.
+"""Runs a whole server in the foreground: `catmq-server serve` and `script/server` end here.
 
 The supervisor prepares the database, starts the broker (gunicorn) and the job runner
 (django-q), prints a line when the broker answers, restarts a child that ended, and stops
@@ -7,7 +7,8 @@ everything on SIGTERM or Ctrl-C. It keeps these files in the data directory:
     server.lock       locked while the server runs: a second server on the directory is refused
     broker.pid        pid of gunicorn's master; kill it to restart the broker alone
     log/*.log         output of the children and of the preparation; moved to <name>.1 and
-                      emptied above LOG_BYTES
+                      emptied above LOG_BYTES. With `--logs stderr` that of the children
+                      goes to stderr instead
     credentials.env   URL, API key and administrator
 
 The kernel sends SIGTERM to a child when this process dies, so not even kill -9 leaves
@@ -28,13 +29,16 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import TextIO
 
-HOME = Path(__file__).resolve().parents[2]
+from catmq_site import processes
+from metadata import data_dir
+from metadata.installation import DATA_DIR, HOME, IS_CHECKOUT, name_programs
+
 PR_SET_PDEATHSIG = 1
 STOP_S = 50  # until a child is killed: longer than gunicorn's graceful_timeout
 READY_S = 120  # until the broker must have answered for the first time
@@ -56,7 +60,7 @@ class Child:
 
     name: str
     command: list[str]
-    log: Path
+    log: Path | None  # None: this process's stderr
     environ: dict[str, str] = field(default_factory=dict)
     process: subprocess.Popen[bytes] | None = None
     started_at: float = 0.0
@@ -73,9 +77,10 @@ class Child:
                 self.failures = 0
             else:
                 self.failures += 1
+            where = f" See {self.log}" if self.log else ""
             log_event(
                 f"{self.name} ended ({self.process.returncode}) after {ran_s:.0f} s; it "
-                f"starts again. See {self.log}"
+                f"starts again.{where}"
             )
             last_pause = len(RESTART_PAUSES_S) - 1
             pause_s = RESTART_PAUSES_S[min(max(self.failures - 1, 0), last_pause)]
@@ -84,14 +89,15 @@ class Child:
             self.start()
 
     def start(self) -> None:
-        with self.log.open("ab") as log:
+        with self.log.open("ab") if self.log else contextlib.nullcontext() as log:
+            output = log or sys.stderr
             self.process = subprocess.Popen(  # noqa: S603  our own programs
                 self.command,
                 cwd=HOME,
-                env=os.environ | self.environ,
+                env=processes.environ() | self.environ,
                 stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
+                stdout=output,
+                stderr=output,
                 start_new_session=True,
                 # preexec_fn is safe here: this process has a single thread.
                 preexec_fn=die_with_parent(os.getpid()),
@@ -124,25 +130,34 @@ def die_with_parent(parent_pid: int) -> Callable[[], None]:
 
 
 class Supervisor:
-    def __init__(self, *, data: Path, host: str, port: int) -> None:
+    def __init__(
+        self,
+        *,
+        data: Path,
+        host: str,
+        port: int,
+        has_jobs: bool = True,
+        has_log_files: bool = True,
+    ) -> None:
         self.data, self.host, self.port = data, host, port
         self.url = f"http://{'127.0.0.1' if host in ('0.0.0.0', '::') else host}:{port}"  # noqa: S104
         self.stopping = False
         self.kill_now = False
         self.had_credentials = (data / "credentials.env").exists()  # from an earlier start
+        log = data / "log" if has_log_files else None
         broker_command = [
-            *(sys.executable, "-m", "gunicorn"),
-            *("--config", "catmq_site/server/gunicorn_conf.py"),
+            *(sys.executable, "-P", "-m", "gunicorn"),
+            *("--config", "python:catmq_site.server.gunicorn_conf"),
             *("--pid", str(data / "broker.pid")),
         ]
-        self.broker = Child("The broker", broker_command, data / "log" / "broker.log")
+        self.broker = Child("The broker", broker_command, log and log / "broker.log")
         jobs = Child(
             "The job runner",
-            [sys.executable, "manage.py", "qcluster", "--skip-checks"],
-            data / "log" / "jobs.log",
+            processes.command("qcluster", "--skip-checks"),
+            log and log / "jobs.log",
             {"CATMQ_PROCESS": "jobs"},
         )
-        self.children = [self.broker, jobs]
+        self.children = [self.broker, jobs] if has_jobs else [self.broker]
 
     def run(self) -> None:
         """Run the server from taking the lock to the end of the last child. Raises
@@ -243,10 +258,10 @@ class Supervisor:
     def _prepare(self) -> None:
         log = self.data / "log" / "prepare.log"
         with log.open("ab") as output:
-            command = [sys.executable, "manage.py", "prepare", "--url", self.url]
             process = subprocess.run(  # noqa: S603  our own program
-                command,
+                processes.command("prepare", "--url", self.url),
                 cwd=HOME,
+                env=processes.environ(),
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.PIPE,
@@ -267,7 +282,8 @@ class Supervisor:
         while not self._sleep(0.25 if ready else 0.1):
             for child in self.children:
                 child.ensure_running()
-                truncate_log(child.log)
+                if child.log:
+                    truncate_log(child.log)
             if ready:
                 continue
             if ready := is_ready(self.url):
@@ -275,28 +291,33 @@ class Supervisor:
             # Fail at the first crash instead of restarting until READY_S: it will not start
             # by itself.
             elif self.broker.failures or time.monotonic() > ready_by:
-                raise StartRefused(
-                    f"The broker did not start:\n{last_lines(self.broker.log)}"
-                )
+                log_end = last_lines(self.broker.log) if self.broker.log else "See above."
+                raise StartRefused(f"The broker did not start:\n{log_end}")
 
     def _print_welcome(self) -> None:
         print(f"CatMQ is ready: {self.url}", flush=True)  # noqa: T201  the one line of our stdout
-        client, credentials = HOME / "client", self.data / "credentials.env"
+        credentials = self.data / "credentials.env"
         if "CATMQ_API_KEY=" not in credentials.read_text():
             write_stderr(
                 "  The metadata has an administrator already, so this directory got "
                 "neither key nor account."
             )
-            write_stderr("  To make a key: manage.py create_api_key NAME --right admin='*'")
+            write_stderr(
+                name_programs(
+                    "  To make a key: manage.py create_api_key NAME --right admin='*'"
+                )
+            )
             return
         if not self.had_credentials:
             write_stderr(
                 f"  Made: an administrator and an API key that may do everything, in {credentials}"
             )
         write_stderr(f"  set -a; . {credentials}; set +a")
-        write_stderr(
-            f"  {HOME / '.venv/bin/pip'} install -q {client} && PATH={HOME / '.venv/bin'}:$PATH"
-        )
+        if IS_CHECKOUT:
+            bin_dir, client = HOME / ".venv/bin", HOME / "client"
+            write_stderr(f"  {bin_dir}/pip install -q {client} && PATH={bin_dir}:$PATH")
+        else:  # the client is installed with the server
+            write_stderr(f"  PATH={Path(sys.executable).parent}:$PATH")
         # This happens with an external database, where no node is registered at first.
         if b"no node is registered" in get_readiness(self.url)[1]:
             write_stderr(
@@ -330,7 +351,9 @@ def is_ready(url: str) -> bool:
     status, body = get_readiness(url)
     if status == 200 or b"drained" in body:
         return True
-    return bool(os.environ.get("CATMQ_DATABASE_URL")) and b"node" in body
+    from metadata.config import config  # reads the settings, which `main` has set
+
+    return config.database is not None and b"node" in body
 
 
 def get_readiness(url: str) -> tuple[int, bytes]:
@@ -375,17 +398,23 @@ def log_event(text: str) -> None:
     )
 
 
-def parse_arguments() -> argparse.Namespace:
+def parse_arguments(words: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        prog="script/server",
+        prog="script/server" if IS_CHECKOUT else "catmq-server serve",
         description="Starts a CatMQ server: broker, portal and jobs. Stop it with Ctrl-C "
         "or SIGTERM.",
-        epilog="Prints `CatMQ is ready: URL` on stdout when it answers. "
-        "DIR/credentials.env holds URL, API key and administrator. "
-        "CATMQ_DATABASE_URL=mysql://user:password@host:port/name puts the metadata on "
-        "MySQL or MariaDB; register nodes with `manage.py register_node` then. Other "
-        "settings: docs/reference/settings.md. script/server --with-spark installs what "
-        "Spark jobs need, too.",
+        epilog=name_programs(
+            "Prints `CatMQ is ready: URL` on stdout when it answers. "
+            "DIR/credentials.env holds URL, API key and administrator. "
+            "CATMQ_DATABASE_URL=mysql://user:password@host:port/name puts the metadata on "
+            "MySQL or MariaDB; register nodes with `manage.py register_node` then. Other "
+            "settings: docs/reference/settings.md."
+        )
+        + (
+            " script/server --with-spark installs what Spark jobs need, too."
+            if IS_CHECKOUT
+            else ""
+        ),
     )
     parser.add_argument(
         "--host", default="127.0.0.1", help="address to listen on (default %(default)s)"
@@ -393,35 +422,33 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument(
         "--port", type=int, default=8000, help="port to listen on (default %(default)s)"
     )
-    data = Path(os.environ.get("CATMQ_DATA_DIR") or HOME / "var")
     parser.add_argument(
         "--data",
         type=Path,
-        default=data,
+        default=Path(os.environ.get("CATMQ_DATA_DIR") or DATA_DIR),
         metavar="DIR",
-        help="data directory (default var)",
+        help=f"data directory (default CATMQ_DATA_DIR, otherwise {DATA_DIR})",
     )
-    options = parser.parse_args()
+    parser.add_argument(
+        "--without-jobs",
+        action="store_true",
+        help="run broker and portal only; another server runs the jobs",
+    )
+    parser.add_argument(
+        "--logs",
+        choices=("files", "stderr"),
+        default="files",
+        help="write the logs to DIR/log, or to stderr (default %(default)s)",
+    )
+    options = parser.parse_args(words)
     if not 0 < options.port < 65536:
         parser.error("--port must be from 1 to 65535")
     return options
 
 
-def create_data_directory(data: Path) -> None:
-    """Create the data directory. Raises StartRefused if it cannot be written to."""
-    try:
-        data.mkdir(mode=0o700, parents=True, exist_ok=True)
-        problem = "" if os.access(data, os.W_OK | os.X_OK) else "Permission denied"
-    except OSError as error:
-        problem = str(error.strerror)
-    if problem:
-        raise StartRefused(
-            f"The data directory {data} cannot be used: {problem}. Give another one with --data."
-        )
-
-
-def main() -> int:
-    options = parse_arguments()
+def main(words: Sequence[str] | None = None) -> int:
+    """Run a server until a signal stops it. Return the exit code."""
+    options = parse_arguments(sys.argv[1:] if words is None else words)
     data: Path = options.data.expanduser().resolve()
     # Children inherit these, and metadata.config reads them below.
     os.environ |= {
@@ -431,12 +458,18 @@ def main() -> int:
     }
     os.environ["PROMETHEUS_MULTIPROC_DIR"] = str(data / "metrics")
     try:
-        create_data_directory(data)
+        data_dir.require_usable(data)
         from metadata import config, private  # reads and checks the settings
 
         private.protect_or_exit(config.config.data_dir)
-        Supervisor(data=data, host=options.host, port=options.port).run()
-    except (StartRefused, ValueError, OSError) as error:
+        Supervisor(
+            data=data,
+            host=options.host,
+            port=options.port,
+            has_jobs=not options.without_jobs,
+            has_log_files=options.logs == "files",
+        ).run()
+    except (StartRefused, data_dir.Unusable, ValueError, OSError) as error:
         write_stderr(str(error))
         return 1
     return 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 
 from django.db import DatabaseError
 
@@ -40,6 +41,7 @@ def examine(*, actor: Actor) -> Report:
 
 def _examine(actor: Actor) -> Report:
     """Load what the list of checks depends on, then run the checks."""
+    started_at = time.monotonic()
     checks: list[Check] = []
 
     def list_checks() -> Findings:
@@ -63,6 +65,10 @@ def _examine(actor: Actor) -> Report:
 
     # In a thread of its own, too: a metadata database that hangs holds up the first query.
     first = run_checks([Check("metadata", list_checks, limit_s=3.0)])
-    if first:
-        return Report(tuple(first), checks=1)
-    return Report(tuple(run_checks(checks)), checks=len(checks) + 1)
+    findings = first or run_checks(checks)
+    return Report(
+        tuple(findings),
+        # Without the list of checks, no other check was made.
+        checks=1 if first else len(checks) + 1,
+        seconds=time.monotonic() - started_at,
+    )

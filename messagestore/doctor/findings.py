@@ -11,6 +11,7 @@ from msgspec import Struct
 
 from messagestore.doctor.advice import ADVICE, Advice, Severity, preflight_advice
 from messagestore.nodes import preflight
+from metadata.installation import name_programs
 
 
 class SubjectKind(StrEnum):
@@ -45,7 +46,7 @@ class Finding:
 
     @property
     def cause(self) -> str:
-        return self.advice.cause % self.values
+        return name_programs(self.advice.cause % self.values)
 
     @property
     def why(self) -> str:
@@ -53,7 +54,7 @@ class Finding:
 
     @property
     def remedy(self) -> str:
-        return self.advice.remedy % self.values
+        return name_programs(self.advice.remedy % self.values)
 
 
 def finding(key: str, kind: SubjectKind, name: str = "", /, **values: Any) -> Finding:
@@ -79,10 +80,11 @@ def from_preflight(
 
 
 class Report(Struct, frozen=True):
-    """All findings, errors first, and the number of checks that were made."""
+    """All findings, errors first, the number of checks that were made, and their duration."""
 
     findings: tuple[Finding, ...]
     checks: int
+    seconds: float = 0.0
 
     @property
     def exit_code(self) -> int:

@@ -35,6 +35,7 @@ from metadata.db.clock import database_now, ms
 from metadata.db.paging import MAX_LIMIT, Window
 from metadata.db.transactions import reachable
 from metadata.errors import CatmqError, NodeUnavailable
+from metadata.installation import name_programs
 from metadata.nodes import node_rows
 from metadata.rules import engines, tls
 from metadata.rules.addresses import describe, parse_addresses
@@ -135,7 +136,7 @@ class Finding:
 
     @property
     def detail(self) -> str:
-        return TEXTS[self.text] % self.words
+        return name_programs(TEXTS[self.text] % self.words)
 
 
 class Preflight(Struct, frozen=True):

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from metadata.installation import name_programs
+
 TEXTS = {
     "moved": "messages are written to %(after)s now, before it was %(before)s",
     "promoted": (
@@ -105,7 +107,7 @@ def translate_detail(
     values = {name: _to_text(value, translate) for name, value in facts["values"].items()}
     # The English text is the key of its translation, so it is translated before the values
     # are put in.
-    return translate(text) % values
+    return name_programs(translate(text)) % values
 
 
 def _to_stored(value: str | int) -> Any:

@@ -6,6 +6,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy as lazy
 
 from messagestore.nodes.preflight import TEXTS, Finding, Preflight
+from metadata.installation import name_programs
 from portal.kit.tables import (
     Column,
     Columns,
@@ -57,6 +58,9 @@ def findings_table(preflight: Preflight) -> Table:
     columns: Columns[Finding] = [
         Column(_("What"), lambda row: text(CHECK_LABELS[row.about])),
         Column(_("Verdict"), lambda row: badge(VERDICT_LABELS[row.verdict], row.verdict)),
-        Column(_("Result"), lambda row: prose(_(TEXTS[row.text]) % _translate_values(row))),
+        Column(
+            _("Result"),
+            lambda row: prose(name_programs(_(TEXTS[row.text]) % _translate_values(row))),
+        ),
     ]
     return simple_table(columns, preflight.findings, EmptyHint(_("Nothing was found.")))

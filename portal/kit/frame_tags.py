@@ -14,6 +14,7 @@ from django.template import Context
 from django.utils.html import format_html
 from django.utils.translation import gettext_lazy as lazy
 
+from metadata.installation import name_programs
 from portal.kit.pages import SECTIONS, page_url
 from portal.kit.tables import Text
 
@@ -71,6 +72,7 @@ MENU: Sequence[tuple[Text, Sequence[Entry]]] = (
                 ("users", ""),
                 ("pipeline", "p"),
                 ("reports", ""),
+                ("doctor", "d"),
                 ("checks", ""),
                 ("settings", ""),
             )
@@ -113,6 +115,9 @@ def _menu_item(entry: Entry, current_section: str) -> Item:
         entry.key,
         entry.section == current_section,
     )
+
+
+register.filter("name_programs", name_programs)
 
 
 @register.simple_tag

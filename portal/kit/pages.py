@@ -40,6 +40,7 @@ SECTIONS: Mapping[str, tuple[Text, str]] = {
     "users": (lazy("Users and roles"), "users"),
     "pipeline": (lazy("Data pipeline"), "pipeline"),
     "reports": (lazy("Reports"), "reports"),
+    "doctor": (lazy("Doctor"), "doctor"),
     "checks": (lazy("Checks"), "consistency"),
     "settings": (lazy("Settings"), "settings"),
 }

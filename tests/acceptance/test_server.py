@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from tests.support import mounts
 from tests.support.certificates import VERIFIED_HOST, Authority
 from tests.support.mariadb import MariaDB
 from tests.support.server import Server
@@ -57,13 +58,7 @@ class NotEvenRoot(Server):
     """A server without root's right to write where others may not."""
 
     def command(self) -> list[str]:
-        rights = "-dac_override,-dac_read_search"
-        before = (
-            []
-            if os.geteuid()
-            else ["setpriv", f"--bounding-set={rights}", f"--inh-caps={rights}"]
-        )
-        return [*before, *super().command()]
+        return [*mounts.drop_root_rights(), *super().command()]
 
 
 def test_a_port_in_use_is_refused(server: Server, tmp_path: Path) -> None:

@@ -47,6 +47,8 @@ PROGRAMS = {
     "apt-get",
     "cat",
     "cd",
+    "chgrp",
+    "chmod",
     "echo",
     "export",
     "mkdir",
@@ -55,15 +57,17 @@ PROGRAMS = {
     "set",
     "sort",
     "umask",
+    "useradd",
     "wc",
 }
 PROGRAMS |= {"catmq", "celery", "django-admin", "manage.py", "pip", "python", "systemctl"}
-PROGRAMS |= {"uvicorn"}
+PROGRAMS |= {"catmq-server", "uvicorn"}
 PACKAGES = {
     **dict.fromkeys(("mariadb", "mariadb-dump", "mariadb-binlog"), "mariadb-client"),
     **dict.fromkeys(("mysql", "mysqldump", "mysqlbinlog"), "mysql-client"),
     **{name: name for name in ("curl", "git", "jq", "openssl", "sqlite3", "wget")},
     "promtool": "prometheus",
+    "python3": "python3-venv",
 }
 CALLED = re.compile(rf"`({'|'.join(KNOWN)})\.(\w+)\(")
 

@@ -14,6 +14,7 @@ from django.utils.translation import gettext, ngettext, override
 
 from catmq_site.background import table
 from catmq_site.background.table import JOBS
+from messagestore.doctor import advice
 from messagestore.nodes import preflight
 from metadata import config
 from metadata.rules import alarm_texts
@@ -24,7 +25,7 @@ from tests.support.environment import ROOT
 
 PORTAL = ROOT / "portal"
 CATALOG = PORTAL / "locale" / "zh_Hans" / "LC_MESSAGES" / "django.po"
-VALUE = re.compile(r"%\(\w+\)[sd]|%[sd%]")
+VALUE = re.compile(r"%\(\w+\)(?:\.\d+)?[sdfg]|%[sd%]")
 MSGID = re.compile(r'^msgid ((?:"(?:[^"\\]|\\.)*"\s*)+)', re.MULTILINE)
 # the same in every language
 SAME = {"CatMQ", "Cron", "Mysql", "Sqlite", "Broker", "Broker %(name)s", "%"}
@@ -84,8 +85,12 @@ def of_names() -> Iterator[Words]:
 
 
 def of_findings() -> Iterator[Words]:
-    """What an examination of a node says."""
+    """What an examination of a node says, and the doctor."""
     yield from preflight.TEXTS.values()
+    for kind in advice.ADVICE.values():
+        yield from (kind.cause, kind.why, kind.remedy)
+    yield from (*advice.PREFLIGHT_WHY.values(), advice.REGISTRATION_WHY)
+    yield from advice.PREFLIGHT_REMEDIES.values()
 
 
 def of_alarms() -> Iterator[Words]:

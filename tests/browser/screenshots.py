@@ -17,7 +17,7 @@ from tests.browser.planting import planted
 
 LISTS = (
     "topics", "groups", "subscriptions", "consumers", "rebalances", "messages", "nodes", "alarms",
-    "jobs", "audit", "keys", "users", "settings", "checks", "consistency", "create/topic",
+    "jobs", "audit", "keys", "users", "settings", "checks", "consistency", "doctor", "create/topic",
     "create/group", "create/key", "create/user", "create/node", "reports", "create/report",
     "pipeline",
     "create/archive", "create/replay", "create/purge", "create/import", "help", "parts",

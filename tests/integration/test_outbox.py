@@ -20,8 +20,9 @@ from typing import Any
 import pytest
 from asgiref.sync import sync_to_async
 from django.core.exceptions import ImproperlyConfigured
-from django.core.management import call_command
+from django.core.management import CommandError, call_command
 from django.db import connections, transaction
+from django.db.models import F
 from django.test.utils import override_settings
 
 from catmq_client import NewMessage
@@ -523,6 +524,25 @@ def test_the_command_tells_retries_and_deletes_what_was_refused(
     call_command("relay_outbox", "--discard", str(ids[1]))
     assert capsys.readouterr().out == "1 messages go again\n1 messages deleted\n"
     assert claims.count_rows() == (1, 0, 0, 0)
+
+
+def test_the_status_says_how_long_the_oldest_waits_and_may_fail_for_it(
+    relays: Relays, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert claims.read_oldest_age_s() is None
+    commit("1", "2")
+    first = OutboxMessage.objects.order_by("id")[:1]
+    OutboxMessage.objects.filter(pk__in=[row.pk for row in first]).update(
+        created_at=F("created_at") - timedelta(seconds=100)
+    )
+    call_command("relay_outbox", "--status", "--max-age-s", "3600")
+    age_s = int(capsys.readouterr().out.split("the oldest unsent is ")[1].split()[0])
+    assert 100 <= age_s < 400
+    with pytest.raises(CommandError, match="longer than 60 s: look at the log") as late:
+        call_command("relay_outbox", "--status", "--max-age-s", "60")
+    assert late.value.returncode == 1
+    with pytest.raises(CommandError, match="give --status, too"):
+        call_command("relay_outbox", "--max-age-s", "60")
 
 
 def test_a_batch_is_sent_as_its_messages_would_be_and_keeps_the_order_of_keys(

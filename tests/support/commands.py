@@ -20,12 +20,15 @@ from django.core.management import CommandError, get_commands, load_command_clas
 
 from catmq_client import __version__
 from catmq_client.cli.main import build_parser, parse_arguments
+from catmq_site import program
+from catmq_site.server import supervisor
 from tests.support.environment import ROOT
 
 BLOCK = re.compile(r"^ *```(\w*)\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
 SPAN = re.compile(r"`([^`\n]+)`")
 BEGIN = (
-    r"(?:catmq (?=[a-z])|(?:[\w./]*python )?manage\.py (?=[a-z])|script/[a-z]+\b|"
+    r"(?:catmq (?=[a-z])|(?:[\w./]*/)?catmq-server (?=[a-z])|"
+    r"(?:[\w./]*python )?manage\.py (?=[a-z])|script/[a-z]+\b|"
     r"[\w./]*python (?=-m |examples/))"
 )
 COMMAND = re.compile(rf"^{BEGIN}")
@@ -199,6 +202,8 @@ def complaint(words: Sequence[str]) -> str:
         return of_manage(words[words.index("manage.py") + 1 :])
     if words[0] == "catmq":
         return of_catmq(words[1:])
+    if words[0].endswith("catmq-server"):
+        return of_server(words[1:])
     return of_script(words) if words[0].startswith("script/") else of_python(words[1:])
 
 
@@ -238,6 +243,14 @@ def of_manage(words: Sequence[str]) -> str:
     )
 
 
+def of_server(words: Sequence[str]) -> str:
+    """Check a call of an installed server's program."""
+    if words[:1] == ["serve"]:
+        return said_by(lambda: supervisor.parse_arguments(words[1:]))
+    name = program.ALIASES.get(words[0], words[0]) if words else "help"
+    return of_manage([name.replace("-", "_"), *words[1:]]) if name != "help" else ""
+
+
 def said_by(parse: object) -> str:
     """Return the error text of a parser; '' if it accepts the arguments."""
     output = io.StringIO()
@@ -259,6 +272,8 @@ def of_script(words: Sequence[str]) -> str:
     if not path.is_file():
         return f"there is no {words[0]}"
     text = path.read_text()
+    if words[0] == "script/server":  # its options, to which the program passes on
+        text += Path(supervisor.__file__).read_text()
     for module, example in re.findall(r"-m \"?([\w.]+)|examples/(\w+)\.py", text):
         if module == "benchmarks.":  # the first word, or bench without it
             module_names = [word.replace("-", "_") for word in words[1:2]]

@@ -53,6 +53,8 @@ NOT_RUN = {
     "short form",
     "how-to/archive-and-replay.md": "needs Spark; tests/spark does the same by the jobs' own calls",
     "how-to/consume-with-a-worker.md": "has no end; tests/acceptance/test_commands.py runs it",
+    "how-to/install-the-server.md": "needs root; tests/acceptance/test_installed_server.py "
+    "does what it says with a virtual environment of its own",
     "how-to/encrypt-connections.md": "configures servers; tests/unit/test_tls.py makes its "
     "certificates",
     "how-to/log-in-with-ldap.md": "needs an LDAP server and packages that are not in the "

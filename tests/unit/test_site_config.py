@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from catmq_site.databases import databases
-from metadata.config import HOME, Config, ConfigError, load, parse_database_url
+from metadata.config import Config, ConfigError, load, parse_database_url
+from metadata.installation import HOME
 from tests.support import migrated
 
 

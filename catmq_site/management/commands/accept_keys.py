@@ -8,6 +8,7 @@ from typing import Any
 from catmq_site.management.base import CatmqCommand
 from metadata.brokers import discovery, fingerprints
 from metadata.errors import Code, Conflict
+from metadata.installation import name_programs
 
 
 class Command(CatmqCommand):
@@ -55,6 +56,5 @@ class Command(CatmqCommand):
         lost_nodes = fingerprints.accept_keys(actor=self.actor)
         self.stdout.write("The keys of this process are now those of the installation.")
         for name in lost_nodes:
-            self.stdout.write(
-                f"The password of node {name} is lost: manage.py set_node {name} --username USER"
-            )
+            remedy = name_programs(f"manage.py set_node {name} --username USER")
+            self.stdout.write(f"The password of node {name} is lost: {remedy}")

@@ -12,6 +12,7 @@ from django.core.management.base import CommandError
 from catmq_site.management.base import REFUSED, RETRY_LATER, CatmqCommand
 from messagestore import verify
 from messagestore.verify import Finding
+from metadata.installation import name_programs
 
 
 class Command(CatmqCommand):
@@ -43,7 +44,8 @@ class Command(CatmqCommand):
             ]
         for key in keys:
             repaired = verify.repair(key=key, actor=self.actor)
-            self.stdout.write(f"Repaired {key}: {repaired.where}. {repaired.advice}")
+            advice = name_programs(repaired.advice)
+            self.stdout.write(f"Repaired {key}: {repaired.where}. {advice}")
         # Checked after the repairs, so the report shows the remaining findings.
         report = verify.check(actor=self.actor)
         self.stdout.write(
@@ -62,7 +64,7 @@ class Command(CatmqCommand):
 
 def format_finding(finding: Finding) -> str:
     remedy = f"Safe: --repair {finding.key}" if finding.safe else "No safe repair."
-    return (
+    return name_programs(
         f"{finding.kind}: {finding.where}: {finding.what}\n"
         f"  {finding.means}\n  {remedy} {finding.advice}"
     )

@@ -5,13 +5,12 @@ CatMQ.
 from __future__ import annotations
 
 import json
-import os
 from argparse import ArgumentParser
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from catmq_site.management.base import CatmqCommand, align_columns
+from catmq_site.management.base import CatmqCommand, align_columns, read_secret
 from catmq_site.pmq import tables
 from catmq_site.pmq.mapping import Definitions, Mapping, Remark
 from messagestore.topology import imports
@@ -61,7 +60,7 @@ class Command(CatmqCommand):
 
     def run(self, **options: Any) -> None:
         # The variable keeps the password out of the process list.
-        url = options["url"] or os.environ.get(URL_VARIABLE, "")
+        url = options["url"] or read_secret(URL_VARIABLE)
         if not url:
             raise Invalid.field("--from", f"give it, or set {URL_VARIABLE}")
         users = [user.name for user in accounts.list_users(actor=self.actor)]

@@ -13,10 +13,12 @@ from catmq_site import credentials
 from catmq_site.jobs import schedules
 from catmq_site.management.base import CatmqCommand
 from messagestore.nodes import registry
+from metadata import data_dir
 from metadata.brokers import fingerprints
 from metadata.cache import snapshot
 from metadata.config import config
 from metadata.db import migration_state
+from metadata.errors import Invalid
 from metadata.rules.nodes import Engine, NodeKind
 
 EMBEDDED_NODES = {"main": NodeKind.NORMAL, "failure": NodeKind.FAILURE}
@@ -39,7 +41,10 @@ class Command(CatmqCommand):
 
     def run(self, **options: Any) -> None:
         """Migrate, and create missing objects. Each step skips work that was done."""
-        config.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        try:
+            data_dir.require_usable(config.data_dir)
+        except data_dir.Unusable as error:
+            raise Invalid(str(error)) from None
         migration_state.check_can_migrate()
         call_command("migrate", interactive=False, verbosity=1)
         fingerprints.record_keys()

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from argparse import ArgumentParser
 from pathlib import Path
 from typing import Any
 
-from catmq_site.management.base import CatmqCommand, node_variable
+from catmq_site.management.base import CatmqCommand, node_variable, read_secret
 from catmq_site.management.outcomes import describe_findings
 from messagestore.nodes import preflight, registry
 from metadata.config import ConfigError, parse_database_url
@@ -19,7 +18,8 @@ class Command(CatmqCommand):
     help = (
         "Registers a database as a node. The database must exist, and its account must "
         "have all rights on it. To keep the password out of the process list, omit URL "
-        "and set the environment variable CATMQ_NODE_<NAME>_URL."
+        "and set the environment variable CATMQ_NODE_<NAME>_URL, or CATMQ_NODE_<NAME>_URL_FILE "
+        "to a file with it."
     )
 
     def add_arguments(self, parser: ArgumentParser) -> None:
@@ -80,9 +80,9 @@ def parse_node_url(name: str, url: str | None) -> dict[str, Any]:
     """Return the arguments of registry.register() that a node's URL means. Raises Invalid."""
     variable = node_variable(name, "URL")
     # The variable keeps the password out of the list of processes.
-    url = url or os.environ.get(variable)
+    url = url or read_secret(variable)
     if not url:
-        raise Invalid.field("url", f"give it, or set {variable}")
+        raise Invalid.field("url", f"give it, or set {variable} or {variable}_FILE")
     if url.startswith("sqlite:"):
         path = Path(url.removeprefix("sqlite:"))
         return {"engine": Engine.SQLITE, "database": str(path)}

@@ -17,6 +17,7 @@ from messagestore.nodes import backup_marks, restore_checks
 from messagestore.nodes.replica_inspection import delayed_loss
 from messagestore.nodes.restore_checks import NodeCheck, RestoreCheck
 from metadata.errors import Invalid
+from metadata.installation import name_programs
 
 HEADINGS = ("NODE", "STATE", "LOST", "QUEUES", "REASON")
 METADATA_TEXTS = {
@@ -88,7 +89,7 @@ def format_result(result: RestoreCheck, file: str) -> list[str]:
             "hold queues or groups of higher ids than metadata has given, and new ones "
             "would get their messages and positions.",
         )
-    return [*lines, *(f"Do: {action}" for action in actions)]
+    return [*lines, *(name_programs(f"Do: {action}") for action in actions)]
 
 
 def _describe_losses(node: NodeCheck) -> list[str]:

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from django.apps import apps
-from django.core.management.base import BaseCommand, CommandParser
+from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db.models import Model
 
 from brokerapi import client_types, docs
-from metadata import config
+from metadata import installation
 from metadata.config import Config, setting_comments, variable_name
 from metadata.rules.grants import ACCOUNTS
 from metadata.rules.setting_types import Setting
@@ -25,6 +25,10 @@ HEAD = """# Settings
 
 Made from `metadata/config.py` by `manage.py settings_reference`; edit the comments there.
 An empty variable counts as not set; an unknown one that begins with `CATMQ_` is refused at start.
+
+A secret may be in a file: {files}
+name files with the values, as do `CATMQ_NODE_<NAME>_URL_FILE` and `CATMQ_NODE_<NAME>_PASSWORD_FILE`
+for commands. [How-to](../how-to/install-the-server.md#secrets-in-files): which files are refused.
 
 | variable | default | meaning |
 |---|---|---|"""
@@ -82,6 +86,8 @@ class Command(BaseCommand):
         if not options["write"]:
             self.stdout.write(format_settings_page(), ending="")
             return
+        if not installation.IS_CHECKOUT:
+            raise CommandError("The files of --write are only in a checkout.")
         for path, text in generate_files().items():
             path.write_text(text)
             self.stdout.write(str(path))
@@ -90,14 +96,15 @@ class Command(BaseCommand):
 def generate_files() -> dict[Path, str]:
     """Return the contents of all generated files, by path."""
     return {
-        config.HOME / "docs/reference/settings.md": format_settings_page(),
-        config.HOME / "docs/reference/declared-settings.md": format_declared_page(),
-        config.HOME / "docs/reference/grants.md": format_grants_page(),
-        (tables := config.HOME / "docs/reference/tables.md"): replace_tables(
+        installation.HOME / "docs/reference/settings.md": format_settings_page(),
+        installation.HOME / "docs/reference/declared-settings.md": format_declared_page(),
+        installation.HOME / "docs/reference/grants.md": format_grants_page(),
+        (tables := installation.HOME / "docs/reference/tables.md"): replace_tables(
             tables.read_text()
         ),
-        config.HOME / "client/src/catmq_client/cli/settings.json": format_client_settings(),
-        config.HOME / "client/src/catmq_client/admin/shapes.py": client_types.module(
+        installation.HOME
+        / "client/src/catmq_client/cli/settings.json": format_client_settings(),
+        installation.HOME / "client/src/catmq_client/admin/shapes.py": client_types.module(
             json.loads(docs.schema("json", packed=False))["components"]["schemas"]
         ),
     }
@@ -111,13 +118,18 @@ def format_settings_page() -> str:
         f"{comments[setting.name]} |"
         for setting in fields(Config)
     ]
-    return "\n".join([HEAD, *rows, ""])
+    files = [
+        f"`{variable_name(setting.name)}_FILE`"
+        for setting in fields(Config)
+        if not setting.repr
+    ]
+    return "\n".join([HEAD.format(files=", ".join(files)), *rows, ""])
 
 
 def format_default(default: object) -> str:
     """Return a default in the form that readers type."""
-    if default == config.HOME / "var":
-        return "`var` beside `manage.py`"
+    if default == installation.DATA_DIR:
+        return "`var` beside `manage.py`; of an installed server `/var/lib/catmq`"
     if default in ("", (), None):
         return ""
     if isinstance(default, tuple):

@@ -17,6 +17,7 @@ from catmq_site.management.base import RETRY_LATER, CatmqCommand, align_columns
 from messagestore import verify
 from messagestore.verify import QueueReport, Report, Since
 from metadata.errors import Invalid
+from metadata.installation import name_programs
 
 FINDINGS = 1
 UNITS_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
@@ -151,7 +152,7 @@ def format_report(report: Report) -> list[str]:
                 f"{name}: {finding.kind}, {finding.where}",
                 f"  {finding.what}",
                 f"  Means: {finding.means}",
-                f"  Do: {finding.advice}",
+                name_programs(f"  Do: {finding.advice}"),
             ]
     rows, batches = (
         sum(getattr(queue, figure) for queue in report.queues)

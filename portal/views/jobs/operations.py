@@ -13,6 +13,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy as lazy
 from django_q.models import Schedule
 
+from metadata.installation import name_programs
 from metadata.jobs import runs
 from metadata.listing import operation_lists
 from metadata.listing.operation_lists import AuditRow, RunRow
@@ -70,7 +71,8 @@ def jobs(request: HttpRequest) -> HttpResponse:
             )
         )
     hint = EmptyHint(
-        _("No matching runs. Check that a worker is running."), "python manage.py qcluster"
+        _("No matching runs. Check that a worker is running."),
+        name_programs("python manage.py qcluster"),
     )
     # A single query for all jobs.
     last_runs = operation_lists.last_runs(actor=actor(request))

@@ -13,6 +13,7 @@ from django.utils.translation import gettext_lazy as lazy
 from messagestore.retention import archives
 from messagestore.retention.archives import Stock
 from metadata.errors import Conflict, Invalid
+from metadata.installation import name_programs
 from metadata.jobs import pipeline
 from metadata.jobs.pipeline import RunView
 from metadata.listing import operation_lists
@@ -136,8 +137,11 @@ def run(request: HttpRequest, run: int) -> HttpResponse:
 def _state_note(view: RunView) -> Text:
     """Return a note about a run that makes no progress, '' for others."""
     if view.waiting:
-        return _(
-            "No worker has started it yet. Check that python manage.py qcluster is running."
+        return name_programs(
+            _(
+                "No worker has started it yet. Check that python manage.py qcluster is "
+                "running."
+            )
         )
     if view.silent:
         return _(

@@ -14,6 +14,7 @@ from django.utils.translation import gettext_lazy as lazy
 
 from messagestore.inspect import light_reports
 from metadata.db import access
+from metadata.installation import name_programs
 from metadata.jobs import pipeline, report_files, reports
 from metadata.listing import operation_lists
 from metadata.listing.operation_lists import ReportItem
@@ -73,7 +74,7 @@ def reports_list(request: HttpRequest) -> HttpResponse:
             )
         )
     hint = EmptyHint(
-        _("No matching reports"), "python manage.py report volume",
+        _("No matching reports"), name_programs("python manage.py report volume"),
         page_url("report-make"), _("Create a report"),
     )  # fmt: skip
     table = list_table(request, columns, report_page, empty=hint)

@@ -11,6 +11,7 @@ from metadata.cache import snapshot
 from metadata.db import access
 from metadata.db.paging import Window
 from metadata.errors import NodeUnavailable
+from metadata.installation import name_programs
 from metadata.listing.pages import ListPage
 from metadata.nodes import node_rows, size_rows
 from metadata.nodes.node_rows import NodeView
@@ -80,7 +81,9 @@ def nodes_list(request: HttpRequest) -> HttpResponse:
         ),
         Column(_("Disk space"), lambda row: cells.state(row.disk)),
     ]
-    hint = EmptyHint(_("No matching nodes"), "python manage.py register_node --help")
+    hint = EmptyHint(
+        _("No matching nodes"), name_programs("python manage.py register_node --help")
+    )
     table = list_table(request, columns, ListPage(nodes, len(nodes), 1, 1), empty=hint)
     actions = [Link(_("Register a node"), page_url("node-register"))]
     return pages.render_list(request, _("Nodes"), table, section="nodes", actions=actions)
@@ -198,7 +201,7 @@ def _schema_version(view: NodeView) -> str | None:
     version = registry.schema_version(view.id)
     if version is None or not registry.can_be_upgraded(view.id):
         return None if version is None else str(version)
-    command = f"manage.py upgrade_nodes --node {view.name}"
+    command = name_programs(f"manage.py upgrade_nodes --node {view.name}")
     return _("%(version)d, can be upgraded: %(command)s") % {
         "version": version,
         "command": command,

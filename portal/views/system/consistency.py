@@ -12,6 +12,7 @@ from django.utils.translation import gettext_lazy as lazy
 from messagestore import verify
 from messagestore.verify import Finding
 from metadata.errors import Conflict
+from metadata.installation import name_programs
 from metadata.rules.rights import Right
 from portal.actions.action import Action, Preview
 from portal.auth.access import actor
@@ -39,7 +40,7 @@ def findings(request: HttpRequest) -> HttpResponse:
         Column(_("Where"), lambda row: text(row.where)),
         Column(_("Details"), lambda row: text(row.what)),
         Column(_("What it means"), lambda row: text(_(row.means))),
-        Column(_("What to do"), lambda row: text(_(row.advice))),
+        Column(_("What to do"), lambda row: text(name_programs(_(row.advice)))),
         Column(
             _("Repair"),
             lambda row: (
@@ -93,7 +94,8 @@ class Repair(Action):
             Column("", itemgetter(1)),
         )
         return Preview(
-            effects=[_(finding.advice)], table=simple_table(columns, facts, EmptyHint(""))
+            effects=[name_programs(_(finding.advice))],
+            table=simple_table(columns, facts, EmptyHint("")),
         )
 
     def run(self, fields: dict[str, Any]) -> Text:

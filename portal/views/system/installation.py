@@ -7,6 +7,7 @@ from typing import Any
 
 from django import forms
 from django.http import HttpRequest, HttpResponse
+from django.utils.functional import keep_lazy_text
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy as lazy
 
@@ -14,6 +15,7 @@ from messagestore import verify
 from messagestore.verify import QueueReport, Since
 from metadata.config import Config, config, setting_comments, variable_name
 from metadata.db import access
+from metadata.installation import name_programs
 from metadata.rules.rights import Right
 from portal.actions.action import Action, Preview
 from portal.actions.pickers import Picker
@@ -84,7 +86,9 @@ class CheckForm(forms.Form):
     )
     minutes = forms.IntegerField(
         label=lazy("Sent within the last … minutes"), min_value=1, initial=60,
-        help_text=lazy("To check all messages, run manage.py verify."),
+        help_text=keep_lazy_text(name_programs)(
+            lazy("To check all messages, run manage.py verify.")  # type: ignore[arg-type]
+        ),
     )  # fmt: skip
 
 
@@ -135,8 +139,8 @@ class Check(Action):
         clean_text = _(
             "%d queues were checked: nothing is missing, double or out of order."
         ) % len(report.queues)
-        template = _(
-            "%d problems found. `manage.py verify` explains each one and its remedy."
+        template = name_programs(
+            _("%d problems found. `manage.py verify` explains each one and its remedy.")
         )
         problem_text = template % len(report.findings)
         table = simple_table(

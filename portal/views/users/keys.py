@@ -12,6 +12,7 @@ from django.utils.translation import gettext_lazy as lazy
 
 from metadata.db import access
 from metadata.db.paging import Window
+from metadata.installation import name_programs
 from metadata.listing.pages import page_of
 from metadata.rules.rights import GRANTABLE, Right
 from metadata.rules.setting_types import read_settings
@@ -64,7 +65,9 @@ def keys_list(request: HttpRequest) -> HttpResponse:
             _("Revoke"), lambda row: text(_("revoke"), page_url("key-delete", row.name))
         ),
     ]
-    hint = EmptyHint(_("No matching keys"), "python manage.py create_api_key --help")
+    hint = EmptyHint(
+        _("No matching keys"), name_programs("python manage.py create_api_key --help")
+    )
     table = list_table(
         request, columns, page_of(key_views, query=parse_list_query(request)), empty=hint
     )

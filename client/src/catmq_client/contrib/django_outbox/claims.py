@@ -296,6 +296,16 @@ def count_rows(*, using: str | None = None) -> RowCounts:
     )
 
 
+def read_oldest_age_s(*, using: str | None = None) -> float | None:
+    """Return how long the oldest message that is not sent yet has waited, by the clock of
+    the database, in seconds. None if there is none. Refused messages do not count.
+    """
+    rows = OutboxMessage.objects.using(using or router.db_for_write(OutboxMessage))
+    unsent = rows.filter(state__in=(WAITING, CLAIMED)).order_by("id")
+    times = unsent.annotate(now=UtcNow()).values_list("created_at", "now").first()
+    return None if times is None else max(0.0, (times[1] - times[0]).total_seconds())
+
+
 def list_failed(*, using: str | None = None, limit: int = 1_000) -> list[FailedMessage]:
     """Return the messages that were refused for good, the oldest first."""
     rows = OutboxMessage.objects.using(using or router.db_for_write(OutboxMessage))

@@ -37,7 +37,9 @@ class Command(BaseCommand):
             "--once", action="store_true", help="send what is there, then end"
         )
         mode.add_argument(
-            "--status", action="store_true", help="only say how many messages wait"
+            "--status",
+            action="store_true",
+            help="only say how many messages wait, and for how long",
         )
         mode.add_argument(
             "--failed", action="store_true", help="list messages that were refused for good"
@@ -55,6 +57,12 @@ class Command(BaseCommand):
             type=int,
             metavar="ID",
             help="delete refused messages for good",
+        )
+        parser.add_argument(
+            "--max-age-s",
+            type=float,
+            metavar="N",
+            help="with --status: end with 1 if a message has waited for longer",
         )
         parser.add_argument(
             "--database", metavar="ALIAS", help="the outbox of this database"
@@ -81,12 +89,10 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         alias = options["database"]
+        if options["max_age_s"] is not None and not options["status"]:
+            raise CommandError("--max-age-s: give --status, too", returncode=2)
         if options["status"]:
-            rows = claims.count_rows(using=alias)
-            self.stdout.write(
-                f"waiting {rows.waiting}, being sent {rows.claimed}, refused {rows.failed}, "
-                f"held behind refused ones {rows.held}"
-            )
+            self._show_status(alias, max_age_s=options["max_age_s"])
         elif options["failed"]:
             messages = claims.list_failed(using=alias, limit=MAX_LISTED)
             for message in messages:
@@ -111,6 +117,20 @@ class Command(BaseCommand):
             )
         else:
             self._relay(alias, options)
+
+    def _show_status(self, alias: str | None, *, max_age_s: float | None) -> None:
+        rows = claims.count_rows(using=alias)
+        age_s = claims.read_oldest_age_s(using=alias)
+        self.stdout.write(
+            f"waiting {rows.waiting}, being sent {rows.claimed}, refused {rows.failed}, "
+            f"held behind refused ones {rows.held}"
+            + ("" if age_s is None else f", the oldest unsent is {age_s:.0f} s old")
+        )
+        if max_age_s is not None and age_s is not None and age_s > max_age_s:
+            raise CommandError(
+                f"a message has waited for {age_s:.0f} s, longer than {max_age_s:g} s: look at "
+                "the log of the relay, and whether it runs"
+            )
 
     def _relay(self, alias: str | None, options: dict[str, Any]) -> None:
         if options["poll_ms"] < 1:
