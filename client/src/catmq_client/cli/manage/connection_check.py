@@ -20,7 +20,7 @@ from contextlib import closing, suppress
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
-import requests.certs
+from requests.utils import DEFAULT_CA_BUNDLE_PATH
 
 from catmq_client.cli.connection import Brokers
 from catmq_client.http.connections import checked_verify
@@ -176,7 +176,7 @@ class ConnectionCheck(threading.Thread):
             if self._verify is False:
                 context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
             else:
-                path = requests.certs.where() if self._verify is True else str(self._verify)
+                path = DEFAULT_CA_BUNDLE_PATH if self._verify is True else str(self._verify)
                 context.load_verify_locations(path)
             connection: http.client.HTTPConnection = http.client.HTTPSConnection(
                 host, port, timeout=CONNECT_TIMEOUT_S, context=context
