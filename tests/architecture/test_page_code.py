@@ -67,6 +67,8 @@ PACKAGES = {
     **dict.fromkeys(("mysql", "mysqldump", "mysqlbinlog"), "mysql-client"),
     **{name: name for name in ("curl", "git", "jq", "openssl", "sqlite3", "wget")},
     "promtool": "prometheus",
+    "podman": "podman",
+    "kubectl": "kubernetes-client",
     "python3": "python3-venv",
 }
 CALLED = re.compile(rf"`({'|'.join(KNOWN)})\.(\w+)\(")
