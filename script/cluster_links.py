@@ -23,6 +23,7 @@ from private_server import Refused
 # 198.18.0.0/15 is reserved for tests of networks (RFC 2544), so no real host is hidden.
 CLIENTS, GROUP = "198.18.{}.{}", "198.19.{}.{}"
 LOOPBACK = "127.77.{}.{}"
+LINKS = ("peers", "clients")  # of a member, named as their bridges
 HOST = 254  # the last part of this machine's address in the clients' network
 PATH = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/sbin"])
 
@@ -83,7 +84,7 @@ class Loopback:
         """Return the command that the member's server is started through."""
         return []
 
-    def cut(self, member: int, *, clients: bool) -> None:
+    def cut(self, member: int, links: Sequence[str]) -> None:
         raise Refused(
             "Links can be cut only between network namespaces: run script/cluster as root, "
             "with the package iproute2."
@@ -93,7 +94,7 @@ class Loopback:
         """Do nothing, since no link can be cut."""
 
     def is_cut(self, member: int) -> str:
-        """Return which links of a member are cut: "", "peers" or "all"."""
+        """Return which links of a member are cut: "", since none can be."""
         return ""
 
 
@@ -176,19 +177,18 @@ class Namespaces:
         """Return the command that the member's server is started through."""
         return ["ip", "netns", "exec", self._namespace(member)]
 
-    def cut(self, member: int, *, clients: bool) -> None:
-        """Cut a member off from the other members, and from clients if `clients`."""
-        for network in ("peers", "clients") if clients else ("peers",):
-            run_ip("-n", self._hub, "link", "set", f"{network}{member}", "nomaster")
+    def cut(self, member: int, links: Sequence[str]) -> None:
+        """Cut these of a member's LINKS."""
+        for link in links:
+            run_ip("-n", self._hub, "link", "set", f"{link}{member}", "nomaster")
 
     def heal(self, member: int) -> None:
         """Connect all links of a member."""
-        for network in ("peers", "clients"):
-            port = f"{network}{member}"
-            run_ip("-n", self._hub, "link", "set", port, "master", network)
+        for link in LINKS:
+            run_ip("-n", self._hub, "link", "set", f"{link}{member}", "master", link)
 
     def is_cut(self, member: int) -> str:
-        """Return which links of a member are cut: "", "peers" or "all"."""
+        """Return which links of a member are cut: "", "peers", "clients" or "all"."""
         environ = {**os.environ, "PATH": PATH}
         shown = subprocess.run(
             ["ip", "-n", self._hub, "-j", "link"],
@@ -197,10 +197,5 @@ class Namespaces:
             env=environ,
         )
         ports = {port["ifname"]: port for port in json.loads(shown.stdout or b"[]")}
-        is_connected = {
-            network: "master" in ports.get(f"{network}{member}", {})
-            for network in ("peers", "clients")
-        }
-        if is_connected["peers"]:
-            return ""
-        return "peers" if is_connected["clients"] else "all"
+        cut = [link for link in LINKS if "master" not in ports.get(f"{link}{member}", {})]
+        return "all" if len(cut) == len(LINKS) else "".join(cut)

@@ -58,7 +58,7 @@ LINES_OF_LOG = 6
 
 @dataclass
 class Member:
-    """State of a member. `state` is the server's own word; `cut` is "", peers or all."""
+    """State of a member. `state` is the server's own word; `cut` is "", peers, clients or all."""
 
     member: int
     host: str
@@ -202,10 +202,10 @@ class Cluster(ABC):
         """Stop a member's server with SIGSTOP: it accepts connections and never answers."""
         os.kill(self._running(member), signal.SIGSTOP)
 
-    def cut(self, member: int, *, clients: bool = False) -> None:
-        """Cut a member off from the other members, and from clients if `clients`."""
+    def cut(self, member: int, links: Sequence[str] = ("peers",)) -> None:
+        """Cut a member off from the other members (peers), from clients, or from both."""
         self.place(member)
-        self.network.cut(member, clients=clients)
+        self.network.cut(member, links)
 
     def heal(self, member: int | None = None) -> None:
         """Connect all links and continue frozen servers; of one member if it is given."""

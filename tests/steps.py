@@ -153,8 +153,13 @@ ACCEPTANCE = (
 )
 ON_MARIADB = ("tests/integration", *ignoring(servers.CORE), "-m", "not one_engine")
 # Galera and Group Replication: 200 MB to download; skipped if they cannot be had. A group
-# takes a minute to expel a member and to take it back. Not in `all` yet: they take more
-# than two minutes on a busy machine.
+# takes a minute to expel a member and to take it back. So `all` has only a Galera cluster
+# whose writer is killed and cut off, which takes a minute, and most of it waits.
+ON_GALERA = tests(
+    "clusters-short",
+    "tests/clusters/test_addresses.py",
+    *("-k", "galera and (kill or cut)"),
+)
 ON_CLUSTERS = tests(
     "clusters", "tests/clusters", "-m", "not rounds", "-k", "not (unknown and group)"
 )
@@ -171,6 +176,7 @@ REST = (
     tests("contract-others", *OF_OTHER_CLIENTS),
     # FastAPI and uvicorn: 10 MB to download; skipped if they cannot be had
     tests("web", "tests/web"),
+    ON_GALERA,
     tests("spark", "tests/spark", "spark_tasks", "-m", "not everyday"),
     tests("browser", "tests/browser", "-m", "not everyday"),
     Step("public-types", (PYTHON, "-m", "tests.public_types")),

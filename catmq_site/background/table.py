@@ -17,9 +17,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from operator import attrgetter
 
+from django.conf import settings
+
 from catmq_site.background import broker_memory, daily, key_indexes, metadata_loops, sweeps
 from catmq_site.background.broker_loop import BrokerLoop
 from catmq_site.background.loop_threads import Loop, NodeLoops, leased
+from catmq_site.background.metadata_writer import WriterNotes
 from messagestore.consume import broadcast_positions, java_starts, node_owners
 from messagestore.heads import head_watcher
 from messagestore.heads.partitions import Ahead
@@ -115,6 +118,12 @@ def loops(*, url: str = config.broker_url) -> list[Loop | NodeLoops]:
             0.0,
             metadata_loops.SnapshotLoop().wait_and_refresh,
             purpose="Load metadata that changed, and wake the pulls that it concerns",
+        ),
+        leased(
+            "metadata writer",
+            5.0,
+            WriterNotes(settings.DATABASES["default"].get("HOST", "")).run_once,
+            purpose="Record which server the metadata database is written to",
         ),
         Loop(
             "broker",

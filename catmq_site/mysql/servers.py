@@ -34,6 +34,7 @@ class Servers:
         self._places = parse_addresses(hosts)
         self._writer: Member | None = None
         self._asked_at = float("-inf")
+        self._failed_at, self._failure = float("-inf"), ""
         self._asking = threading.Lock()
 
     def find_writer(self, parameters: dict[str, Any]) -> Member:
@@ -44,12 +45,22 @@ class Servers:
         # continue with the writer of before.
         if writer is not None and (is_fresh or self._asking.locked()):
             return writer
+        entered_at = time.monotonic()
         with self._asking:
+            # Another thread has asked while this one waited. To ask takes seconds while
+            # servers are cut off, and threads would do it one after the other.
+            if self._failed_at >= entered_at:
+                raise self._driver.OperationalError(NO_CONNECTION, self._failure)
             # Read once: other threads call forget() at any time.
             writer = self._writer
             if writer is not None and time.monotonic() - self._asked_at < REVIEW_EVERY_S:
                 return writer
             return self._ask(parameters)
+
+    @property
+    def writer(self) -> Member | None:
+        """The server that was last chosen, None before the first choice."""
+        return self._writer
 
     def forget(self) -> None:
         """Ask all servers before the next connection: the writer could not be used."""
@@ -95,7 +106,8 @@ class Servers:
             )
         except NoWriter as error:
             self._writer = None
-            raise self._driver.OperationalError(NO_CONNECTION, str(error)) from None
+            self._failed_at, self._failure = time.monotonic(), str(error)
+            raise self._driver.OperationalError(NO_CONNECTION, self._failure) from None
         self._writer, self._asked_at = writer, time.monotonic()
         if former is not None and former.address != writer.address:
             log.warning(
@@ -125,6 +137,14 @@ class Servers:
         return cluster_members.member_of(
             place, variables=variables, status=status, group=group
         )
+
+
+def current_writer(hosts: str) -> Member | None:
+    """Return the server that this process writes to, None for a single server or before the
+    first connection.
+    """
+    known = _servers.get(hosts)
+    return None if known is None else known.writer
 
 
 _guard = threading.Lock()

@@ -2,7 +2,8 @@
 for it.
 
     closed    every call goes to the node
-    open      calls fail at once, except for a probe after each pause (0.5 s, doubled up to 5 s)
+    open      calls fail at once, except for a probe after each pause (0.5 s, doubled up to 5 s,
+              for a node on several servers up to 1 s: another one may take over at any time)
 
 A circuit opens in three cases:
 
@@ -28,7 +29,7 @@ from metadata.errors import NodeUnavailable
 FAILURES = 2
 SILENT_S = 2.0  # longer than any statement takes on a node that answers others
 FIRST_PAUSE_S = 0.5
-MAX_PAUSE_S = 5.0
+MAX_PAUSE_S, MAX_PAUSE_OF_LISTS_S = 5.0, 1.0
 _MIN_RETRY_MS = 100
 
 
@@ -52,9 +53,15 @@ class Permit:
 class Circuit:
     """The circuit of one node in one process. Thread-safe."""
 
-    def __init__(self, name: str, *, first_pause_s: float = FIRST_PAUSE_S) -> None:
+    def __init__(
+        self,
+        name: str,
+        *,
+        first_pause_s: float = FIRST_PAUSE_S,
+        max_pause_s: float = MAX_PAUSE_S,
+    ) -> None:
         self._name = name
-        self._first_pause_s = first_pause_s
+        self._first_pause_s, self._max_pause_s = first_pause_s, max_pause_s
         self._lock = threading.Lock()
         self._failures = 0
         self._open = False
@@ -118,7 +125,7 @@ class Circuit:
                 self._failures += 1
                 if permit.probe:
                     self._probing = False
-                    self._pause_s = min(2 * self._pause_s, MAX_PAUSE_S)
+                    self._pause_s = min(2 * self._pause_s, self._max_pause_s)
                     self._probe_at = time.monotonic() + self._pause_s
                 elif not self._open and (
                     self._failures >= FAILURES or permit.has_lasted(SILENT_S)

@@ -18,7 +18,7 @@ from types import TracebackType
 from messagestore.engine import db_errors
 from messagestore.engine.mysql_session import MySqlSession, Session
 from messagestore.pool import node_guard, session_pool, writers
-from messagestore.pool.circuit import Circuit, Permit
+from messagestore.pool.circuit import MAX_PAUSE_OF_LISTS_S, MAX_PAUSE_S, Circuit, Permit
 from messagestore.pool.session_pool import PooledSession, SessionPool
 from metadata.cache.snapshot_types import NodeInfo
 from metadata.errors import CatmqError, NodeUnavailable
@@ -62,7 +62,10 @@ class Node:
 
     def __init__(self, info: NodeInfo, *, is_replica: bool = False) -> None:
         self.info = info
-        self.circuit = Circuit(info.name)
+        self.circuit = Circuit(
+            info.name,
+            max_pause_s=MAX_PAUSE_OF_LISTS_S if is_list(info.host) else MAX_PAUSE_S,
+        )
         self.pool = SessionPool(info.name, self._connect_checked)
         self.replica: Node | None = None
         if info.replica_host and not is_replica:
@@ -180,14 +183,13 @@ class Node:
         return total
 
     def watch(self) -> None:
-        """Open the circuit of a silent node, end reads that wait for it, and send due
+        """Open the circuit of a silent node, end calls that wait for nothing, and send due
         probes.
         """
         self._last_watch = time.monotonic()
         self.pool.slow.collect()
         self._open_if_silent()
-        if self.circuit.is_open:
-            self.pool.cut_silent_reads()
+        self.pool.cut_silent(reads=self.circuit.is_open)
         if self.circuit.is_due():
             # A failure only means that the node is still unreachable; the circuit counts it.
             with suppress(CatmqError), self.circuit.permit(may_probe=True) as permit:
@@ -254,7 +256,7 @@ class Node:
         former, self.member = self.member, member
         if former is not None and former.server_id != member.server_id:
             log.warning("Node %s: connections now reach %s", self.info.name, member.address)
-            self.pool.discard()
+            self.pool.leave_server()
 
     def follow_writer(self) -> None:
         """Ask all servers of a list, and discard the sessions if another one is the writer.
@@ -265,7 +267,7 @@ class Node:
             return
         try:
             if writers.review(self.info):
-                self.pool.discard()
+                self.pool.leave_server()
         except NoWriter as error:
             self.pool.discard()
             raise NodeUnavailable(str(error)) from error

@@ -31,6 +31,8 @@ def node(node_id: int) -> Node:
             _nodes[node_id] = Node(info)
             if replaced is not None:
                 replaced.discard()
+                if replaced.info.writer != info.writer:
+                    replaced.pool.leave_server()
                 _outdated.append(replaced)
         return _nodes[node_id]
 
@@ -62,6 +64,10 @@ def watch(node_id: int) -> None:
     node_in_use = _nodes.get(node_id)
     if node_in_use is not None:
         node_in_use.watch()
+    # Calls that still wait for a former writer.
+    for outdated in list(_outdated):
+        if outdated.info.id == node_id:
+            outdated.pool.cut_silent(reads=False)
 
 
 def used_node_ids() -> list[int]:

@@ -104,6 +104,7 @@ class SessionPool:
         self._guard = threading.Lock()
         self._places = threading.BoundedSemaphore(config.pool_size)
         self._term = 0
+        self._first_term = 0  # of sessions on the present server
         self._inside = 0
         # When a call entered the empty pool, and when the node last answered.
         self._busy_since = self._answered_at = time.monotonic()
@@ -195,13 +196,24 @@ class SessionPool:
         )
         return time.monotonic() - max(min(waiting_since), answered_at) > SILENT_S
 
-    def cut_silent_reads(self) -> None:
-        """End reads that have waited for SILENT_S. Reads may be repeated, so nothing is
-        lost.
+    def leave_server(self) -> None:
+        """Discard all sessions, because another server is written to now."""
+        self.discard()
+        self._first_term = self._term
+
+    def cut_silent(self, *, reads: bool) -> None:
+        """End calls that have waited for SILENT_S on a server that was left, and all such
+        reads if `reads`.
+
+        A write has an unknown outcome then, as after its timeout, and the same batch is
+        repeated on the new server. Without the cut it would wait for the whole timeout.
         """
         deadline = time.monotonic() - SILENT_S
-        for pooled, reads in self._list_checked_out():
-            if reads and (pooled.session.busy_since or deadline) < deadline:
+        for pooled, is_read in self._list_checked_out():
+            is_left = pooled.term < self._first_term
+            if (pooled.session.busy_since or deadline) < deadline and (
+                is_left or (reads and is_read)
+            ):
                 pooled.session.cut()
 
     def _list_checked_out(self) -> list[tuple[PooledSession, bool]]:

@@ -42,15 +42,27 @@ class Survey(NamedTuple):
 
 
 class Writer(NamedTuple):
-    """The writer of a list, and the time.monotonic() at which it was last chosen."""
+    """The writer of a list, and the time.monotonic() at which it was last chosen.
+
+    `recorded` is the writer in metadata at that time.
+    """
 
     member: Member
     chosen_at: float
+    recorded: str
+
+
+class Failure(NamedTuple):
+    """Why no writer was found, and the time.monotonic() of that answer."""
+
+    why: str
+    failed_at: float
 
 
 _guard = threading.Lock()
 _survey_locks: dict[str, threading.Lock] = {}
 _writers: dict[str, Writer] = {}
+_failures: dict[str, Failure] = {}
 _logged_at: dict[str, tuple[str, float]] = {}  # name of a node → last reason, and when
 
 
@@ -64,7 +76,7 @@ def connect(info: NodeInfo, *, read_timeout_s: int = READ_TIMEOUT_S) -> MySqlSes
         session = open_at(info, _only_address(info), read_timeout_s=read_timeout_s)
         # One address in front of a cluster: its own proxy chooses the member.
         return _settle(session, info) if session.is_clustered else session
-    writer = _writers.get(_key(info))
+    writer = _remembered(info)
     if writer is not None:
         with suppress(db_errors.Unreachable):
             return _connect_writer(info, writer.member.address, read_timeout_s)
@@ -162,16 +174,20 @@ def find_writer(info: NodeInfo) -> Member:
         lock = _survey_locks.setdefault(key, threading.Lock())
     entered_at = time.monotonic()
     with lock:
-        # Another thread has asked while this one waited.
-        latest = _writers.get(key)
+        # Another thread has asked while this one waited. Its failure counts, too: a survey
+        # takes seconds while servers are cut off, and threads would ask one after the other.
+        latest, failure = _remembered(info), _failures.get(key)
         if latest is not None and latest.chosen_at >= entered_at:
             return latest.member
+        if failure is not None and failure.failed_at >= entered_at:
+            raise NoWriter(failure.why)
         try:
             member = choose(info, survey(info))
-        except NoWriter:
+        except NoWriter as error:
             _writers.pop(key, None)
+            _failures[key] = Failure(str(error), time.monotonic())
             raise
-        _writers[key] = Writer(member, time.monotonic())
+        _writers[key] = Writer(member, time.monotonic(), info.writer)
     if latest is not None and latest.member.address != member.address:
         log.warning(
             "Node %s: %s accepts writes now, instead of %s",
@@ -210,7 +226,7 @@ def review(info: NodeInfo) -> bool:
 
     Raises NoWriter.
     """
-    before = _writers.get(_key(info))
+    before = _remembered(info)
     member = find_writer(info)
     return before is not None and before.member.address != member.address
 
@@ -224,7 +240,7 @@ def current(info: NodeInfo) -> Member | None:
     """Return the writer that this process uses, None for a single address or before the
     first connection.
     """
-    writer = _writers.get(_key(info))
+    writer = _remembered(info)
     return None if writer is None else writer.member
 
 
@@ -323,6 +339,17 @@ def _only_address(info: NodeInfo) -> Address:
         return Address(info.host, info.port or addresses.DEFAULT_PORT)
 
 
+def _remembered(info: NodeInfo) -> Writer | None:
+    """Return the writer that was last chosen.
+
+    Metadata moves the writer of servers without a cluster: there a choice holds only for the
+    record of its time. The record of a cluster follows the choice.
+    """
+    writer = _writers.get(_key(info))
+    if writer is None or writer.member.kind != ServerKind.SINGLE:
+        return writer
+    return writer if writer.recorded == info.writer else None
+
+
 def _key(info: NodeInfo) -> str:
-    # Metadata moves the writer of servers without a cluster, so the record is part of it.
-    return f"{info.host}|{info.port}|{info.database}|{info.identity}|{info.writer}"
+    return f"{info.host}|{info.port}|{info.database}|{info.identity}"

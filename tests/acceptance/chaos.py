@@ -17,11 +17,14 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+import pytest
+
 from catmq_client.errors import CatmqError
 from tests.acceptance.scenarios import (
     brokers,
     celery,
     clocks,
+    clustered,
     dead_node,
     disturbed,
     frozen,
@@ -233,6 +236,13 @@ def play_failover(stage: Stage, pair: Pair) -> None:
     lost_nodes.run_failover(stage, pair, tail_s=5)
 
 
+def play_failover_semi_sync(stage: Stage, pair: Pair) -> None:
+    """kill -9 of a node's primary whose replica is semi-synchronous; it is promoted, and
+    nothing is lost.
+    """
+    lost_nodes.run_failover(stage, pair, tail_s=0)
+
+
 def play_soak(stage: Stage, pair: Pair) -> None:
     """Steady work for 10 minutes: memory, threads, connections, files, statements and
     tables stay flat.
@@ -337,6 +347,22 @@ def play_mixed_releases(stage: Stage, pair: Pair) -> None:
     mixed_releases.run(stage, pair, rounds=stage.times or 2)
 
 
+def play_cluster(options: argparse.Namespace, home: Path, rng: random.Random) -> None:
+    """On a Galera cluster and on a MySQL group the writer is killed, frozen and cut off, all
+    members are restarted, and a minority is left alone (--rounds, default 10).
+    """
+    for kind in options.kind or clustered.KINDS:
+        for place in options.on or (clustered.NODE, clustered.METADATA):
+            plan = clustered.Plan(
+                kind,
+                place,
+                options.fault or clustered.FAULTS,
+                options.rounds,
+                options.rate,
+            )
+            clustered.run(home / f"{kind}-{place}", plan, rng=rng, say=say)
+
+
 def run_selftest(engine: str) -> int:
     """Plants defects in the journals and tables of a clean run and shows that the judge
     names each.
@@ -375,6 +401,7 @@ ON_A_PAIR: dict[str, Callable[[Stage, Pair], None]] = {
     "node-frozen": play_node_frozen,
     "node-full": play_node_full,
     "failover": play_failover,
+    "failover-semi-sync": play_failover_semi_sync,
     "soak": play_soak,
     "link-node": play_link_node,
     "link-metadata": play_link_metadata,
@@ -392,6 +419,7 @@ ON_A_PAIR: dict[str, Callable[[Stage, Pair], None]] = {
     "tasks-databases": play_tasks_databases,
     "celery-databases": play_celery_databases,
 }
+CLUSTER = "cluster"
 LINKED = ("link-metadata",)  # whose servers reach the metadata through links
 SELFTEST = "selftest"
 FAILURES = (AssertionError, OSError, subprocess.SubprocessError, CatmqError)
@@ -402,6 +430,7 @@ def arguments() -> argparse.Namespace:
     """The command line."""
     plays = {
         **{name: play.__doc__ for name, play in ALL.items()},
+        CLUSTER: play_cluster.__doc__,
         SELFTEST: run_selftest.__doc__,
     }
     listed = "\n".join(f"  {name:21} {told}" for name, told in plays.items())
@@ -446,6 +475,28 @@ def arguments() -> argparse.Namespace:
         help="metadata and two nodes on SQLite (default) or on a private MariaDB; "
         f"{', '.join(ON_A_PAIR)} always use two servers on MariaDB",
     )
+    cluster = parser.add_argument_group("options of `cluster`")
+    cluster.add_argument(
+        "--kind", action="append", choices=clustered.KINDS, help="default: both"
+    )
+    cluster.add_argument(
+        "--on",
+        action="append",
+        choices=clustered.PLACES,
+        help="what is on the cluster (default: the node, then the metadata)",
+    )
+    cluster.add_argument(
+        "--fault", action="append", choices=clustered.FAULTS, help="default: all"
+    )
+    cluster.add_argument(
+        "--rounds", type=int, default=clustered.ROUNDS, help="default: %(default)s"
+    )
+    cluster.add_argument(
+        "--rate",
+        type=int,
+        default=clustered.PER_S,
+        help="keyed messages a second (default: %(default)s)",
+    )
     return parser.parse_args()
 
 
@@ -489,6 +540,9 @@ def stages(
     """Starts what the scenario needs; gives what plays one round of it, in a directory of
     that name.
     """
+    if options.name == CLUSTER:
+        yield lambda name: play_cluster(options, home / name, rng)
+        return
     with ExitStack() as stack:
         if options.name in ON_A_PAIR:
             nodes = mariadb.start(home / "nodes", port=free_port())
@@ -541,6 +595,9 @@ def main() -> int:
     say(f"seed {seed}, {options.engine} {environment.SERVER}; logs in {home}")
     try:
         rounds = play(options, home, seed)
+    except pytest.skip.Exception as reason:
+        sys.stdout.write(f"SKIPPED: {options.name}: {reason}\n")
+        return 3
     except FAILURES as error:
         say(f"{type(error).__name__}: {error}")
         sys.stdout.write(

@@ -10,9 +10,11 @@ from uuid import uuid4
 import pytest
 from django.db import DatabaseError
 
+from catmq_site.background.metadata_writer import WriterNotes
 from catmq_site.databases import MYSQL_SESSION
 from catmq_site.mysql import servers
 from catmq_site.mysql.base import DatabaseWrapper
+from metadata.models import AuditLog
 from tests.support.clusters import Cluster
 from tests.support.waiting import until
 
@@ -61,6 +63,8 @@ def test_connections_leave_a_writer_that_was_killed(
         lambda: ask("CREATE TABLE IF NOT EXISTS kept (n INT PRIMARY KEY)"), limit_s=30
     )
     assert ask("INSERT INTO kept VALUES (1)")
+    notes = WriterNotes(settings["HOST"])
+    notes.run_once()
     former = connection.settings_dict["HOST"]
     writer = servers.of_list(connection.Database, former).find_writer(
         connection.get_connection_params()
@@ -71,6 +75,11 @@ def test_connections_leave_a_writer_that_was_killed(
     cluster.kill(number)
     assert until(lambda: ask("SELECT n FROM kept"), limit_s=30, every_s=0.2) == [(1,)]
     assert until(lambda: ask("INSERT INTO kept VALUES (2)"), limit_s=30, every_s=0.2)
+    notes.run_once()
+    WriterNotes(settings["HOST"]).run_once()  # another process, which finds the entry
+    *_, first, second = AuditLog.objects.filter(verb="follow").order_by("id")
+    assert first.after == second.before == {"writer": str(writer.address)}
+    assert second.after not in (None, first.after)
     cluster.await_whole()
     assert ask("SELECT n FROM kept ORDER BY n") == [(1,), (2,)]
     cluster.writer.execute(f"DROP DATABASE {schema}")

@@ -11,10 +11,12 @@ reason if it cannot be had: no packages, or no root to cut links.
 from __future__ import annotations
 
 import json
+import random
 import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -26,6 +28,19 @@ from tests.support.waiting import until
 
 SCRIPT = ROOT / "script" / "cluster"
 UNAVAILABLE = 3  # the exit code of script/cluster if packages cannot be had
+# Statement that returns a row on a member that takes writes, by kind of cluster.
+TAKES_WRITES = {
+    "galera": "SHOW GLOBAL STATUS WHERE Variable_name = 'wsrep_ready' AND Value = 'ON'",
+    "group": (
+        "SELECT 1 FROM performance_schema.replication_group_members WHERE MEMBER_ID ="
+        " @@server_uuid AND MEMBER_STATE = 'ONLINE' AND MEMBER_ROLE = 'PRIMARY'"
+    ),
+}
+# Statement after which a session waits for what the cluster has committed.
+SEE_ALL = {
+    "galera": "SET SESSION wsrep_sync_wait = 1",
+    "group": "SET SESSION group_replication_consistency = 'BEFORE'",
+}
 STATE_S = 100  # a group joins again in 40 s, on a busy machine in 80 s
 
 
@@ -103,6 +118,76 @@ class Cluster:
         """Return the first member that takes writes."""
         return next(member for member in self.members.values() if member.writer)
 
+    def url(self, schema: str) -> str:
+        """Return the URL of a schema with the addresses of all members."""
+        return f"mysql://catmq:{self.password}@{self.addresses}/{schema}"
+
+    @property
+    def addresses(self) -> str:
+        """Return the addresses of all members, as brokers take them."""
+        return ",".join(
+            f"{account['host']}:{account['port']}" for account in self._accounts
+        )
+
+    @property
+    def password(self) -> str:
+        return str(self._accounts[0]["password"])
+
+    def find_written(self) -> Member:
+        """Return the member that brokers have to write to: on Galera, where all members take
+        writes, that with the lowest index of its view.
+        """
+        writers = [member for member in self.members.values() if member.writer]
+        if self.kind != "galera":
+            (primary,) = writers
+            return primary
+        index = "SHOW GLOBAL STATUS LIKE 'wsrep_local_index'"
+        return min(writers, key=lambda member: int(member.execute(index)[0][1]))
+
+    def connect(self, **options: Any) -> Any:
+        """Return a raw connection to a member that takes writes, which sees everything that
+        the cluster has committed. Raises OSError if there is none.
+        """
+        import MySQLdb
+
+        for account in random.sample(self._accounts, len(self._accounts)):
+            try:
+                connection = MySQLdb.connect(
+                    **{"connect_timeout": 3, "read_timeout": 10, **account, **options},
+                    autocommit=True,
+                    charset="utf8mb4",
+                )
+            except MySQLdb.Error:
+                continue
+            try:
+                cursor = connection.cursor()
+                cursor.execute(TAKES_WRITES[self.kind])
+                if cursor.fetchall():
+                    cursor.execute(SEE_ALL[self.kind])
+                    return connection
+            except MySQLdb.Error:
+                pass
+            connection.close()
+        raise OSError(f"no member of {self.directory} takes writes")
+
+    def execute(self, statement: str) -> list[Any]:
+        """Run a statement on a connection of its own and return its rows."""
+        connection = self.connect()
+        try:
+            cursor = connection.cursor()
+            cursor.execute(statement)
+            return list(cursor.fetchall())
+        finally:
+            connection.close()
+
+    @cached_property
+    def _accounts(self) -> list[dict[str, Any]]:
+        # Addresses stay the same, and `members` costs several processes.
+        return [
+            {"host": m.host, "port": m.port, "user": "catmq", "password": m.password}
+            for m in self.members.values()
+        ]
+
     def start(self, *arguments: object) -> None:
         self.run("start", *arguments)
 
@@ -115,9 +200,9 @@ class Cluster:
     def freeze(self, member: int) -> None:
         self.run("freeze", member)
 
-    def cut(self, member: int, *, clients: bool = False) -> None:
-        """Cut a member off. Skips the test if links cannot be cut here."""
-        self.run("cut", member, *(["--clients"] if clients else []))
+    def cut(self, member: int, *options: str) -> None:
+        """Cut a member off from the others; `options` are --clients or --only-clients."""
+        self.run("cut", member, *options)
 
     def heal(self) -> None:
         self.run("heal")

@@ -289,6 +289,19 @@ def longest_waits(
     return dict(sorted(longest.items()))
 
 
+def longest_silence(receipts: Iterable[Line], *, since: float) -> float:
+    """Return the longest time in seconds in which a queue got no receipt after `since`."""
+    received_at: dict[int, list[float]] = defaultdict(lambda: [since])
+    for line in receipts:
+        if line["at"] > since:
+            received_at[line["queue"]].append(line["at"])
+    return max(
+        after - before
+        for times in received_at.values()
+        for before, after in pairwise(sorted(times))
+    )
+
+
 def no_standstill(
     calm: Sequence[Standstill], stormy: Sequence[Standstill], least_s: float = 0.5
 ) -> float:

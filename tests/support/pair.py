@@ -7,7 +7,7 @@ from __future__ import annotations
 import os
 import secrets
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,16 +26,11 @@ NODES = ("n1", "n2")
 
 
 @dataclass
-class Pair:
-    """Two servers. The wall clock of the second, with its job runner, can be moved."""
+class Brokers:
+    """Two servers on the same metadata database."""
 
-    metadata: MariaDB
-    nodes: MariaDB
-    schemas: tuple[str, ...]  # of the nodes
     first: Server
     second: Server
-    clock: WallClock
-    links: tuple[Link, ...] = ()  # from each server to the metadata, if there are any
 
     @property
     def servers(self) -> tuple[Server, Server]:
@@ -46,6 +41,27 @@ class Pair:
     def urls(self) -> str:
         """The URLs of both servers, as CATMQ_URL takes them."""
         return f"{self.first.url},{self.second.url}"
+
+    def reach_metadata(self) -> bool:
+        """Return True if both brokers reach the metadata.
+
+        Each is called many times, because each of its workers detects it separately.
+        """
+        calls = [server for server in self.servers for _ in range(10)]
+        return all(server.call("GET", "/api/v1/groups")[0] == 200 for server in calls)
+
+
+@dataclass
+class Pair(Brokers):
+    """Two servers whose metadata has a MariaDB of its own. The wall clock of the second, with
+    its job runner, can be moved.
+    """
+
+    metadata: MariaDB
+    nodes: MariaDB
+    schemas: tuple[str, ...]  # of the nodes
+    clock: WallClock
+    links: tuple[Link, ...] = ()  # from each server to the metadata, if there are any
 
     def committed(self, queues: list[int]) -> int:
         """Return the sum of all groups' committed offsets of these queues, from the
@@ -59,14 +75,6 @@ class Pair:
                 self.nodes.execute(f"SELECT COALESCE(SUM(committed), 0) {condition}")[0][0]
             )
         return total
-
-    def reach_metadata(self) -> bool:
-        """Return True if both brokers reach the metadata.
-
-        Each is called many times, because each of its workers detects it separately.
-        """
-        calls = [server for server in self.servers for _ in range(10)]
-        return all(server.call("GET", "/api/v1/groups")[0] == 200 for server in calls)
 
     @contextmanager
     def metadata_frozen(self) -> Iterator[None]:
@@ -114,33 +122,41 @@ def running(home: Path, nodes: MariaDB, *, linked: bool = False) -> Iterator[Pai
         schemas = tuple(stack.enter_context(nodes.schema()) for _ in NODES)
         metadata = mariadb.start(home / "metadata", port=free_port(), options=mariadb.SMALL)
         stack.callback(metadata.stop)
-        common = {
-            "CATMQ_DATABASE_URL": metadata.url,
-            "CATMQ_SECRET_KEY": secrets.token_hex(32),
-            "CATMQ_ENCRYPTION_KEYS": Fernet.generate_key().decode(),
-            "CATMQ_JAVA_NETWORKS": "127.0.0.0/8",
-        }
         clock = wall_clock(home)
         links = tuple(
             stack.enter_context(Link(metadata.port, mysql=True, name="metadata").running())
             for _ in range(2 * linked)
         )
-        environs: list[dict[str, str]] = [
-            {
-                "CATMQ_DATABASE_URL": metadata.url.replace(
-                    f":{metadata.port}/", f":{link.port}/"
-                )
-            }
-            for link in links
-        ] or [{}, {}]
-        first = Server(home / "first", environ=common | environs[0])
-        second = Server(home / "second", environ=common | environs[1] | clock.environ)
+        linked_urls = [
+            metadata.url.replace(f":{metadata.port}/", f":{link.port}/") for link in links
+        ]
+        urls = linked_urls or [metadata.url] * 2
+        environs = [{"CATMQ_DATABASE_URL": url} for url in urls]
+        environs[1] |= clock.environ
+        brokers = stack.enter_context(running_brokers(home, environs))
+        first, second = brokers.servers
+        for name, schema in zip(NODES, schemas, strict=True):
+            first.manage("register_node", name, nodes.url.rpartition("/")[0] + f"/{schema}")
+        yield Pair(first, second, metadata, nodes, schemas, clock, links)
+
+
+@contextmanager
+def running_brokers(home: Path, environs: Sequence[Mapping[str, str]]) -> Iterator[Brokers]:
+    """Start two servers with these variables, which name the same empty metadata database."""
+    common = {
+        "CATMQ_SECRET_KEY": secrets.token_hex(32),
+        "CATMQ_ENCRYPTION_KEYS": Fernet.generate_key().decode(),
+        "CATMQ_JAVA_NETWORKS": "127.0.0.0/8",
+    }
+    first, second = (
+        Server(home / name, environ={**common, **environ})
+        for name, environ in zip(("first", "second"), environs, strict=True)
+    )
+    with ExitStack() as stack:
         # Registered before the start, so that a failed start leaves no process.
         stack.callback(first.clear_away)
         first.start()
         stack.callback(second.clear_away)
         # After the first, whose start has migrated the metadata and made the key.
         second.join(first).start()
-        for name, schema in zip(NODES, schemas, strict=True):
-            first.manage("register_node", name, nodes.url.rpartition("/")[0] + f"/{schema}")
-        yield Pair(metadata, nodes, schemas, first, second, clock, links)
+        yield Brokers(first, second)

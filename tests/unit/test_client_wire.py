@@ -100,6 +100,18 @@ def test_backoff_doubles_with_jitter_up_to_its_limit() -> None:
     assert backoff.next_s() <= 0.1
 
 
+@pytest.mark.parametrize(
+    ("code", "longest_s"),
+    [("node_unavailable", 2.0), ("outcome_unknown", 2.0), ("busy", 10.0)],
+)
+def test_backoff_stays_short_while_only_a_node_is_away(code: str, longest_s: float) -> None:
+    error = from_problem(503, {"code": code, "detail": "", "retry_after_ms": 100})
+    backoff = Backoff()
+    delays = [backoff.next_s(error) for _ in range(30)]
+    assert all(longest_s / 2 <= delay <= longest_s for delay in delays[10:])
+    assert sorted(delays[:4]) == delays[:4]
+
+
 def test_backoff_waits_at_least_as_long_as_the_broker_asks() -> None:
     error = from_problem(503, {"code": "busy", "detail": "", "retry_after_ms": 3_000})
     assert Backoff().next_s(error) == 3.0

@@ -272,3 +272,9 @@ def test_a_node_is_disturbed_when_receipts_or_handlers_come_twice_as_late() -> N
     with pytest.raises(AssertionError, match="ways to the handler p99 20 ms, then 100 ms"):
         judge.undisturbed(late, calm, ill, 0.02)
     judge.undisturbed(late, calm, ill, 0.5)
+
+
+def test_the_longest_silence_is_that_of_the_queue_that_waited_longest() -> None:
+    lines = [{"queue": 1, "at": 2.0}, {"queue": 1, "at": 9.0}, {"queue": 2, "at": 6.5}]
+    assert judge.longest_silence(lines, since=4.0) == 5.0
+    assert judge.longest_silence(lines, since=1.0) == 7.0

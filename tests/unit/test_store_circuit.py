@@ -10,7 +10,7 @@ import pytest
 
 from messagestore.engine import db_errors
 from messagestore.pool import circuit as module
-from messagestore.pool.circuit import Circuit
+from messagestore.pool.circuit import MAX_PAUSE_OF_LISTS_S, MAX_PAUSE_S, Circuit
 from metadata.errors import Code, NodeUnavailable, TooLarge
 
 
@@ -106,8 +106,17 @@ def test_an_interrupted_statement_says_nothing_against_the_node(clock: Clock) ->
     assert not circuit.is_open
 
 
-def test_one_probe_goes_after_a_pause_that_grows(clock: Clock) -> None:
-    circuit = Circuit("n1")
+@pytest.mark.parametrize(
+    ("max_pause_s", "expected"),
+    [
+        (MAX_PAUSE_S, [0.5, 1.0, 2.0, 4.0, 5.0, 5.0]),
+        (MAX_PAUSE_OF_LISTS_S, [0.5, 1.0, 1.0, 1.0, 1.0, 1.0]),
+    ],
+)
+def test_one_probe_goes_after_a_pause_that_grows(
+    clock: Clock, max_pause_s: float, expected: list[float]
+) -> None:
+    circuit = Circuit("n1", max_pause_s=max_pause_s)
     fails(circuit)
     fails(circuit)
     waits = []
@@ -118,7 +127,7 @@ def test_one_probe_goes_after_a_pause_that_grows(clock: Clock) -> None:
             clock.now += 0.25
         waits.append(clock.now - begun)
         fails(circuit)
-    assert waits == [0.5, 1.0, 2.0, 4.0, 5.0, 5.0]
+    assert waits == expected
 
 
 def test_while_a_probe_is_under_way_there_is_no_other(clock: Clock) -> None:

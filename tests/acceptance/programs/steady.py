@@ -44,16 +44,17 @@ class Steady:
             due = begun + number * every_s / len(queues)
             if terminated.wait(due - time.monotonic()):
                 return
-            self.send(queues[number % len(queues)], self.first + number, due)
+            queue = queues[number % len(queues)]
+            self.send(self.first + number, due, key=str(queue), queue=queue)
             number += 1
 
-    def send(self, queue: int, number: int, due: float) -> None:
-        """One message, told about when its receipt comes."""
+    def send(self, number: int, due: float, *, key: str, queue: int | None = None) -> None:
+        """Send a message, and write its receipt down when it comes."""
         asked = time.monotonic()
         self.asked += 1
         try:
             future = self.producer.send_async(
-                self.topic, b"%d" % number, key=str(queue), queue=queue
+                self.topic, b"%d" % number, key=key, queue=queue
             )
         except CatmqError as error:
             self.journal.tell("error", error=repr(error))

@@ -188,6 +188,17 @@ class Crowd:
         self.senders.append(Sender(process, Tail(journal)))
         return self.senders[-1]
 
+    def send_keyed(self, per_s: int, *, keys: int = 50) -> Sender:
+        """Start a sender of `per_s` messages a second, whose queues the client chooses by key."""
+        journal = self.stage.directory / f"{self.group}-keyed{len(self.senders) + 1}.jsonl"
+        first = len(self.senders) * MOST_SENT
+        words = [str(word) for word in (self.topic, journal, per_s, first, keys)]
+        process = self.stage.terminal.start(
+            str(PROGRAMS / "keyed.py"), *words, name=journal.stem
+        )
+        self.senders.append(Sender(process, Tail(journal)))
+        return self.senders[-1]
+
     def send_raw(self, every_ms: int, *, urls: str = "", pad: int = 0) -> Sender:
         """Starts a sender without our client, which repeats what it does not know through
         the next broker.

@@ -15,7 +15,14 @@ import MySQLdb
 
 from tests.acceptance.scenarios.schedule import Strike, planned
 from tests.acceptance.scenarios.stage import Stage
-from tests.acceptance.scenarios.trial import Act, Trial, asking, prepared, wait_until
+from tests.acceptance.scenarios.trial import (
+    Act,
+    Database,
+    Trial,
+    asking,
+    prepared,
+    wait_until,
+)
 from tests.support import commits
 from tests.support.mariadb import MariaDB
 from tests.support.pair import Pair
@@ -57,7 +64,7 @@ def run_kill_rain(
 class Rain:
     """Kills sessions that work on some schemas of a server; how many of each kind."""
 
-    server: MariaDB
+    server: Database
     schemas: Sequence[str]
     rng: random.Random
 
@@ -103,7 +110,7 @@ def run_dba(stage: Stage, pair: Pair, *, seconds: float) -> None:
     with prepared(stage, pair, "dba") as trial:
         trial.begin()
         strikes = planned(stage.rng, DBA, seconds=seconds, lengths_s=(0.5, 2.0, 4.0))
-        trial.play(strikes, Dba(trial).acts())
+        trial.play(strikes, Dba(trial, pair.metadata).acts())
         trial.finish()
 
 
@@ -112,6 +119,7 @@ class Dba:
     """The work of a DBA with an account of their own."""
 
     trial: Trial
+    metadata: MariaDB
 
     def acts(self) -> Mapping[str, Act]:
         """Return what each line of a schedule does."""
@@ -159,7 +167,7 @@ class Dba:
 
     def _connect(self, schema: str, *, metadata: bool) -> Any:
         if metadata:
-            return self.trial.pair.metadata.connect(database="catmq")
+            return self.metadata.connect(database="catmq")
         return self.trial.database.connect(database=schema)
 
 

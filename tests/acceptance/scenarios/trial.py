@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from tests.acceptance.scenarios.crowd import Crowd, Member
 from tests.acceptance.scenarios.schedule import Strike
@@ -26,7 +26,7 @@ from tests.support.journal import Journal
 from tests.support.links import Link
 from tests.support.logs import Tail
 from tests.support.mariadb import MariaDB
-from tests.support.pair import Pair
+from tests.support.pair import Brokers, Pair
 from tests.support.verdicts import Evidence
 from tests.support.waiting import until
 
@@ -40,6 +40,16 @@ STALL_S = 90.0
 Act = Callable[[Strike], AbstractContextManager[None]]
 
 
+class Database(Protocol):
+    """A server, or a cluster of servers, that holds nodes."""
+
+    def connect(self, **options: Any) -> Any:
+        """Return a raw connection with autocommit."""
+
+    def execute(self, statement: str) -> list[Any]:
+        """Run a statement on a connection of its own and return its rows."""
+
+
 @dataclass
 class Trial:
     """One trial. `links` lead to the nodes, `doors` to the brokers; `schemas` are those of
@@ -47,9 +57,9 @@ class Trial:
     """
 
     stage: Stage
-    pair: Pair
+    pair: Brokers
     crowd: Crowd
-    database: MariaDB
+    database: Database
     nodes: tuple[str, ...]
     schemas: tuple[str, ...]
     links: tuple[Link, ...]
@@ -65,7 +75,7 @@ class Trial:
         for _ in range(senders):
             self.crowd.send(EVERY_MS * len(self.crowd.ids) * senders)
         for _ in range(raw):
-            urls = ",".join(door.url for door in self.doors)
+            urls = ",".join(door.url for door in self.doors or self.pair.servers)
             self.crowd.send_raw(RAW_EVERY_MS * raw, urls=urls, pad=pad)
         self.watcher = Watcher(self)
         self.more(5 * len(self.crowd.ids))
@@ -249,7 +259,7 @@ def prepared(
 
 
 @contextmanager
-def kept_schema(database: MariaDB) -> Iterator[str]:
+def kept_schema(database: Database) -> Iterator[str]:
     """A new schema, dropped at the end unless something was wrong: then it is evidence."""
     name = f"trial_{secrets.token_hex(6)}"
     database.execute(f"CREATE DATABASE {name} CHARACTER SET utf8mb4")
@@ -257,13 +267,13 @@ def kept_schema(database: MariaDB) -> Iterator[str]:
     database.execute(f"DROP DATABASE {name}")
 
 
-def register(pair: Pair, node: dict[str, Any]) -> None:
+def register(pair: Brokers, node: dict[str, Any]) -> None:
     """Registers a node for topics that name it."""
-    always = {
+    always: dict[str, Any] = {
         "engine": "mysql",
         "host": "127.0.0.1",
         "username": "catmq",
         "dedicated": True,
     }
-    status, answer = pair.first.call("POST", "/api/v1/nodes", {**node, **always})
+    status, answer = pair.first.call("POST", "/api/v1/nodes", {**always, **node})
     assert status == 201, answer

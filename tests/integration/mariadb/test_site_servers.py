@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import MySQLdb
@@ -10,8 +11,12 @@ import pytest
 from catmq_site.databases import MYSQL_SESSION
 from catmq_site.mysql import servers
 from catmq_site.mysql.base import DatabaseWrapper
+from tests.support.asked_lock import AskedLock
 from tests.support.mariadb import MariaDB
 from tests.support.replication import await_caught_up, follow
+from tests.support.waiting import until
+
+THREADS = 6
 
 
 @pytest.fixture
@@ -96,3 +101,23 @@ def test_a_connection_that_fails_elsewhere_while_servers_are_asked_changes_no_an
 
     monkeypatch.setattr(own_servers, "_ask", ask_and_forget)
     assert port_of(connection) == ill.port
+
+
+def test_threads_that_wait_for_an_answer_take_its_failure(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """To ask takes seconds while servers are cut off: once for each thread is too slow."""
+    own_servers = servers.Servers(MySQLdb, "127.0.0.1:1,127.0.0.1:2")
+    lock, ask, asks = AskedLock(), own_servers._ask, list[dict[str, Any]]()
+    monkeypatch.setattr(own_servers, "_asking", lock)
+
+    def ask_when_all_wait(parameters: dict[str, Any]) -> Any:
+        asks.append(parameters)
+        until(lambda: lock.asked == THREADS, limit_s=60)
+        return ask(parameters)
+
+    monkeypatch.setattr(own_servers, "_ask", ask_when_all_wait)
+    with ThreadPoolExecutor(THREADS) as threads:
+        answers = [threads.submit(own_servers.find_writer, {}) for _ in range(THREADS)]
+    assert {type(answer.exception()) for answer in answers} == {MySQLdb.OperationalError}
+    assert len(asks) == 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -18,15 +19,19 @@ from messagestore.produce.publish import publish
 from messagestore.topology import topics
 from metadata.actors import command
 from metadata.cache import snapshot
+from metadata.cache.snapshot_types import NodeInfo
 from metadata.errors import CatmqError, Invalid
 from metadata.models import Alarm, AuditLog, DbNode
 from metadata.rules.addresses import Address
+from metadata.rules.cluster_members import NoWriter
+from tests.support.asked_lock import AskedLock
 from tests.support.environment import IS_MYSQL
 from tests.support.mariadb import MariaDB
 from tests.support.replication import await_caught_up, follow
 from tests.support.waiting import until
 
 ACTOR = command("test")
+THREADS = 6
 
 
 class Place(NamedTuple):
@@ -94,6 +99,26 @@ def test_a_process_that_knows_no_writer_asks_instead_of_taking_the_first(
     info = replace(snapshot.find_node("listed"), writer="")
     known = writers.at_writer(info)
     assert f"{known.host}:{known.port}" == place.primary
+
+
+def test_threads_that_wait_for_a_survey_take_its_failure(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A survey takes seconds while servers are cut off: one for each thread is too slow."""
+    info = replace(snapshot.find_node("listed"), host="127.0.0.1:1,127.0.0.1:2", writer="")
+    lock, survey, surveys = AskedLock(), writers.survey, list[str]()
+    monkeypatch.setitem(writers._survey_locks, writers._key(info), lock)
+
+    def survey_when_all_wait(asked: NodeInfo) -> writers.Survey:
+        surveys.append(asked.host)
+        until(lambda: lock.asked == THREADS, limit_s=60)
+        return survey(asked)
+
+    monkeypatch.setattr(writers, "survey", survey_when_all_wait)
+    with ThreadPoolExecutor(THREADS) as threads:
+        answers = [threads.submit(writers.find_writer, info) for _ in range(THREADS)]
+    assert {type(answer.exception()) for answer in answers} == {NoWriter}
+    assert len(surveys) == 1
 
 
 def test_a_primary_that_died_is_replaced_by_the_replica_that_was_made_writable(

@@ -11,6 +11,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -22,8 +23,9 @@ from messagestore.consume.positions import Claim, CommitOffset
 from messagestore.consume.pull_types import PullQueue
 from messagestore.engine import batch_ids, db_errors
 from messagestore.engine.messages import NewMessage
+from messagestore.engine.mysql_session import MySqlSession
 from messagestore.nodes import registry
-from messagestore.pool import node_pools
+from messagestore.pool import node_pools, session_pool
 from messagestore.produce.publish import publish
 from messagestore.tables import queue_sql
 from messagestore.topology import membership, subscriptions, topics
@@ -39,6 +41,9 @@ from tests.support.waiting import until
 
 ACTOR = command("test")
 CALLERS = 60
+SLEEPING = (
+    "SELECT COUNT(*) FROM information_schema.processlist WHERE info = 'DO SLEEP(300)'"
+)
 # an answer without the node takes microseconds; the machine does other things, too
 AT_ONCE_S = 1.0
 
@@ -211,6 +216,27 @@ def test_reads_from_a_silent_node_are_not_waited_for(
     finally:
         os.kill(ill.pid, signal.SIGCONT)
     until(lambda: takes(queues["ill"]), limit_s=20)
+
+
+def test_a_write_ends_when_another_server_is_written_to(
+    ill: MariaDB, queues: dict[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    patient = partial(session_pool.connect, read_timeout_s=300)
+    monkeypatch.setattr(session_pool, "connect", patient)
+    node = node_pools.node_of(queues["ill"])
+    node.pool.discard()  # sessions with the usual timeout
+
+    def write() -> None:
+        with node.writing() as session:
+            assert isinstance(session, MySqlSession)
+            session.send(b"DO SLEEP(300)", statements=1)
+
+    with ThreadPoolExecutor(1) as threads:
+        waiting = threads.submit(write)
+        until(lambda: ill.execute(SLEEPING) == [(1,)], limit_s=20)
+        node.pool.leave_server()
+        # Not after 300 s, and with an unknown outcome.
+        assert isinstance(waiting.exception(60), db_errors.Ambiguous)
 
 
 def test_a_killed_node_is_answered_for_at_once_and_used_again_when_it_is_back(

@@ -7,6 +7,10 @@ import random
 from catmq_client.errors import CatmqError
 
 RATE_LIMITED = "rate_limited"
+# The broker answers, and asks the node every second or few. A longer delay would only add to
+# the outage: after 20 s it would be that of the node plus 10 s.
+NODE_ERRORS = ("node_unavailable", "outcome_unknown")
+MAX_NODE_DELAY_S = 2.0
 
 
 def delay_s(failures: int, *, base_s: float, max_s: float) -> float:
@@ -34,7 +38,7 @@ class Backoff:
         """Return the next delay, at least the broker's `retry_after_ms`.
 
         At a rate limit the broker states when there is room again. The delay then follows
-        its answer and does not grow.
+        its answer and does not grow. While a node is away it grows to MAX_NODE_DELAY_S.
         """
         if (
             error is not None
@@ -43,7 +47,9 @@ class Backoff:
         ):
             return error.retry_after_ms / 1000 * random.uniform(1.0, 1.25)
         retry_after_s = (error.retry_after_ms or 0) / 1000 if error is not None else 0.0
+        is_node_away = error is not None and error.code in NODE_ERRORS
+        max_s = min(self._max_s, MAX_NODE_DELAY_S) if is_node_away else self._max_s
         self._tries += 1
         return max(
-            retry_after_s, delay_s(self._tries - 1, base_s=self._base_s, max_s=self._max_s)
+            retry_after_s, delay_s(self._tries - 1, base_s=self._base_s, max_s=max_s)
         )
