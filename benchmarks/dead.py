@@ -120,6 +120,7 @@ def lists(rows: int) -> dict[str, list[float]]:
         "page from the middle": timed(lambda: page(after=half)),
         "page of a kind of error": timed(lambda: page(error="KeyError")),
         "page of a kind and topic": timed(lambda: page(error="KeyError", topic="orders")),
+        "page of a key": timed(lambda: page(key=f"key-{rows // 2}")),
         "page of an unknown kind": timed(lambda: page(error="NoSuchError")),
         "counts": timed(lambda: dead_letters.summary(group="billing", actor=me)),
     }

@@ -1,13 +1,22 @@
-"""Log lines: an entry is a single line, and no text in it can look like another entry."""
+"""Log lines: an entry is a single line, and no text in it can look like another entry.
+
+`OneLine` writes text for people, `JsonLine` an object for programs; CATMQ_LOG_FORMAT chooses.
+"""
 
 from __future__ import annotations
 
+import json
 import logging
 import re
+import sys
 import threading
 import time
+from datetime import UTC, datetime
+from types import TracebackType
 from typing import Any
 
+from metadata import log_context
+from metadata.config import config
 from metadata.installation import name_programs
 from metadata.rules.rates import Bucket
 
@@ -25,6 +34,8 @@ REFUSAL_LOGGER = "django.security"
 BURST_LINES = 30  # per cause
 LINES_PER_S = 0.5  # per cause after a burst
 MAX_CHARS = 2_000  # of such a line, without its stack trace
+# Fields that the line of a request has in addition, see request_log.py.
+REQUEST_FIELDS = ("method", "path", "status", "duration_ms", "address", "bytes")
 
 
 def escape_controls(text: str) -> str:
@@ -52,6 +63,78 @@ class OneLine(logging.Formatter):
 
 def _indented(text: str) -> str:
     return "\n".join(INDENT + escape_controls(line) for line in LINE_ENDS.split(text))
+
+
+class JsonLine(logging.Formatter):
+    """Formats each entry as a JSON object on a single line, stack traces included.
+
+    An entry has `time` (UTC), `level`, `logger`, `message`, `process` and `thread`, the fields
+    of log_context.FIELDS that are set, what a request's line adds (REQUEST_FIELDS), and
+    `error` and `stack` for an exception. A field without a value is left out.
+    """
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line. It is ASCII only, so that any locale can write it, and a reader
+        finds a line end nowhere else.
+        """
+        entry: dict[str, Any] = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(
+                timespec="milliseconds"
+            ),
+            "level": record.levelname,
+            "logger": record.name,
+            "message": name_programs(record.getMessage()),
+            "process": record.process,
+            "thread": record.threadName,
+        }
+        context = log_context.current_fields()
+        for name in log_context.FIELDS:
+            if (value := context.get(name)) is not None:
+                entry[name] = str(value)
+        for name in REQUEST_FIELDS:
+            if (value := getattr(record, name, None)) is not None:
+                entry[name] = value
+        if record.exc_info and record.exc_info[1] is not None:
+            error = record.exc_info[1]
+            entry["error"] = f"{type(error).__name__}: {error}"
+            entry["stack"] = self.formatException(record.exc_info)
+        elif record.stack_info:
+            entry["stack"] = record.stack_info
+        return json.dumps(entry, default=str)
+
+
+def make_formatter() -> logging.Formatter:
+    """Return the formatter that CATMQ_LOG_FORMAT chooses."""
+    return JsonLine() if config.log_format == "json" else OneLine(FORMAT)
+
+
+def log_everything_as_json() -> None:
+    """Log warnings and uncaught exceptions, which Python prints as several lines of text.
+
+    With text logs, nothing is changed.
+    """
+    if config.log_format != "json":
+        return
+    logging.captureWarnings(True)
+    log = logging.getLogger("catmq_site")
+
+    def log_uncaught(
+        kind: type[BaseException], error: BaseException, trace: TracebackType | None
+    ) -> None:
+        # Ctrl-C is no error.
+        if issubclass(kind, KeyboardInterrupt):
+            sys.__excepthook__(kind, error, trace)
+            return
+        log.critical("The process ends", exc_info=(kind, error, trace))
+
+    def log_in_thread(failure: threading.ExceptHookArgs) -> None:
+        if failure.exc_value is not None:
+            error = failure.exc_value
+            name = failure.thread.name if failure.thread else "?"
+            log.error("Thread %s has ended", name, exc_info=error)
+
+    sys.excepthook = log_uncaught
+    threading.excepthook = log_in_thread
 
 
 class BoundedByCause(logging.Filter):

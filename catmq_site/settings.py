@@ -199,7 +199,7 @@ LOGGING = {
     "version": 1,
     "disable_existing_loggers": False,
     "formatters": {
-        "line": {"()": "catmq_site.logs.OneLine", "format": logs.FORMAT},
+        "line": {"()": "catmq_site.logs.make_formatter"},
     },
     "filters": {"bounded": {"()": "catmq_site.logs.BoundedByCause"}},
     "handlers": {
@@ -220,3 +220,4 @@ LOGGING = {
         "gunicorn.http.wsgi": {"level": "ERROR"},
     },
 }
+logs.log_everything_as_json()

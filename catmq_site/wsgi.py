@@ -16,13 +16,14 @@ from metadata.rules.membership import addresses
 from metadata.rules.path_prefix import without_prefix
 
 if TYPE_CHECKING:
-    from wsgiref.types import StartResponse, WSGIEnvironment
+    from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "catmq_site.settings")
 portal_app = get_wsgi_application()
 api_app = ApiHandler()
 
 from catmq_site.jobs import tasks  # noqa: E402  its models need the application that was loaded above
+from catmq_site.request_log import RequestLog  # noqa: E402  as above
 
 tasks.connect()
 
@@ -31,7 +32,7 @@ _TRUSTED_PROXIES = addresses.parse_networks(config.trusted_proxies)
 _PATH_PREFIX = config.path_prefix
 
 
-def application(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+def answer(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
     """Answer a request. Views see the client's address instead of a proxy's, and no path
     prefix.
     """
@@ -45,3 +46,8 @@ def application(environ: WSGIEnvironment, start_response: StartResponse) -> Iter
         environ["PATH_INFO"] = without_prefix(environ["PATH_INFO"], _PATH_PREFIX)
     handler = api_app if environ["PATH_INFO"].startswith(PATHS) else portal_app
     return handler(environ, start_response)
+
+
+application: WSGIApplication = answer
+if config.access_log != "off" or config.log_format == "json":
+    application = RequestLog(answer, access_log=config.access_log, path_prefix=_PATH_PREFIX)

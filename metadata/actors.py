@@ -27,6 +27,9 @@ class Actor:
     owns: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     key_id: int | None = None
 
+    def __str__(self) -> str:
+        return f"{self.kind} {self.name}"
+
 
 def command(name: str) -> Actor:
     """Return the actor of a management command. It may do everything, because only users of

@@ -46,8 +46,13 @@ FOREIGN = (
     "CATMQ_LDAP_PASSWORD",
 )
 FOREIGN_PREFIXES = ("CATMQ_NODE_", "CATMQ_TEST_")
-PROCESSES = ("command", "broker", "jobs")
-LANGUAGES = ("en", "zh-hans")
+# Settings that have one of a few values.
+CHOICES = {
+    "process": ("command", "broker", "jobs"),
+    "language": ("en", "zh-hans"),
+    "log_format": ("text", "json"),
+    "access_log": ("off", "errors", "on"),
+}
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 ALL_ADDRESSES = ("", "0.0.0.0", "[::]")  # noqa: S104  hosts of `bind`
 # A field of Config with the comment above it. Headings (`# == … ==`) are no comments.
@@ -125,6 +130,12 @@ class Config:
     threads: int = 528
     # maximum waiting pulls of a worker; others are answered at once
     max_waiters: int = 400
+
+    # == Logs ==
+    # form of log lines: text, or json (an object per line, with the fields of its request)
+    log_format: str = "text"
+    # requests in the log: off, errors (status 400 and above) or on
+    access_log: str = "off"
 
     # == Speaking to databases ==
     # maximum connections of a worker to one node
@@ -370,12 +381,12 @@ def _check(config: Config) -> None:
         raise ConfigError(
             "CATMQ_ALARM_FREE_PERCENT must be more than CATMQ_MIN_FREE_PERCENT and below 100."
         )
-    if config.process not in PROCESSES:
-        raise ConfigError(f"CATMQ_PROCESS must be one of {', '.join(PROCESSES)}.")
-    if config.language not in LANGUAGES:
-        raise ConfigError(
-            f"CATMQ_LANGUAGE must be one of {', '.join(LANGUAGES)}, not {config.language!r}."
-        )
+    for name, choices in CHOICES.items():
+        choice = getattr(config, name)
+        if choice not in choices:
+            raise ConfigError(
+                f"{variable_name(name)} must be one of {', '.join(choices)}, not {choice!r}."
+            )
     if problem := prefix_problem(config.path_prefix):
         raise ConfigError(f"CATMQ_PATH_PREFIX {problem}")
     _check_database(config)

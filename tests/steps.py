@@ -190,7 +190,9 @@ REST = (
     ),
 )
 IN_CI = tuple(
-    on_server(suite, version) for version in servers.IN_CI_ON for suite in servers.IN_CI
+    on_server(suite, version)
+    for version, suites in servers.IN_CI.items()
+    for suite in suites
 )
 # which have the core in them
 WHOLE_SUITES = tuple(name for name in servers.SUITES if name != "core")
@@ -199,7 +201,7 @@ GROUPS = {
     "all": (*EVERYDAY, *REST),
     "acceptance": ACCEPTANCE,
     "clusters": (ON_CLUSTERS, *ROUNDS_ON_CLUSTERS),
-    "core": tuple(on_server("core", version) for version in servers.IN_CI_ON),
+    "core": tuple(on_server("core", version) for version in servers.IN_CI),
     "servers": tuple(
         on_server(suite, version) for version in servers.VERSIONS for suite in WHOLE_SUITES
     ),
@@ -209,6 +211,8 @@ GROUPS = {
         tests("clients", "tests/clients"),
         tests("data", "tests/data"),
     ),
+    # OpenTelemetry: 5 MB to download; tests/unit/test_trace_context.py needs none of it
+    "otel": (tests("otel", "tests/otel"),),
     "foreign": tuple(  # suites of other projects, downloaded
         Step(f"foreign-{name}", (PYTHON, "-m", f"tests.foreign.{name}"))
         for name in ("tasks", "native", "oldest", "celery")

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from django.http import HttpRequest
 
+from metadata import log_context
 from metadata.actors import Actor
 from metadata.cache import snapshot
 from metadata.cache.snapshot_types import KeyInfo
@@ -27,7 +28,9 @@ def authenticate(request: HttpRequest) -> Actor:
     key = snapshot.find_key(api_keys.digest(plaintext.strip()))
     if key is None:
         raise Unauthenticated(UNKNOWN)
-    return actor_of_key(key, request.META.get("REMOTE_ADDR", ""))
+    actor = actor_of_key(key, request.META.get("REMOTE_ADDR", ""))
+    log_context.add_fields(actor=actor)
+    return actor
 
 
 def actor_of_key(key: KeyInfo, address: str) -> Actor:
@@ -45,6 +48,8 @@ def check_consumer(text: str, actor: Actor) -> ConsumerId:
         raise Forbidden(
             "This consumer registered with another API key: use that one, or register anew."
         )
+    group = snapshot.current().groups.get(consumer.group_id)
+    log_context.add_fields(consumer=consumer.public_text, group=group and group.name)
     return consumer
 
 

@@ -72,7 +72,7 @@ class ApiHandler:
 
 def _answer(request: HttpRequest) -> HttpResponseBase:
     try:
-        match = request.resolver_match = _resolve(request.path_info)
+        match = request.resolver_match = resolve_path(request.path_info)
         response: HttpResponseBase = match.func(request, **match.kwargs)
         if isinstance(response, SimpleTemplateResponse):
             response.render()
@@ -85,7 +85,7 @@ def _answer(request: HttpRequest) -> HttpResponseBase:
 
 
 @lru_cache(MOST_KNOWN_PATHS)
-def _resolve(path: str) -> ResolverMatch:
+def resolve_path(path: str) -> ResolverMatch:
     """Return the view of a path. Raises Resolver404."""
     # Cached: the same few thousand paths come all the time, and resolving costs more than
     # authentication. Errors are not cached. A base URL that ends in / doubles the first

@@ -14,10 +14,12 @@ from django_q.models import OrmQ
 from django_q.tasks import async_task
 
 from catmq_site import processes
+from metadata.actors import job as job_actor
 from metadata.db.clock import database_now, ms
 from metadata.errors import NotFound
 from metadata.installation import HOME
 from metadata.jobs import pipeline, runs
+from metadata.log_context import log_context
 from metadata.membership import rebalance
 
 log = logging.getLogger(__name__)
@@ -122,6 +124,6 @@ def run_here(name: str) -> int:
     from catmq_site.background.table import JOBS
 
     job = JOBS[name]
-    with runs.record_run(name) as run:
+    with log_context(job=name, actor=job_actor(name)), runs.record_run(name) as run:
         run.count = job.run(run) if job.reports else job.run()
     return run.count

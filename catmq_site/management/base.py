@@ -27,6 +27,7 @@ from metadata.config import config
 from metadata.errors import CatmqError, Code, Invalid
 from metadata.installation import name_programs
 from metadata.jobs.runs import Cancelled
+from metadata.log_context import log_context
 from metadata.rules import tls
 
 REFUSED, RETRY_LATER = 1, 3
@@ -69,7 +70,8 @@ class CatmqCommand(BaseCommand):
             # use.
             if self.checks_keys:
                 fingerprints.require_same_keys()
-            self.run(**options)
+            with log_context(actor=self.actor):
+                self.run(**options)
         except CatmqError as error:
             raise CommandError(
                 format_error(error), returncode=RETRY_LATER if error.retriable else REFUSED

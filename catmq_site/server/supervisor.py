@@ -22,6 +22,7 @@ import contextlib
 import ctypes
 import fcntl
 import http.client
+import json
 import os
 import shutil
 import signal
@@ -31,7 +32,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TextIO
 
@@ -392,7 +393,18 @@ def write_stderr(text: str) -> None:
 
 
 def log_event(text: str) -> None:
-    """Print a line on stderr about an event, with the time."""
+    """Print a line on stderr about an event, with the time, in the form of the logs."""
+    # The settings are not loaded here, so that the first start, without packages, is possible.
+    if os.environ.get("CATMQ_LOG_FORMAT") == "json":
+        entry = {
+            "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
+            "level": "WARNING",
+            "logger": "catmq_site.server.supervisor",
+            "message": text,
+            "process": os.getpid(),
+        }
+        write_stderr(json.dumps(entry))
+        return
     write_stderr(
         f"{datetime.now().astimezone().isoformat(sep=' ', timespec='milliseconds')} {text}"
     )

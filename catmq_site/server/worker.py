@@ -71,7 +71,7 @@ class Log(glogging.Logger):  # type: ignore[misc]
     def setup(self, cfg: Any) -> None:
         super().setup(cfg)
         for handler in self.error_log.handlers:
-            handler.setFormatter(logs.OneLine(logs.FORMAT))
+            handler.setFormatter(logs.make_formatter())
             handler.addFilter(logs.BoundedByCause())
 
 
@@ -512,8 +512,8 @@ class Worker(ThreadWorker):  # type: ignore[misc]
     ) -> Answer:
         """Call the application and send its answer.
 
-        Unlike gunicorn it calls no hooks and writes no access log, which this broker does
-        not have.
+        Unlike gunicorn it calls no hooks and writes no access log: that is a part of the
+        application (catmq_site/request_log.py).
         """
         # The time for which the loop held the request counts as a part of the view's wait.
         if connection.held_since is not None:

@@ -12,6 +12,7 @@
     Final          a repeat cannot help: an operator has to act
       Altered      a table is missing or was altered
       NotInPlace   the server cannot alter the table in place
+      NoIndex      the statement names an index that the table lacks
       Denied       the account lacks a right
 
 All of them are product errors, so an unhandled error still gives the client a correct answer.
@@ -33,6 +34,8 @@ NO_PARTITION = 1526
 # The change is not possible in place. On MariaDB also: after a crash during an ALTER TABLE, a
 # partition has other indexes than the definition of its table.
 NOT_IN_PLACE = 1846
+# FORCE INDEX names an index that the table lacks.
+NO_INDEX = 1176
 # A build of an index ends if its record of concurrent writes exceeds
 # innodb_online_alter_log_max_size. It is rolled back.
 LOG_OVERFLOW = frozenset({1799})
@@ -174,15 +177,21 @@ class NotInPlace(Final):
     """The server cannot alter the table in place."""
 
 
+class NoIndex(Final):
+    """The statement names an index that the table lacks."""
+
+
 class Denied(Final):
     """The account lacks a right."""
 
 
-_BY_NUMBER = {
+_BY_NUMBER: dict[int, type[RolledBack | Final]] = {
     REFUSED: Refused,
     DUPLICATE: Duplicate,
     NO_PARTITION: NoPartition,
     NOT_READY: NotReady,
+    NOT_IN_PLACE: NotInPlace,
+    NO_INDEX: NoIndex,
     **dict.fromkeys(READ_ONLY, ReadOnly),
 }
 
@@ -214,8 +223,6 @@ def from_mysql(number: int, text: str, node: str) -> RolledBack | Ambiguous | Fi
         error = Ambiguous(detail)
         error.lost = number in LOST
         return error
-    if number == NOT_IN_PLACE:
-        return NotInPlace(detail)
     error_class = (
         Altered if number in _WRONG_TABLE else Denied if number in _DENIED else Final
     )
@@ -237,4 +244,6 @@ def from_sqlite(error: sqlite3.Error, node: str) -> RolledBack | Ambiguous | Fin
         return Ambiguous(detail)
     if code == sqlite3.SQLITE_ERROR and any(text in str(error) for text in _ALTERED_TEXTS):
         return Altered(f"{detail}. {_TABLE_REMEDY}")
+    if code == sqlite3.SQLITE_ERROR and "no such index" in str(error):
+        return NoIndex(detail)
     return Final(detail)

@@ -1,18 +1,20 @@
 """Changes of the tables of nodes, in the order of releases; `nodes/upgrade.py` applies
 them.
 
-A release reads and writes nodes of its own VERSION and of the one before, so brokers of two
-releases can share a node before and after `manage.py upgrade_nodes`. Three rules make that
-possible:
+A release reads and writes nodes of the versions OLDEST to VERSION, at least of the one before
+its own, so brokers of two releases can share a node before and after
+`manage.py upgrade_nodes`. Three rules make that possible:
 
-- A step adds a column at the end (NULL, or with a constant default) or a table. It never
-  removes any.
-- On MySQL and MariaDB it runs with `ALGORITHM=INSTANT`, so that no table is copied.
-- It is one statement, or one transaction on SQLite. So its `column` exists if and only if
-  the step was applied, even if the run was killed.
+- A step adds a column at the end (NULL, or with a constant default), a table, or an index of
+  a table that has no partitions. It never removes any. Queries have to do without the index
+  while it is missing.
+- On MySQL and MariaDB no table is copied: a column is added with `ALGORITHM=INSTANT`, and an
+  index is built with `ALGORITHM=INPLACE, LOCK=NONE`, while the table is read and written.
+- It is one statement, or one transaction on SQLite. So its `column` or index exists if and
+  only if the step was applied, even if the run was killed.
 
 A change that cannot follow these rules needs another kind of table, for new queues. New
-tables have all steps from the start: a new step adds its column to the CREATE TABLE, too.
+tables have all steps from the start: a new step also changes the CREATE TABLE.
 """
 
 from __future__ import annotations
@@ -25,8 +27,9 @@ QUEUES = "message_<queue>"  # as a table name: the message tables of all queues
 class SchemaStep(NamedTuple):
     """A change of a table, or of the message tables of all QUEUES.
 
-    The step was applied if `column` exists. `statement` is a section of sql/<engine>.sql,
-    with the placeholder `{table}` if it changes the tables of queues.
+    The step was applied if `column` exists, or the index `index_name` if the step adds one.
+    `statement` is a section of sql/<engine>.sql, with the placeholder `{table}` if it changes
+    the tables of queues.
     """
 
     version: int
@@ -34,6 +37,7 @@ class SchemaStep(NamedTuple):
     column: str
     statement: str
     purpose: str
+    index_name: str = ""
 
 
 STEPS: tuple[SchemaStep, ...] = (
@@ -51,6 +55,14 @@ STEPS: tuple[SchemaStep, ...] = (
         statement="create_share_tables",
         purpose="how far share groups have leased each queue, and the leases",
     ),
+    SchemaStep(
+        version=3,
+        table="dead_message",
+        column="",
+        index_name="dead_message_key",
+        statement="add_dead_key_index",
+        purpose="dead letters of a key are found by an index",
+    ),
 )
 VERSION = STEPS[-1].version
-OLDEST = VERSION - 1
+OLDEST = 1

@@ -38,7 +38,9 @@ from metadata.rules.wire import Number
 
 T = TypeVar("T")
 MAX_LIMIT = 1_000  # dead letters in a page, and ids in a request
-SCAN = 10_000  # dead letters that a search for a key reads on each node for a page
+# Dead letters that a search reads on each node for a page: those of a key, or all that its
+# filters select where the node has no index of keys, or an origin is searched for.
+SCAN = 10_000
 CHUNK = 500  # rows in a transaction
 # Limit on the transactions with which drop() deletes on a node, and with which a pass of
 # expire() deletes the dead letters of a subscription on a node.
@@ -193,7 +195,7 @@ def page(
 
     `topic`, `error` (a class of errors) and `key` restrict the list. `after` is `next` of the
     previous page, '' for the first. With a key, a page reads at most SCAN dead letters of each
-    node, so it may be short or empty although `next` is set.
+    node, so it may be short although `next` is set.
 
     Raises NotFound, Forbidden, Invalid, and NodeUnavailable if no retry node answers.
     """

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import NamedTuple
 
+from messagestore.engine import db_errors
 from messagestore.engine.mysql_session import MySqlSession, Session
 from messagestore.tables.sql_steps import fetch_rows, id_list, step
 
@@ -115,24 +117,35 @@ def search_dead(
     key: str | None = None,
     origin: str | None = None,
 ) -> tuple[list[DeadRow], DeadPosition | None]:
-    """Search the next `scan` selected dead letters before a position.
+    """Search the next `scan` selected dead letters before a position: those of a key, or all
+    whose origin begins with a text.
 
-    Return at most `most` that have a key, or whose origin begins with a text; and the
-    position where the scan ended, None if no older dead letter is left.
+    Return at most `most` of them, and the position where the search ended, None if no older
+    dead letter is left. A node that lacks the index of keys reads all selected dead letters.
     """
-    values = _filter_values(session, selection)
-    values |= {"until_ms": before.died_at_ms, "below": before.id}
-    # Bounds the scan by rows, so that a rare key costs no scan of all dead letters.
-    last_scanned = fetch_rows(session, "find_dead_stretch", **values, skipped=scan - 1)
-    end = DeadPosition(last_scanned[0][1], last_scanned[0][0]) if last_scanned else None
-    begin = end or START
-    values |= {"from_ms": begin.died_at_ms, "from_id": begin.id, "most": most}
-    name, condition = (
-        ("search_dead", {"msg_key": key})
-        if origin is None
-        else ("search_dead_origin", {"origin": origin})
-    )
-    return [DeadRow(*row) for row in fetch_rows(session, name, **values, **condition)], end
+    columns = _filter_columns(selection)
+    place = {"until_ms": before.died_at_ms, "below": before.id, "skipped": scan - 1}
+    wanted = {"most": most, "msg_key": key, "origin": origin}
+    name = "search_dead" if origin is None else "search_dead_origin"
+
+    def search(
+        scanned_columns: Mapping[str, int | str], index: str
+    ) -> tuple[list[DeadRow], DeadPosition | None]:
+        # Bounds the search by rows, so that a rare match costs no scan of all dead letters.
+        scanned = _match(session, scanned_columns) | {"by": index}
+        last_scanned = fetch_rows(session, "find_dead_stretch", **scanned, **place)
+        end = DeadPosition(last_scanned[0][1], last_scanned[0][0]) if last_scanned else None
+        begin = end or START
+        values = _match(session, columns) | {"by": index} | place | wanted
+        values |= {"from_ms": begin.died_at_ms, "from_id": begin.id}
+        return [DeadRow(*row) for row in fetch_rows(session, name, **values)], end
+
+    if key is not None:
+        # Nodes of an earlier release have no such index until manage.py upgrade_nodes.
+        with suppress(db_errors.NoIndex):
+            by_key: dict[str, int | str] = {"group_id": selection.group_id, "msg_key": key}
+            return search(by_key, "dead_message_key")
+    return search(columns, _filter_index(selection))
 
 
 def summarize_dead(session: Session, *, selection: DeadFilter) -> list[ErrorCount]:
@@ -245,27 +258,35 @@ def _filter_values(session: Session, selection: DeadFilter) -> dict[str, object]
     """Return the WHERE condition, the index that serves it, and the values, as parameters
     of a statement.
     """
+    return _match(session, _filter_columns(selection)) | {"by": _filter_index(selection)}
+
+
+def _filter_columns(selection: DeadFilter) -> dict[str, int | str]:
+    """Return the values that the columns of selected dead letters have."""
+    columns: dict[str, int | str] = {"group_id": selection.group_id}
+    if selection.topic_id is not None:
+        columns["topic_id"] = selection.topic_id
+    if selection.error_class is not None:
+        columns["error_class"] = selection.error_class
+    return columns
+
+
+def _filter_index(selection: DeadFilter) -> str:
     # Each filter has an index in the order of deaths. FORCE INDEX ({by}) lets a server read
     # the first rows in that order instead of sorting all that match.
-    where = f"group_id = {selection.group_id:d}"
-    by = "dead_message_group"
-    if selection.topic_id is not None:
-        where += f" AND topic_id = {selection.topic_id:d}"
-        by = "dead_message_topic"
     if selection.error_class is None:
-        return {"where": where, "by": by}
-    by = "dead_message_error" if selection.topic_id is None else "dead_message_both"
+        return "dead_message_group" if selection.topic_id is None else "dead_message_topic"
+    return "dead_message_error" if selection.topic_id is None else "dead_message_both"
+
+
+def _match(session: Session, columns: Mapping[str, int | str]) -> dict[str, object]:
+    """Return the WHERE condition that columns have these values, as parameters of a statement."""
     # `where` becomes part of the statement's text. There MySQL takes a literal, and SQLite a
     # parameter.
     if isinstance(session, MySqlSession):
-        return {
-            "where": where.encode()
-            + b" AND error_class = "
-            + session.literal(selection.error_class),
-            "by": by,
-        }
-    return {
-        "where": f"{where} AND error_class = :error_class",
-        "by": by,
-        "error_class": selection.error_class,
-    }
+        conditions = (
+            name.encode() + b" = " + session.literal(value)
+            for name, value in columns.items()
+        )
+        return {"where": b" AND ".join(conditions)}
+    return {"where": " AND ".join(f"{name} = :{name}" for name in columns), **columns}

@@ -201,6 +201,16 @@ def pending_changes(session: Session) -> list[TableChange]:
     ]
     pending = []
     for schema_step in schema_steps.STEPS:
+        if schema_step.index_name:
+            # A node that never had a dead letter has no such table yet.
+            rows = fetch_rows(
+                session,
+                "select_tables_lacking",
+                table_name=schema_step.table,
+                index_name=schema_step.index_name,
+            )
+            pending += [TableChange(name, schema_step) for (name,) in rows]
+            continue
         of_queues = schema_step.table == schema_steps.QUEUES
         pattern = "message%" if of_queues else schema_step.table
         changed_tables = {

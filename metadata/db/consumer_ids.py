@@ -45,6 +45,11 @@ class ConsumerId(Struct, frozen=True):
     instance_id: int = 0
 
     @property
+    def public_text(self) -> str:
+        """The numbers of the id, without the random part and the HMAC, which are secret."""
+        return self.text.partition("-")[0]
+
+    @property
     def instance(self) -> str:
         """The name of this consumer's instance in its reader rows."""
         return reader_instance(self.instance_id)

@@ -20,6 +20,7 @@ from django.http import HttpRequest
 from django.http.response import HttpResponseBase
 from django.utils.translation import gettext as _
 
+from metadata import log_context
 from metadata.actors import Actor
 from metadata.db import access
 from metadata.rules.rights import Right
@@ -45,6 +46,7 @@ def login_required_page(view: View) -> View:
             logout(request)
             return redirect_to_login(request.path)
         request.actor = actor_of(request)  # type: ignore[attr-defined]  # read by actor()
+        log_context.add_fields(actor=actor(request))
         return view(request, *args, **arguments)
 
     with_login = login_required(view_with_actor)

@@ -39,6 +39,7 @@ from tests.acceptance.scenarios import (
     metadata_away,
     mixed_releases,
     restarts,
+    rolling_upgrade,
     shaky,
     share,
     share_outages,
@@ -57,6 +58,8 @@ from tests.support import pair as pairs
 from tests.support.environment import free_port
 from tests.support.pair import Pair
 from tests.support.server import Server
+
+MOST_WAIT_S = 3.0  # of a message for a consumer, in a rolling upgrade
 
 
 def play_restarts(stage: Stage, source: Path) -> None:
@@ -347,6 +350,21 @@ def play_mixed_releases(stage: Stage, pair: Pair) -> None:
     mixed_releases.run(stage, pair, rounds=stage.times or 2)
 
 
+def play_rolling_upgrade(stage: Stage, pair: Pair) -> None:
+    """Two brokers of the previous release and their nodes are upgraded under 500 messages a
+    second, --times times (default 3).
+    """
+    waits_s = [
+        rolling_upgrade.run(
+            pair.nodes, stage.directory / f"upgrade-{number}", say=stage.say
+        )
+        for number in range(stage.times or 3)
+    ]
+    assert max(waits_s) < MOST_WAIT_S, (
+        f"a message waited for a consumer for {max(waits_s):.1f} s"
+    )
+
+
 def play_cluster(options: argparse.Namespace, home: Path, rng: random.Random) -> None:
     """On a Galera cluster and on a MySQL group the writer is killed, frozen and cut off, all
     members are restarted, and a minority is left alone (--rounds, default 10).
@@ -413,6 +431,7 @@ ON_A_PAIR: dict[str, Callable[[Stage, Pair], None]] = {
     "repeats": play_repeats,
     "java": play_java,
     "mixed-releases": play_mixed_releases,
+    "rolling-upgrade": play_rolling_upgrade,
     "long-queue": play_long_queue,
     "share": play_share,
     "share-lost": play_share_lost,

@@ -12,10 +12,11 @@ import pytest
 from catmq_client import Consumer, HttpTransport, Producer
 from catmq_client.errors import InvalidRequest
 from catmq_client.reading import pull_commits
-from tests.acceptance.scenarios import mixed_releases
+from tests.acceptance.scenarios import mixed_releases, rolling_upgrade
 from tests.acceptance.scenarios.stage import Stage
 from tests.support import previous
 from tests.support.environment import ROOT
+from tests.support.mariadb import MariaDB
 from tests.support.pair import Pair
 from tests.support.server import Server
 from tests.support.waiting import until
@@ -38,6 +39,12 @@ def test_brokers_of_two_releases_lose_nothing_while_nodes_are_upgraded_under_the
     on_pair: Stage, pair: Pair, tmp_path: Path
 ) -> None:
     mixed_releases.run_short(on_pair, pair, tmp_path / "previous")
+
+
+def test_two_brokers_and_their_nodes_are_upgraded_one_by_one_under_load(
+    mariadb: MariaDB, tmp_path: Path
+) -> None:
+    rolling_upgrade.run(mariadb, tmp_path, say=print)
 
 
 class Watched:

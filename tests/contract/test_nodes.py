@@ -148,7 +148,7 @@ def test_a_node_tells_the_version_of_its_tables(broker: Broker, queue: int) -> N
     upgrade.upgrade(actor=actors.command("test"))
     registry.probe()
     (node,) = [one for one in broker.ok("GET", "/nodes")["nodes"] if one["name"] == "main"]
-    assert (node["schema_version"], node["upgrade_possible"]) == (2, False)
+    assert (node["schema_version"], node["upgrade_possible"]) == (3, False)
     assert [
         one["min_release"] for one in broker.ok("GET", "/topics/single/read-plan")["nodes"]
     ] == [""]

@@ -75,6 +75,8 @@ def test_steps_are_declared_in_order_and_on_both_engines(queues: list[int]) -> N
         and versions[-1] == schema_steps.VERSION
     )
     for one in schema_steps.STEPS:
+        if one.index_name:
+            continue  # test_redrives.py: a key is found by the index that new tables have
         table = f"message_{queues[0]}" if one.table == schema_steps.QUEUES else one.table
         assert one.column in columns(snapshot.find_node("main"), table), (
             "new tables have all steps at once"
@@ -102,23 +104,23 @@ def test_a_node_of_the_release_before_is_served_and_upgraded_when_somebody_asks(
     planned = run(dry_run=True)
     assert (planned.before, planned.after, tables(planned.changes)) == (
         1,
-        2,
+        3,
         ["node_identity"],
     )
     assert columns(info, "node_identity") == ["identity"]
 
     assert run() == planned
-    assert schema_of(info) == Schema(2, "")
+    assert schema_of(info) == Schema(3, "")
     # the loop of each worker: it learns the version without a new connection
     registry.probe()
-    assert registry.schema_version(info.id) == 2 and not registry.can_be_upgraded(info.id)
+    assert registry.schema_version(info.id) == 3 and not registry.can_be_upgraded(info.id)
     (entry,) = AuditLog.objects.filter(verb="upgrade", name="main")
     assert (entry.before, entry.after) == (
         {"schema_version": 1},
-        {"schema_version": 2, "changes": 1},
+        {"schema_version": 3, "changes": 1},
     )
     assert (
-        run() == NodeUpgrade("main", 2, 2)
+        run() == NodeUpgrade("main", 3, 3)
         and AuditLog.objects.filter(verb="upgrade").count() == 1
     )
     send()
@@ -133,7 +135,7 @@ def test_an_identity_that_is_written_again_keeps_the_version(node: str) -> None:
     with session_pool.direct(info) as session:
         node_sql.write_min_release(session, release="0.1.0")
         promotion_sql.write_identity(session, identity=info.identity)
-    assert schema_of(info) == Schema(2, "0.1.0")
+    assert schema_of(info) == Schema(3, "0.1.0")
 
 
 def test_tables_of_queues_are_changed_one_by_one_with_what_is_in_them(
@@ -151,7 +153,7 @@ def test_tables_of_queues_are_changed_one_by_one_with_what_is_in_them(
     )
     assert tables(done[0].changes) == [f"message_{queue}" for queue in queues]
     assert said == ["1 of 3", "2 of 3", "3 of 3"]
-    assert (done[0].before, done[0].after) == (2, 3)
+    assert (done[0].before, done[0].after) == (3, 4)
     for queue in queues:
         assert columns(info, f"message_{queue}")[-1] == LATER.column
     for _ in range(9):
@@ -170,7 +172,7 @@ def test_a_table_that_an_older_broker_made_meanwhile_is_found_by_the_next_run(
     snapshot.refresh()
     assert finding().words["changes"] == 1
     done = run()
-    assert len(done.changes) == 1 and (done.before, done.after) == (3, 3)
+    assert len(done.changes) == 1 and (done.before, done.after) == (4, 4)
     assert run().changes == ()
 
 
@@ -187,13 +189,13 @@ def test_kill_9_before_any_statement_is_finished_by_a_second_run_and_nothing_is_
     assert (
         killed_step_by_step(again) >= 6
     )  # among them: between two tables, and between a table and the version
-    assert schema_of(info) == Schema(3, "")
+    assert schema_of(info) == Schema(4, "")
     with session_pool.direct(info) as session:
         assert node_sql.pending_changes(session) == []
     assert all(
         columns(info, f"message_{queue}").count(LATER.column) == 1 for queue in queues
     )
-    assert run() == NodeUpgrade("main", 3, 3)
+    assert run() == NodeUpgrade("main", 4, 4)
     send()
 
 
@@ -214,7 +216,7 @@ def test_a_run_that_fails_half_way_says_where_and_is_repeated(
         failing.setattr(node_sql, "make_change", refuses)
         done = run()
     assert tables(done.changes) == [f"message_{queues[0]}"] and "1845" in done.problem
-    assert (done.before, done.after) == (2, 2)
+    assert (done.before, done.after) == (3, 3)
     entry = AuditLog.objects.get(verb="upgrade")
     assert entry.after["changes"] == 1 and "1845" in entry.after["problem"]
     assert tables(run().changes) == [f"message_{queue}" for queue in queues[1:]]
@@ -241,7 +243,7 @@ def test_a_node_that_cannot_be_upgraded_stops_none_of_the_others(
     snapshot.evict()
     found = {one.node: one for one in upgrade.upgrade(actor=ACTOR, pause_ms=0)}
     assert found["first"].problem == "Node first is offline: open it first."
-    assert found["main"].problem == "" and found["main"].after == 2
+    assert found["main"].problem == "" and found["main"].after == 3
     assert "that of another node" in found["third"].problem and found["third"].changes == ()
 
 
@@ -352,9 +354,9 @@ def test_kill_9_while_a_table_is_being_changed_leaves_it_changed_or_not(
         holder.execute("ROLLBACK")
         until(lambda: not alters())
     assert columns(info, f"message_{queues[0]}")[-1] == LATER.column
-    assert schema_of(info).version == 2
+    assert schema_of(info).version == 3
     done = run()
-    assert done.problem == "" and done.after == 3
+    assert done.problem == "" and done.after == 4
     assert all(
         columns(info, f"message_{queue}").count(LATER.column) == 1 for queue in queues
     )

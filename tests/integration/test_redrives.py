@@ -12,7 +12,7 @@ from messagestore.consume import offset_reset
 from messagestore.consume.offset_reset import Target
 from messagestore.inspect import copy_trail, delivery_status
 from messagestore.inspect.delivery_status import DeliveryStatus
-from messagestore.nodes import registry
+from messagestore.nodes import registry, upgrade
 from messagestore.pool import node_pools
 from messagestore.pool.node import Node
 from messagestore.produce import delayed_store
@@ -23,6 +23,7 @@ from messagestore.topology import subscriptions
 from metadata import redrive_rows
 from metadata.actors import Actor
 from metadata.cache import snapshot
+from metadata.cache.snapshot_types import NodeInfo
 from metadata.errors import (
     CatmqError,
     Code,
@@ -34,6 +35,7 @@ from metadata.errors import (
 )
 from tests.support import failing, moving
 from tests.support.failing import ME, fail, failure_queues
+from tests.support.older_tables import database
 from tests.support.tampering import plant
 
 
@@ -331,18 +333,62 @@ def test_the_dead_are_forgotten_after_the_days_of_their_subscription(queue: int)
     assert len(listed()) <= 4
 
 
+def retry_nodes() -> list[NodeInfo]:
+    nodes = snapshot.current().nodes.values()
+    return [info for info in nodes if info.name in {"f1", "f2"}]
+
+
+def drop_key_index() -> None:
+    """Leave the tables of both retry nodes as an earlier release has created them."""
+    for info in retry_nodes():
+        with database(info).cursor() as cursor:
+            table = "" if info.engine == "sqlite" else " ON dead_message"
+            cursor.execute(f"DROP INDEX dead_message_key{table}")
+
+
+@pytest.mark.parametrize("has_index", [True, False])
 def test_dead_letters_of_a_key_are_found_by_scans_that_end(
-    queue: int, monkeypatch: pytest.MonkeyPatch
+    queue: int, has_index: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each page looks at two of each node, so most pages are empty; none is left out or
-    shown twice.
+    """Each page looks at two of each node: of the key, or of all where a node of an earlier
+    release lacks the index, so most pages are empty then. None is left out or shown twice.
     """
     for number in range(9):
         kill(queue, b"%d" % number, key="b" if number % 4 else "a")
+    kill(queue, b"blank", key="a ")  # a trailing blank makes another key
+    kill(queue, b"other", key="a", error="TypeError: no")
+    if not has_index:
+        drop_key_index()
     monkeypatch.setattr(dead_letters, "SCAN", 2)
-    assert sorted(listed(key="a")) == ["0", "4", "8"]
-    assert listed(key="a") == [body for body in listed() if body in {"0", "4", "8"}]
-    assert listed(key="A") == listed(key="a", error="TypeError") == []
+    found = listed(key="a")
+    assert sorted(found) == ["0", "4", "8", "other"]
+    assert found == [body for body in listed() if body in found]
+    assert sorted(listed(key="a", topic="orders", error="ValueError")) == ["0", "4", "8"]
+    assert listed(key="a ") == ["blank"]
+    assert listed(key="A") == listed(key="b", error="TypeError") == []
+
+
+def test_a_key_is_found_behind_any_number_of_other_dead_letters_in_one_page(
+    queue: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kill(queue, b"wanted", key="a")
+    kill(queue, *(b"%d" % number for number in range(8)), key="b")
+    monkeypatch.setattr(dead_letters, "SCAN", 2)
+    page = dead_letters.page(group="billing", actor=ME, key="a", after="", limit=10)
+    assert [one.key for one in page.messages] == ["a"] and page.next is None
+
+
+def test_nodes_of_an_earlier_release_get_the_index_of_keys(queue: int) -> None:
+    kill(queue, *(b"%d" % number for number in range(4)), key="a")
+    drop_key_index()
+    for info in retry_nodes():
+        upgraded = upgrade.upgrade_node(info, pause_ms=0)
+        assert [change.step.index_name for change in upgraded.changes] == [
+            "dead_message_key"
+        ]
+        assert upgraded.problem == ""
+        assert upgrade.upgrade_node(info, pause_ms=0).changes == ()
+    assert sorted(listed(key="a")) == ["0", "1", "2", "3"]
 
 
 def status(queue: int, offset: int) -> DeliveryStatus:

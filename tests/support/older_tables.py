@@ -13,7 +13,7 @@ from metadata.cache.snapshot_types import NodeInfo
 from metadata.rules.nodes import Engine
 from tests.support.spare_nodes import NodeDatabase
 
-LATER = SchemaStep(3, schema_steps.QUEUES, "lane", "add_lane", "what a test needs")
+LATER = SchemaStep(4, schema_steps.QUEUES, "lane", "add_lane", "what a test needs")
 _TEXTS = {
     "mysql": "-- name: add_lane\nALTER TABLE {table} ADD COLUMN lane INT NULL, ALGORITHM=INSTANT",
     "sqlite": "-- name: add_lane\nALTER TABLE {table} ADD COLUMN lane INTEGER NULL",

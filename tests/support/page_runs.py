@@ -37,6 +37,7 @@ ELSEWHERE = {
     "how-to/copy-definitions.md": "tests/acceptance/test_operator_pages.py",
     "how-to/read-a-topic-with-pandas.md": "tests/data/test_data_pages.py",
     "how-to/use-it-with-asyncio.md": "tests/web/test_asyncio_page.py",
+    "how-to/trace-messages.md": "tests/otel/test_otel.py",
     "how-to/query-with-sql.md": "tests/integration/test_queries.py",
     "how-to/run-on-mariadb.md": "tests/acceptance/test_operator_pages.py",
     "how-to/run-two-brokers.md": "tests/acceptance/test_broker_pages.py",
@@ -47,6 +48,8 @@ ELSEWHERE = {
     "how-to/test-without-a-broker.md": "tests/unit/test_documented_tests.py",
 }
 NOT_RUN = {
+    "how-to/collect-logs.md": "starts a server that does not end; "
+    "tests/acceptance/test_json_logs.py starts it with the same settings",
     "how-to/check-an-installation.md": "its result depends on the machine; "
     "tests/integration/test_doctor.py runs the command",
     "explanation/rates.md": "takes half an hour; tests/acceptance/test_bench_peers.py runs its "

@@ -15,7 +15,7 @@ from pathlib import Path
 from cryptography.fernet import Fernet
 
 from tests.support import mariadb
-from tests.support.environment import free_port
+from tests.support.environment import ROOT, free_port
 from tests.support.links import Link
 from tests.support.mariadb import MariaDB
 from tests.support.server import Server
@@ -113,9 +113,11 @@ def _tasks(pid: int) -> list[Path]:
 
 
 @contextmanager
-def running(home: Path, nodes: MariaDB, *, linked: bool = False) -> Iterator[Pair]:
+def running(
+    home: Path, nodes: MariaDB, *, linked: bool = False, root: Path = ROOT
+) -> Iterator[Pair]:
     """Start both servers, with two nodes on `nodes`. `linked`: each reaches the metadata
-    through a link.
+    through a link. `root`: the directory of their code.
     """
     home.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
@@ -133,7 +135,7 @@ def running(home: Path, nodes: MariaDB, *, linked: bool = False) -> Iterator[Pai
         urls = linked_urls or [metadata.url] * 2
         environs = [{"CATMQ_DATABASE_URL": url} for url in urls]
         environs[1] |= clock.environ
-        brokers = stack.enter_context(running_brokers(home, environs))
+        brokers = stack.enter_context(running_brokers(home, environs, root=root))
         first, second = brokers.servers
         for name, schema in zip(NODES, schemas, strict=True):
             first.manage("register_node", name, nodes.url.rpartition("/")[0] + f"/{schema}")
@@ -141,15 +143,20 @@ def running(home: Path, nodes: MariaDB, *, linked: bool = False) -> Iterator[Pai
 
 
 @contextmanager
-def running_brokers(home: Path, environs: Sequence[Mapping[str, str]]) -> Iterator[Brokers]:
-    """Start two servers with these variables, which name the same empty metadata database."""
+def running_brokers(
+    home: Path, environs: Sequence[Mapping[str, str]], *, root: Path = ROOT
+) -> Iterator[Brokers]:
+    """Start two servers with these variables, which name the same empty metadata database.
+
+    `root`: the directory of their code.
+    """
     common = {
         "CATMQ_SECRET_KEY": secrets.token_hex(32),
         "CATMQ_ENCRYPTION_KEYS": Fernet.generate_key().decode(),
         "CATMQ_JAVA_NETWORKS": "127.0.0.0/8",
     }
     first, second = (
-        Server(home / name, environ={**common, **environ})
+        Server(home / name, environ={**common, **environ}, root=root)
         for name, environ in zip(("first", "second"), environs, strict=True)
     )
     with ExitStack() as stack:

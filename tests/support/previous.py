@@ -12,7 +12,7 @@ from pathlib import Path
 
 from tests.support.environment import ROOT
 
-COMMIT = "13a6562257293857b2cf1143158c3bbfc06b29af"
+COMMIT = "7f9794007f47bdb8390c551e4f272abb983a8c19"
 
 
 def extracted(directory: Path) -> Path:

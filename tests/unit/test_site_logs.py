@@ -18,7 +18,7 @@ def line(message: str, *arguments: object, raised: bool = False) -> str:
     """Return what the log says."""
     information = sys.exc_info() if raised else None
     record = logging.LogRecord("x", logging.INFO, "", 0, message, arguments, information)
-    return logs.OneLine(settings.LOGGING["formatters"]["line"]["format"]).format(record)
+    return logs.make_formatter().format(record)
 
 
 @pytest.mark.parametrize(
@@ -56,7 +56,7 @@ def test_a_stack_trace_is_indented_whatever_its_error_says() -> None:
 def test_every_handler_of_the_server_writes_so() -> None:
     logging_settings: dict[str, Any] = settings.LOGGING
     handlers = logging_settings["handlers"]
-    assert logging_settings["formatters"]["line"]["()"] == "catmq_site.logs.OneLine"
+    assert logging_settings["formatters"]["line"]["()"] == "catmq_site.logs.make_formatter"
     assert {one["formatter"] for one in handlers.values()} == {"line"}
 
 

@@ -193,7 +193,7 @@ def test_too_many_headers_are_refused() -> None:
         (1213, db_errors.RolledBack),
         (1205, db_errors.RolledBack),
         (1799, db_errors.RolledBack),
-        (1176, db_errors.Final),
+        (1176, db_errors.NoIndex),
         (1846, db_errors.NotInPlace),
         (1020, db_errors.RolledBack),
         (2013, db_errors.Ambiguous),

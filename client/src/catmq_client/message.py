@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from typing import Any, NamedTuple, TypeVar, cast
 
 from catmq_client.http.wire import body_of
+from catmq_client.trace_context import TraceContext, read_trace_context
 
 # A message in the rows of an answer: offset, key, tag, headers (JSON text), body, trace id,
 # stored at (ms since 1970), attempt.
@@ -132,6 +133,13 @@ class Message:
     @property
     def trace_id(self) -> str | None:
         return cast("str | None", self._row[TRACE_ID])
+
+    @property
+    def trace_context(self) -> TraceContext | None:
+        """W3C trace context of the headers `traceparent` and `tracestate`; None without a
+        valid one. Retries and dead letters keep it.
+        """
+        return read_trace_context(self.headers)
 
     @property
     def attempt(self) -> int:

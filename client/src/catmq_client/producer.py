@@ -21,6 +21,7 @@ from typing import Any, Literal, Self, Unpack
 
 from catmq_client.errors import BufferFull, CatmqError, Closed
 from catmq_client.http.transport import HttpTransport, Transport, api_path
+from catmq_client.instrumentation import is_installed, observe_send
 from catmq_client.keywords import ProducerKeywords
 from catmq_client.options import ProducerOptions, check_options, list_options
 from catmq_client.sending.accumulator import Accumulator, QueueBuffer
@@ -256,10 +257,13 @@ class Producer:
             body, json=json, key=key, tag=tag, headers=headers, trace_id=trace_id, queue=queue,
             delay_ms=delay_ms, deliver_at=deliver_at, queue_strict=queue_strict,
         )  # fmt: skip
-        state = self._process_state()
-        future, buffer = self._append(state, topic, message, urgent=True)
-        state.deliver_in_caller(future, buffer, own=(future,))
-        return future.result()
+        with observe_send(topic, (message,)) as observer:
+            state = self._process_state()
+            future, buffer = self._append(state, topic, message, urgent=True)
+            state.deliver_in_caller(future, buffer, own=(future,))
+            receipt = future.result()
+            observer.succeed((receipt,))
+        return receipt
 
     def send_async(
         self,
@@ -286,7 +290,7 @@ class Producer:
             delay_ms=delay_ms, deliver_at=deliver_at, queue_strict=queue_strict,
         )  # fmt: skip
         state = self._process_state()
-        future, _ = self._append(state, topic, message)
+        future = self._append_followed(state, topic, message)
         state.start_sender_if_needed()
         return future
 
@@ -303,7 +307,7 @@ class Producer:
         message = build_message(body, json=json, key=key, tag=tag)
         state = self._process_state()
         try:
-            future, _ = self._append(state, topic, message, block_s=0.0)
+            future = self._append_followed(state, topic, message, block_s=0.0)
         except BufferFull as error:
             self._count_lost(error)
             return
@@ -318,21 +322,24 @@ class Producer:
         An invalid message raises OptionError before any message is sent.
         """
         wire_messages = build_batch_messages(messages)
-        state = self._process_state()
-        routes = state.routes(topic, within_s=self._block_s)
-        appended = state.accumulator.append_all(
-            routes, wire_messages, block_s=self._block_s
-        )
-        if appended.runs:
-            last = appended.runs[-1]
-            # This thread delivers the last buffer itself; other threads are needed for the
-            # other buffers only.
-            if len(appended.buffers()) > 1:
-                state.start_sender_if_needed()
-            state.deliver_in_caller(
-                last.future, last.buffer, own={run.future for run in appended.runs}
+        with observe_send(topic, wire_messages) as observer:
+            state = self._process_state()
+            routes = state.routes(topic, within_s=self._block_s)
+            appended = state.accumulator.append_all(
+                routes, wire_messages, block_s=self._block_s
             )
-        return appended.await_outcomes()
+            if appended.runs:
+                last = appended.runs[-1]
+                # This thread delivers the last buffer itself; other threads are needed for
+                # the other buffers only.
+                if len(appended.buffers()) > 1:
+                    state.start_sender_if_needed()
+                state.deliver_in_caller(
+                    last.future, last.buffer, own={run.future for run in appended.runs}
+                )
+            outcomes = appended.await_outcomes()
+            observer.succeed(outcomes)
+        return outcomes
 
     def recall(self, message_id: str) -> None:
         """Delete a delayed message before its delivery, by the `message_id` of its receipt.
@@ -430,6 +437,23 @@ class Producer:
         routes = state.routes(topic, within_s=self._block_s)
         block_s = self._block_s if block_s is None else block_s
         return state.accumulator.append(routes, message, urgent=urgent, block_s=block_s)
+
+    def _append_followed(
+        self,
+        state: ProcessState,
+        topic: str,
+        message: dict[str, Any],
+        *,
+        block_s: float | None = None,
+    ) -> SendFuture:
+        """Append a message that is sent in the background, where its send is followed."""
+        # Thousands of sends a second should not pay for the block without an instrumentation.
+        if not is_installed():
+            return self._append(state, topic, message, block_s=block_s)[0]
+        with observe_send(topic, (message,)) as observer:
+            future, _ = self._append(state, topic, message, block_s=block_s)
+            observer.follow(future)
+        return future
 
     def _after_oneway(self, future: SendFuture) -> None:
         error = future.exception()

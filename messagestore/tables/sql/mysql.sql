@@ -548,6 +548,13 @@ UPDATE node_identity SET min_release = :release
 SELECT table_name FROM information_schema.columns
  WHERE table_schema = DATABASE() AND table_name LIKE :tables AND column_name = :column
 
+-- The table, if it exists without the index.
+-- name: select_tables_lacking
+SELECT table_name FROM information_schema.tables
+ WHERE table_schema = DATABASE() AND table_name = :table_name
+   AND NOT EXISTS (SELECT 1 FROM information_schema.statistics
+                    WHERE table_schema = DATABASE() AND table_name = :table_name AND index_name = :index_name)
+
 -- The size of the node's files, exactly where the account may see it (PROCESS), else as statistics say.
 
 -- name: select_tablespaces
@@ -643,9 +650,13 @@ CREATE TABLE IF NOT EXISTS dead_message (
     KEY dead_message_group (group_id, died_at),
     KEY dead_message_topic (group_id, topic_id, died_at),
     KEY dead_message_error (group_id, error_class, died_at),
-    KEY dead_message_both (group_id, topic_id, error_class, died_at)
+    KEY dead_message_both (group_id, topic_id, error_class, died_at),
+    KEY dead_message_key (group_id, msg_key, died_at)
 ) ENGINE=InnoDB CHARACTER SET utf8mb4 COLLATE utf8mb4_bin
   COMMENT 'dead letters of groups'
+
+-- name: add_dead_key_index
+ALTER TABLE dead_message ADD INDEX dead_message_key (group_id, msg_key, died_at), ALGORITHM=INPLACE, LOCK=NONE
 
 -- name: insert_dead
 INSERT INTO sent_batch (batch_id, queue_id, first_offset, message_count, digest, stored_at)
@@ -665,7 +676,7 @@ SELECT id, group_id, topic_id, CAST(UNIX_TIMESTAMP(died_at) * 1000 AS SIGNED), a
    AND (died_at < TIMESTAMP'1970-01-01 00:00:00' + INTERVAL :until_ms * 1000 MICROSECOND OR id < :below)
  ORDER BY died_at DESC, id DESC LIMIT :most
 
--- Dead letters with a key have no index of their own: a bounded stretch of them is read, newest first.
+-- A search reads a bounded stretch of the dead letters that an index selects, newest first.
 -- name: find_dead_stretch
 SELECT id, CAST(UNIX_TIMESTAMP(died_at) * 1000 AS SIGNED) FROM dead_message FORCE INDEX ({by})
  WHERE {where} AND died_at <= TIMESTAMP'1970-01-01 00:00:00' + INTERVAL :until_ms * 1000 MICROSECOND

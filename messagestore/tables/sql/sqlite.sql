@@ -351,6 +351,12 @@ UPDATE node_identity SET min_release = :release
 SELECT t.name FROM sqlite_master t, pragma_table_info(t.name) c
  WHERE t.type = 'table' AND t.name LIKE :tables AND c.name = :column
 
+-- The table, if it exists without the index.
+-- name: select_tables_lacking
+SELECT name FROM sqlite_master
+ WHERE type = 'table' AND name = :table_name
+   AND NOT EXISTS (SELECT 1 FROM sqlite_master WHERE type = 'index' AND name = :index_name)
+
 -- What the file takes, and how much of that deleted rows have left free for new ones.
 
 -- name: select_file_size
@@ -427,7 +433,11 @@ CREATE TABLE IF NOT EXISTS dead_message (
 CREATE INDEX IF NOT EXISTS dead_message_group ON dead_message (group_id, died_at);
 CREATE INDEX IF NOT EXISTS dead_message_topic ON dead_message (group_id, topic_id, died_at);
 CREATE INDEX IF NOT EXISTS dead_message_error ON dead_message (group_id, error_class, died_at);
-CREATE INDEX IF NOT EXISTS dead_message_both ON dead_message (group_id, topic_id, error_class, died_at)
+CREATE INDEX IF NOT EXISTS dead_message_both ON dead_message (group_id, topic_id, error_class, died_at);
+CREATE INDEX IF NOT EXISTS dead_message_key ON dead_message (group_id, msg_key, died_at)
+
+-- name: add_dead_key_index
+CREATE INDEX dead_message_key ON dead_message (group_id, msg_key, died_at)
 
 -- name: insert_dead
 INSERT INTO sent_batch (batch_id, queue_id, first_offset, message_count, digest, stored_at)
@@ -445,7 +455,7 @@ SELECT id, group_id, topic_id, died_at, attempts, error_class, error, origin, ms
  WHERE {where} AND died_at <= :until_ms AND (died_at < :until_ms OR id < :below)
  ORDER BY died_at DESC, id DESC LIMIT :most
 
--- Dead letters with a key have no index of their own: a bounded stretch of them is read, newest first.
+-- A search reads a bounded stretch of the dead letters that an index selects, newest first.
 -- name: find_dead_stretch
 SELECT id, died_at FROM dead_message INDEXED BY {by}
  WHERE {where} AND died_at <= :until_ms AND (died_at < :until_ms OR id < :below)

@@ -16,6 +16,7 @@ from metadata.actors import Actor
 from metadata.cache import snapshot
 from metadata.groups.handling_traces import TraceView
 from metadata.rules.groups.states import HandlingOutcome
+from metadata.rules.trace_context import TRACEPARENT, parse_traceparent
 from metadata.topics import producers
 from portal.kit import cells
 from portal.kit.pages import Step, page_url
@@ -65,7 +66,12 @@ def describe_sender(topic: str, stored: StoredMessage, actor: Actor) -> Text:
         sentences = [_("By %s.") % name]
         if not is_retry:
             sentences += _possible_clients(topic, name, stored.stored_at_ms, actor)
-    if stored.trace_id:
+    if trace := parse_traceparent((stored.headers or {}).get(TRACEPARENT)):
+        sentences.append(
+            _("It belongs to the trace %(trace)s, and was sent in its span %(span)s.")
+            % {"trace": trace.trace_id, "span": trace.parent_id}
+        )
+    elif stored.trace_id:
         sentences.append(_("The trace id is %s.") % stored.trace_id)
     return " ".join(map(str, sentences))
 

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import urlencode
 
 from django.http import HttpRequest, HttpResponse
 from django.utils.translation import gettext as _
 
+from messagestore.engine.messages import StoredMessage
 from messagestore.inspect import browse, delivery_status
 from metadata.errors import CatmqError, Forbidden, Invalid, MetadataUnavailable
 from metadata.groups import handling_traces
 from metadata.listing import topic_lists
 from metadata.rules.rights import Right
+from metadata.rules.trace_context import TRACEPARENT, parse_traceparent
 from portal.auth import error_texts
 from portal.auth.access import actor, may
 from portal.kit import bodies, cells, navigation, pages
 from portal.kit.pages import Fact, Link, page_url
-from portal.kit.tables import Table, url_with
+from portal.kit.tables import Table, Text, url_with
 from portal.templatetags.formats import format_size
 from portal.views.messages import exporting, finding, life, message_columns
 from portal.views.messages.finding import FoundMessages
@@ -184,6 +187,9 @@ def message(request: HttpRequest, topic: str, message_id: str) -> HttpResponse:
     traces = handling_traces.traces_of_message(
         queue=stored.queue, offset=stored.offset, actor=actor(request)
     )
+    # Other messages of the trace, in the same topic.
+    trace_query = urlencode({"topic": topic, "trace_id": stored.trace_id or ""})
+    trace_url = f"{page_url('messages')}?{trace_query}" if stored.trace_id else ""
     navigation_context = navigation.for_topic(topic, "messages")
     navigation_context["crumbs"].append(
         Link(_("Messages"), f"{page_url('messages')}?topic={topic}")
@@ -205,7 +211,8 @@ def message(request: HttpRequest, topic: str, message_id: str) -> HttpResponse:
             Fact(_("Stored"), stored.stored_at_ms, kind="when"),
             Fact(_("Key"), stored.key, kind="code"),
             Fact(_("Tag"), stored.tag),
-            Fact(_("Trace id"), stored.trace_id, kind="code"),
+            Fact(_("Trace id"), stored.trace_id, trace_url, kind="code"),
+            Fact(_("Trace context"), describe_trace(stored)),
             Fact(_("Attempt"), stored.attempt),
             Fact(_("Size"), None if browsed.masked else format_size(body.size)),
         ],
@@ -218,6 +225,18 @@ def message(request: HttpRequest, topic: str, message_id: str) -> HttpResponse:
         ),
         actions=actions,
     )
+
+
+def describe_trace(stored: StoredMessage) -> Text | None:
+    """Describe the header `traceparent` of a message, None without one."""
+    header = (stored.headers or {}).get(TRACEPARENT)
+    if header is None:
+        return None
+    context = parse_traceparent(header)
+    if context is None:
+        return _("The header traceparent breaks the rules of W3C, so consumers ignore it.")
+    template = _("span %s, recorded") if context.sampled else _("span %s, not recorded")
+    return template % context.parent_id
 
 
 def message_body(request: HttpRequest, topic: str, message_id: str) -> HttpResponse:

@@ -18,6 +18,7 @@ from messagestore.doctor.advice import (
 from messagestore.doctor.findings import Finding, Report, SubjectKind
 from messagestore.nodes import preflight
 from metadata.db import access
+from metadata.installation import name_programs
 from metadata.rules import tls
 from portal.auth.access import actor
 from portal.kit import cells, pages
@@ -162,13 +163,16 @@ def show(finding: Finding) -> ShownFinding:
         SUBJECT_LABELS[finding.kind],
         name,
         _find_page(finding),
-        cause % values,
+        name_programs(cause % values),
         _(finding.advice.why) % values,
-        remedy % values,
+        name_programs(remedy % values),
     )
 
 
 def _find_page(finding: Finding) -> str:
     if finding.name and finding.kind in OBJECT_PAGES:
         return page_url(OBJECT_PAGES[finding.kind], finding.name)
+    # The page of keys lists API keys, and no other secrets.
+    if finding.kind == SubjectKind.KEY and finding.key != "old_key":
+        return ""
     return page_url(LIST_PAGES[finding.kind]) if finding.kind in LIST_PAGES else ""

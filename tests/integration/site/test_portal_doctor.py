@@ -124,6 +124,7 @@ def test_the_page_is_in_chinese(
     page = text(ada.post("/doctor"))
     assert "没有注册重试节点。" in page and "失败的消息无法存为重试消息或死信。" in page
     assert "该安装的签名密钥已使用 400 天。" in page
+    assert "密钥 <code>签名</code>" in page  # no link: it is no API key
 
 
 def sevens(*texts: str) -> dict[str, Any]:

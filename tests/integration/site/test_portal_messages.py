@@ -207,3 +207,20 @@ def test_a_download_is_masked_as_the_page_is(ada: Client) -> None:
         bob.get("/export/messages", {"topic": "orders", "format": "xml"}).status_code == 400
     )
     assert bob.get("/export/messages").status_code == 400
+
+
+def test_a_message_shows_its_trace_and_leads_to_the_others_of_it(ada: Client) -> None:
+    trace, span = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
+    good = {"traceparent": f"00-{trace}-{span}-01"}
+    messages = [
+        NewMessage(body=b"1", headers=good, trace_id=trace),
+        NewMessage(body=b"2", headers={"traceparent": f"00-{trace}-{span}-1"}),
+    ]
+    first, bad = publish(topic="orders", messages=messages, batch_id=None, actor=ME)
+    page = text(ada.get(f"/messages/orders/{first.message_id}"))
+    assert f"span {span}, recorded" in page
+    assert f"It belongs to the trace {trace}, and was sent in its span {span}." in page
+    assert f"/messages?topic=orders&amp;trace_id={trace}" in page
+    page = text(ada.get(f"/messages/orders/{bad.message_id}"))
+    assert "The header traceparent breaks the rules of W3C" in page
+    assert "It belongs to the trace" not in page

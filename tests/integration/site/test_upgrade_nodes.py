@@ -37,11 +37,11 @@ def test_a_dry_run_changes_nothing_and_a_run_is_audited_under_the_commands_name(
     info = make_older()
     code, out, _ = upgrade("--dry-run")
     assert code == 0 and "main  node_identity  2" in out
-    assert "Node main would have schema version 2, before 1; tables to change: 1." in out
+    assert "Node main would have schema version 3, before 1; tables to change: 1." in out
     assert columns(info, "node_identity") == ["identity"]
     assert upgrade("--node", "main", "--pause-ms", "0")[0] == 0
     assert AuditLog.objects.get(verb="upgrade").actor_name == "upgrade_nodes"
-    assert "Node main has schema version 2; nothing to upgrade." in upgrade()[1]
+    assert "Node main has schema version 3; nothing to upgrade." in upgrade()[1]
 
 
 def test_exit_codes_tell_what_was_wrong(node: str) -> None:

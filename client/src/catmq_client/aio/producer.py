@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import ExitStack
 from datetime import datetime
 from itertools import islice
 from types import TracebackType
@@ -13,6 +14,7 @@ from typing import Any, Literal, Self, Unpack
 
 from catmq_client.errors import BufferFull, CatmqError
 from catmq_client.http.transport import Transport
+from catmq_client.instrumentation import observe_send
 from catmq_client.keywords import ProducerKeywords
 from catmq_client.loops import LoopBell, run_in_thread, start_in_thread
 from catmq_client.options import ProducerOptions
@@ -110,16 +112,24 @@ class AsyncProducer:
             delay_ms=delay_ms, deliver_at=deliver_at, queue_strict=queue_strict,
         )  # fmt: skip
         loop_state = self._loop_state()
-        state, appended = self._append_now(loop_state, topic, message, wakes_sender=False)
-        if appended is None:
-            appended = await self._append(loop_state, topic, message, wakes_sender=False)
-        future, buffer = appended
-        if not loop_state.unready_buffers:
-            # Not at once: the tasks that run in this turn of the loop fill the same batches.
-            # A sender that took a batch earlier would divide them into small requests.
-            loop_state.loop.call_soon(_make_ready, loop_state, state)
-        loop_state.unready_buffers.add(buffer)
-        return await future
+        with observe_send(topic, (message,)) as observer:
+            state, appended = self._append_now(
+                loop_state, topic, message, wakes_sender=False
+            )
+            if appended is None:
+                appended = await self._append(
+                    loop_state, topic, message, wakes_sender=False
+                )
+            future, buffer = appended
+            if not loop_state.unready_buffers:
+                # Not at once: the tasks that run in this turn of the loop fill the same
+                # batches. A sender that took a batch earlier would divide them into small
+                # requests.
+                loop_state.loop.call_soon(_make_ready, loop_state, state)
+            loop_state.unready_buffers.add(buffer)
+            receipt = await future
+            observer.succeed((receipt,))
+        return receipt
 
     async def send_soon(
         self,
@@ -146,9 +156,11 @@ class AsyncProducer:
             delay_ms=delay_ms, deliver_at=deliver_at, queue_strict=queue_strict,
         )  # fmt: skip
         loop_state = self._loop_state()
-        state, appended = self._append_now(loop_state, topic, message)
-        if appended is None:
-            appended = await self._append(loop_state, topic, message)
+        with observe_send(topic, (message,)) as observer:
+            state, appended = self._append_now(loop_state, topic, message)
+            if appended is None:
+                appended = await self._append(loop_state, topic, message)
+            observer.follow(appended[0])
         state.start_sender_if_needed()
         loop_state.sends_since_yield += 1
         if loop_state.sends_since_yield >= YIELD_EVERY:
@@ -166,14 +178,23 @@ class AsyncProducer:
         """
         loop_state = self._loop_state()
         appended: list[AppendedMessages] = []
-        for batch in _batches(messages, self.options.batch_messages):
-            await self._append_batch(loop_state, topic, batch, appended)
-            await asyncio.sleep(0)
-        results: list[Receipt | CatmqError] = []
-        for part in appended:
-            for run in part.runs:
-                await run.future
-            results += part.await_outcomes()[: part.room_until]
+        # Batches are read while earlier ones are sent, so each is followed on its own, until
+        # all have ended.
+        with ExitStack() as stack:
+            observers = []
+            for batch in _batches(messages, self.options.batch_messages):
+                observers.append(stack.enter_context(observe_send(topic, batch)))
+                await self._append_batch(loop_state, topic, batch, appended)
+                await asyncio.sleep(0)
+            results: list[Receipt | CatmqError] = []
+            for part in appended:
+                for run in part.runs:
+                    await run.future
+                results += part.await_outcomes()[: part.room_until]
+            ends = iter(results)
+            size = self.options.batch_messages
+            for observer in observers:
+                observer.succeed(list(islice(ends, size)))
         return results
 
     async def recall(self, message_id: str) -> None:

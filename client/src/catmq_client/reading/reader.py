@@ -17,6 +17,7 @@ from typing import Any, Generic, Literal, Self, TypeVar, cast
 from catmq_client.callables import check_callable, is_coroutine_function
 from catmq_client.errors import Closed, OptionError
 from catmq_client.http.transport import HttpTransport, Transport
+from catmq_client.instrumentation import wrap_handler
 from catmq_client.message import Message
 from catmq_client.options import ConsumerOptions, ShareConsumerOptions
 from catmq_client.reading.coroutines import CoroutineHandler, CoroutineRun
@@ -214,7 +215,7 @@ class Reader(Generic[M]):
             state=state,
             dispatcher=dispatcher,
             outcomes=outcomes,
-            handler=handler,
+            handler=wrap_handler(handler, group=self.group),
             threads=workers,
             batch=batch,
         )
@@ -285,7 +286,7 @@ class Reader(Generic[M]):
             state=state,
             dispatcher=dispatcher,
             outcomes=outcomes,
-            handler=handler,
+            handler=wrap_handler(handler, group=self.group),
             concurrency=concurrency,
             batch=batch,
         )

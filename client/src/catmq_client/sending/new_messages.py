@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 from catmq_client.errors import OptionError
+from catmq_client.trace_context import TRACEPARENT, find_trace_id
 
 # The id that an outbox assigns to a message, and the id a broker assigns to a delayed
 # message.
@@ -66,6 +67,9 @@ def build_message(
         message["tag"] = checked_text("tag", tag)
     if headers:
         message["headers"] = checked_headers(headers)
+        if trace_id is None and TRACEPARENT in headers:
+            # So that the message is found by its trace, also by brokers that do not know it.
+            trace_id = find_trace_id(headers)
     if trace_id is not None:
         message["trace_id"] = checked_text("trace_id", trace_id)
     if queue is not None:

@@ -31,6 +31,7 @@ from catmq_client.contrib.django_outbox.values import (
     to_json_types,
 )
 from catmq_client.errors import CatmqError, OptionError
+from catmq_client.instrumentation import inject
 from catmq_client.sending.new_messages import (
     NOT_GIVEN,
     OUTBOX_ID_HEADER,
@@ -42,6 +43,7 @@ from catmq_client.sending.new_messages import (
 )
 from catmq_client.sending.receipts import OVERHEAD_BYTES
 from catmq_client.sending.routing import slot_of
+from catmq_client.trace_context import find_trace_id
 
 # Every message of an outbox carries its id in this header. If the message is stored twice,
 # both copies have the same id.
@@ -207,7 +209,9 @@ def _build_row(
             f"{message!r}: the outbox chooses the queue, and takes deliver_at, not delay_ms"
         )
     data = encode_body(body)
-    own_headers = checked_headers(headers or {})
+    own_headers = dict(inject(checked_headers(headers or {})) or {})
+    if trace_id is None:
+        trace_id = find_trace_id(own_headers)
     slot = None if key is None else slot_of(checked_text("key", key, MAX_KEY))
     for name, text, max_length in (
         ("key", key, MAX_KEY),
