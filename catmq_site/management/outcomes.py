@@ -8,6 +8,7 @@ from messagestore.nodes.preflight import Preflight
 from messagestore.nodes.promotion import Outcome
 from messagestore.nodes.promotion_plans import Plan
 from messagestore.nodes.replica_inspection import Lost, delayed_loss
+from metadata.installation import name_programs
 
 
 def describe_outcome(outcome: Outcome) -> list[str]:
@@ -25,7 +26,7 @@ def describe_outcome(outcome: Outcome) -> list[str]:
     else:
         lines.append("Nothing was lost: no queue has a gap.")
     lines += [_describe_loss(loss) for loss in outcome.lost]
-    return lines + [f"Note: {note}" for note in outcome.notes]
+    return lines + [name_programs(f"Note: {note}") for note in outcome.notes]
 
 
 def describe_plan(plan: Plan) -> list[str]:

@@ -16,6 +16,7 @@ from metadata.cache import snapshot
 from metadata.cache.snapshot_types import NodeInfo
 from metadata.db import access
 from metadata.errors import NodeUnavailable
+from metadata.installation import name_programs
 from metadata.nodes import failovers, id_rows
 
 MARGIN = 1_000  # ids that may have been assigned after the mark
@@ -84,7 +85,7 @@ class NodeCheck(Struct, frozen=True):
 
     @property
     def advice(self) -> str:
-        return _ADVICE[self.state].format(self.name)
+        return name_programs(_ADVICE[self.state].format(self.name))
 
 
 _ADVICE = {

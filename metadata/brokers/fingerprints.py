@@ -29,6 +29,7 @@ from metadata.db.clock import database_now
 from metadata.db.secrets import Undecryptable, decrypt, encrypt
 from metadata.db.transactions import reachable, transactional
 from metadata.errors import Code, Conflict
+from metadata.installation import name_programs
 from metadata.models import ChangeCounter, DbNode, KeyFingerprint
 from metadata.rules.audit_verbs import Verb
 from metadata.rules.rights import Right
@@ -160,7 +161,7 @@ def _find_mismatch() -> str:
     home = config.data_dir
     return (
         f"This metadata database belongs to an installation that {' and '.join(differences)} "
-        f"than the one here ({home}). {REMEDY.format(home=home)}"
+        f"than the one here ({home}). {name_programs(REMEDY.format(home=home))}"
     )
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from metadata.installation import INSTALLED_PROGRAMS
 from tests.support import commands
 from tests.support.commands import ShownCommand, trouble
 from tests.support.environment import ROOT
@@ -30,6 +31,7 @@ SPEAKING = (
 )
 
 
+PROGRAM = re.compile("|".join(map(re.escape, INSTALLED_PROGRAMS)))
 ELSEWHERE = {
     "manage.py run_job archive_topics",  # exists where CATMQ_ARCHIVE_TOPICS is set
     # of the project in docs/how-to/use-it-from-django.md
@@ -62,6 +64,17 @@ def test_every_command_of_the_portals_pages_and_translations_is_taken_by_its_par
     told = [one for file in files for one in commands.in_sentences(file.name, joined(file))]
     assert len(told) > 10
     assert wrong(told) == []
+
+
+def test_each_file_of_the_portal_that_names_a_program_names_that_of_the_installation() -> (
+    None
+):
+    """Errors and findings do it where they are made; the portal translates its texts first."""
+    files = [*(ROOT / "portal").rglob("*.py"), *(ROOT / "portal").rglob("*.html")]
+    texts = {file.name: file.read_text() for file in files}
+    naming = [name for name, text in texts.items() if PROGRAM.search(text)]
+    assert len(naming) > 8
+    assert [name for name in naming if "name_programs" not in texts[name]] == []
 
 
 def test_pip_installs_the_client_in_every_way_that_a_page_shows() -> None:

@@ -85,6 +85,31 @@ def test_what_happened_to_a_child_is_told_with_its_time(
     )
 
 
+def test_a_child_without_a_log_file_writes_to_the_stderr_of_the_supervisor(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    program = "import sys; print('out', flush=True); print('err', file=sys.stderr)"
+    child = supervisor.Child("The broker", [sys.executable, "-c", program], None)
+    child.start()
+    assert child.process is not None
+    child.process.wait(20)
+    output = capfd.readouterr()
+    assert (output.out, sorted(output.err.split())) == ("", ["err", "out"])
+
+
+def test_a_server_without_jobs_has_the_broker_alone(tmp_path: Path) -> None:
+    options = supervisor.parse_arguments(["--without-jobs", "--logs", "stderr"])
+    server = supervisor.Supervisor(
+        data=tmp_path,
+        host=options.host,
+        port=options.port,
+        has_jobs=not options.without_jobs,
+        has_log_files=options.logs == "files",
+    )
+    assert [child.name for child in server.children] == ["The broker"]
+    assert server.broker.log is None
+
+
 def test_directories_for_logs_and_metrics_exist_before_the_first_child_starts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

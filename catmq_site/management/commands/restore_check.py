@@ -83,13 +83,13 @@ def format_result(result: RestoreCheck, file: str) -> list[str]:
         lines += _describe_losses(node)
     actions = [node.advice for node in result.nodes if node.advice]
     if result.metadata.ids:
-        actions.insert(
-            0,
+        advice = (
             f"Before a broker starts, run manage.py restore_check {file} --raise-ids: nodes "
             "hold queues or groups of higher ids than metadata has given, and new ones "
-            "would get their messages and positions.",
+            "would get their messages and positions."
         )
-    return [*lines, *(name_programs(f"Do: {action}") for action in actions)]
+        actions.insert(0, name_programs(advice))
+    return [*lines, *(f"Do: {action}" for action in actions)]
 
 
 def _describe_losses(node: NodeCheck) -> list[str]:
