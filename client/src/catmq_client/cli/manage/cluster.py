@@ -114,7 +114,7 @@ def run_doctor(args: argparse.Namespace, brokers: Brokers) -> int:
         check.join()
     report = add_findings(report, checks)
     if args.json:
-        show(json.dumps(report, indent=2, ensure_ascii=False))
+        show(json.dumps(report, indent=2, ensure_ascii=False) + "\n")
         return report["exit_code"]
     texts = [
         f"{finding['severity'].upper()} {finding['kind']} {finding['name']}".rstrip()
@@ -122,7 +122,7 @@ def run_doctor(args: argparse.Namespace, brokers: Brokers) -> int:
         for finding in report["findings"]
     ]
     if texts:
-        show("\n\n".join(texts))
+        show("\n\n".join(texts) + "\n")
     severities = [finding["severity"] for finding in report["findings"]]
     note(
         f"{report['checks']} checks: {severities.count('error')} errors, "
