@@ -231,8 +231,8 @@ def choose_writer(
     if len({m.view for m in usable}) > 1:
         raise NoWriter(
             f"The servers at {join(m.address for m in usable)} accept writes in separate parts "
-            "of one cluster, so both may have other data. Stop all but one part, and let its "
-            "members join again."
+            "of one cluster, or its members are changing right now. If that lasts, both parts "
+            "may have other data: stop all but one part, and let its members join again."
         )
     if usable[0].kind == ServerKind.SINGLE and len(usable) > 1:
         raise NoWriter(

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from catmq_client.errors import Unavailable
+from catmq_client.errors import AnswerLost, Conflict, Unavailable
 from tests.acceptance.scenarios.stage import Stage
 from tests.support import judge
 from tests.support.environment import ROOT
@@ -86,22 +86,31 @@ class Sender(NamedTuple):
         return [line for line in self.journal.follow() if line["what"] == what]
 
 
-def insist(act: Callable[[], object]) -> None:
-    """Repeats what a broker refuses because a thread of it still has a connection that an
-    earlier test cut.
+def insist(act: Callable[[], object], *, creates: bool = False) -> None:
+    """Repeat what a broker refuses because a thread of it still has a connection that an
+    earlier test cut. Its first statement shows that, so nothing was stored.
 
-    Such a connection is found out by its first statement, so nothing was stored.
+    `creates`: a creation is also repeated if a busy machine has answered too late.
     """
+    answers_lost = 0
 
-    def done() -> bool:
+    def is_done() -> bool:
+        nonlocal answers_lost
         try:
             act()
         except Unavailable as refusal:
             assert refusal.code == "metadata_unavailable", refusal
             return False
+        except AnswerLost:
+            if not creates:
+                raise
+            answers_lost += 1
+            return False
+        except Conflict:  # it exists, by the request whose answer was lost
+            assert answers_lost
         return True
 
-    until(done, limit_s=20)
+    until(is_done, limit_s=60)
 
 
 @dataclass
@@ -129,14 +138,20 @@ class Crowd:
         )
         admin = self.stage.terminal.admin
         chosen = {"node": self.node} if self.node else {}
-        insist(lambda: admin.create_topic(self.topic, queues=self.queues, **chosen))
+        insist(
+            lambda: admin.create_topic(self.topic, queues=self.queues, **chosen),
+            creates=True,
+        )
         for node in self.more_nodes:
             insist(
                 lambda node=node: admin.expand_topic(
                     self.topic, queues=self.queues, node=node
                 )
             )  # type: ignore[misc]
-        insist(lambda: admin.create_group(self.group, session_timeout_ms=self.session_ms))
+        insist(
+            lambda: admin.create_group(self.group, session_timeout_ms=self.session_ms),
+            creates=True,
+        )
         self.ids = self.queues_now()
         self._numbers = itertools.count(1)
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
