@@ -78,6 +78,11 @@ def timed(keys: list[str], search: Callable[[str], None]) -> list[float]:
     return sorted(times_ms)
 
 
+def show(name: str, times_ms: list[float]) -> None:
+    figures = (percentile(times_ms, 50), percentile(times_ms, 95), times_ms[-1])
+    print(f"{name:22}" + "".join(f"{figure:9.1f}" for figure in figures), flush=True)
+
+
 def main() -> None:
     """Measures and prints."""
     parser = argparse.ArgumentParser(
@@ -136,16 +141,11 @@ def main() -> None:
             assert (f"/messages/{TOPIC}/" in page.text) == bool(count), page.text
 
         absent = [f"absent-{number}" for number in range(chosen.keys // 5)]
-        lines = {
-            "a key, API": timed([*old_keys, *new_keys], by_api),
-            "a key, portal": timed([*old_keys, *new_keys], by_portal),
-            "no such key, API": timed(absent, lambda key: by_api(key, count=0)),
-            "no such key, portal": timed(absent, lambda key: by_portal(key, count=0)),
-        }
-    print("ms: median, p95, slowest")
-    for name, times_ms in lines.items():
-        figures = (percentile(times_ms, 50), percentile(times_ms, 95), times_ms[-1])
-        print(f"{name:22}" + "".join(f"{figure:9.1f}" for figure in figures))
+        print(f"load {machine()['load']}; ms: median, p95, slowest", flush=True)
+        show("a key, API", timed([*old_keys, *new_keys], by_api))
+        show("a key, portal", timed([*old_keys, *new_keys], by_portal))
+        show("no such key, API", timed(absent, lambda key: by_api(key, count=0)))
+        show("no such key, portal", timed(absent, lambda key: by_portal(key, count=0)))
 
 
 if __name__ == "__main__":
