@@ -88,6 +88,7 @@ urlpatterns = [
     path("api/v1/keys", keys.Keys.as_view()),
     path("api/v1/keys/<str:key>", keys.Key.as_view()),
     path("api/v1/doctor", doctor.Doctor.as_view()),
+    path("api/v1/doctor/connection", doctor.Connection.as_view()),
     # About
     path("api/v1", about.About.as_view()),
     path("api/v1/schema", about.Schema.as_view()),

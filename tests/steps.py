@@ -74,6 +74,8 @@ def ruff(name: str, *arguments: str) -> Step:
         "*.pyi",
         "script/bare",
         "script/cluster",
+        "script/deployment",
+        "script/image",
         "script/mariadb",
         "script/mysql",
     )

@@ -226,6 +226,30 @@ def browse_or_wait(
                         waiter.wait(until - time.monotonic())
 
 
+def hold(*, wait_ms: int, actor: Actor) -> int:
+    """Wait like a reader without a group whose queue gets no message.
+
+    Return the time that it waited, ms: less than `wait_ms` if the broker is drained or
+    stops, and 0 if no place to wait is free.
+    """
+    started_at = time.monotonic()
+    until = started_at + wait_ms / 1000
+    owner = place_owner(object(), key_id=actor.key_id, address=actor.address)
+    with ExitStack() as places:
+        has_place = places.enter_context(
+            _browsers.place(actor.key_id or actor.name)
+        ) and places.enter_context(waiting_place(owner))
+        close_old_connections()
+        while has_place and (left_s := until - time.monotonic()) > 0:
+            with board.watch(NO_GROUP, {}) as waiter:
+                # Checked after the watch began: an earlier stop does not wake it.
+                if draining.must_not_wait():
+                    break
+                with limiter.aside():
+                    waiter.wait(left_s)
+    return int((time.monotonic() - started_at) * 1000)
+
+
 def _current_generation(group_id: int, otherwise: int) -> int:
     """Return the group's generation in the snapshot, or `otherwise` if that is newer or the
     snapshot lacks the group.

@@ -1,8 +1,14 @@
-"""The report of the doctor."""
+"""The report of the doctor, and the trial of a connection."""
 
 from __future__ import annotations
 
+from typing import Annotated, Literal
+
+from msgspec import Meta, Struct
+
+from brokerapi.shapes import base
 from brokerapi.shapes.fields import Answer, Number, Text
+from metadata.config import config
 
 
 class DoctorFindingAnswer(Answer):
@@ -23,3 +29,24 @@ class DoctorReportAnswer(Answer):
     exit_code = Number(help_text="0: no findings; 1: only warnings; 2: errors")
     checks = Number(help_text="number of checks that were made")
     findings = DoctorFindingAnswer(many=True)
+
+
+class ConnectionQuery(base.Request, kw_only=True):
+    """How long the broker holds the request. With `parts` it sends the head and a blank at
+    once, as JSON, and the rest afterwards.
+    """
+
+    wait_ms: Annotated[int, Meta(ge=0, le=config.max_wait_ms)] = 0
+    form: Literal["whole", "parts"] = "whole"
+
+
+class ConnectionAnswer(Struct, kw_only=True):
+    """The way of a request. `peer_port` is the port of the peer that the broker sees: of the
+    client, or of a proxy; 0 if it has none. `waited_ms` is shorter than asked for if the
+    broker stops, or has too many waiting requests. `max_wait_ms` is the longest wait of a
+    pull.
+    """
+
+    peer_port: int
+    waited_ms: int
+    max_wait_ms: int

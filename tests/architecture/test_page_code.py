@@ -49,24 +49,32 @@ PROGRAMS = {
     "cd",
     "chgrp",
     "chmod",
+    "chown",
+    "cp",
     "echo",
     "export",
+    "install",
     "mkdir",
     "printf",
     "seq",
     "set",
     "sort",
+    "tr",
     "umask",
     "useradd",
     "wc",
 }
 PROGRAMS |= {"catmq", "celery", "django-admin", "manage.py", "pip", "python", "systemctl"}
 PROGRAMS |= {"catmq-server", "uvicorn"}
+PROGRAMS |= {"catmq-admin"}  # a script that how-to/deploy.md makes
 PACKAGES = {
     **dict.fromkeys(("mariadb", "mariadb-dump", "mariadb-binlog"), "mariadb-client"),
     **dict.fromkeys(("mysql", "mysqldump", "mysqlbinlog"), "mysql-client"),
     **{name: name for name in ("curl", "git", "jq", "openssl", "sqlite3", "wget")},
+    "nginx": "nginx",
     "promtool": "prometheus",
+    "podman": "podman",
+    "kubectl": "kubernetes-client",
     "python3": "python3-venv",
 }
 CALLED = re.compile(rf"`({'|'.join(KNOWN)})\.(\w+)\(")

@@ -77,7 +77,7 @@ def test_every_query_has_a_result(
     with prometheus(broker.url, tmp_path) as server:
         until(lambda: server.scrapes() >= 3, limit_s=60, every_s=0.1)
         # A rate needs two samples of a series, and the alert an evaluation after them.
-        until(lambda: not empty_panels(server), limit_s=30, every_s=0.25)
+        until(lambda: not empty_panels(server), limit_s=60, every_s=0.5)
 
         values = {
             name: server.query(name)[0][1]

@@ -71,7 +71,11 @@ NOT_RUN = {
     "how-to/move-from-pmq.md": "needs PMQ; tests/integration/site/test_import_pmq.py has "
     "its tables",
     "how-to/play-outages.md": "takes minutes; tests/acceptance/chaos.py is what it calls",
-    "how-to/put-it-behind-a-proxy.md": "needs nginx; test_portal_errors.py has what a proxy lacks",
+    "how-to/deploy.md": "takes minutes and a bare machine; script/deployment runs all of it",
+    "how-to/run-in-containers.md": "needs images and a cluster; script/image builds and runs "
+    "the image, tests/unit/test_deployment.py reads the rest",
+    "how-to/put-it-behind-a-proxy.md": "needs a proxy; tests/contract/test_connection_check.py "
+    "runs nginx and Caddy",
     "how-to/read-a-topic-with-spark.md": "needs Spark; tests/spark reads and writes in the "
     "same ways, and tests/data/test_data_pages.py runs its notebook",
     "how-to/move-from-django-q2.md": "parts of a project; examples/shop has the same calls",

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import argparse
 import json
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, cast
 
 from catmq_client.admin.api import Admin
+from catmq_client.admin.shapes import DoctorFinding, DoctorReport
 from catmq_client.cli.arguments import whole_number
 from catmq_client.cli.connection import Brokers
 from catmq_client.cli.forms import Paint
+from catmq_client.cli.manage.connection_check import ConnectionCheck, start_checks
 from catmq_client.cli.output import (
     Columns,
     field_columns,
@@ -101,10 +104,17 @@ BROKER_NOUN = Noun(
 
 
 def run_doctor(args: argparse.Namespace, brokers: Brokers) -> int:
-    """Print the faults of the installation. Return 0 if there are none, 1, or 2."""
+    """Print the faults of the installation and of the way to it. Return 0 if there are
+    none, 1, or 2.
+    """
+    checks = start_checks(brokers)
     report = brokers.admin().doctor()
+    # Through a proxy this takes as long as the longest wait of a pull.
+    for check in checks:
+        check.join()
+    report = add_findings(report, checks)
     if args.json:
-        show(json.dumps(report, indent=2, ensure_ascii=False))
+        show(json.dumps(report, indent=2, ensure_ascii=False) + "\n")
         return report["exit_code"]
     texts = [
         f"{finding['severity'].upper()} {finding['kind']} {finding['name']}".rstrip()
@@ -112,7 +122,7 @@ def run_doctor(args: argparse.Namespace, brokers: Brokers) -> int:
         for finding in report["findings"]
     ]
     if texts:
-        show("\n\n".join(texts))
+        show("\n\n".join(texts) + "\n")
     severities = [finding["severity"] for finding in report["findings"]]
     note(
         f"{report['checks']} checks: {severities.count('error')} errors, "
@@ -121,9 +131,25 @@ def run_doctor(args: argparse.Namespace, brokers: Brokers) -> int:
     return report["exit_code"]
 
 
+def add_findings(report: DoctorReport, checks: Sequence[ConnectionCheck]) -> DoctorReport:
+    """Return the report with the findings of the client's own checks, errors first."""
+    own = [cast(DoctorFinding, finding) for check in checks for finding in check.findings]
+    own_exit_code = max(
+        (2 if finding["severity"] == "error" else 1 for finding in own), default=0
+    )
+    return {
+        "exit_code": max(report["exit_code"], own_exit_code),
+        "checks": report["checks"] + sum(check.done for check in checks),
+        "findings": sorted(
+            [*own, *report["findings"]], key=lambda finding: finding["severity"] != "error"
+        ),
+    }
+
+
 DOCTOR = Verb(
     "doctor",
-    "say what is wrong with the installation; exit code 1: warnings, 2: errors",
+    "say what is wrong with the installation and with a proxy before it; exit code 1: "
+    "warnings, 2: errors",
     (Argument("--json", "print the report as JSON"),),
     run_doctor,
 )
