@@ -35,6 +35,7 @@ import pytest
 from benchmarks import bench, measures
 from benchmarks.figures import Spread, machine, ratios
 from benchmarks.measures import BODY, Measured, Setting, Work
+from benchmarks.processes import end_by_signals
 from tests.support import clusters, mariadb, replication
 from tests.support.environment import free_port
 from tests.support.mariadb import MariaDB
@@ -341,6 +342,7 @@ def arguments() -> argparse.Namespace:
 
 def main() -> int:
     chosen = arguments()
+    end_by_signals()
     rounds, seconds = (1, 0.5) if chosen.quick else (chosen.rounds, chosen.seconds)
     facts = machine()
     with ExitStack() as stack:

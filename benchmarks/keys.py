@@ -24,6 +24,7 @@ from benchmarks import bench
 from benchmarks.figures import machine, percentile
 from benchmarks.measures import Setting
 from benchmarks.multiplying import admin, ask, partition, queues_of, run
+from benchmarks.processes import end_by_signals
 from catmq_client import Producer
 
 TOPIC = "keys"
@@ -95,6 +96,7 @@ def main() -> None:
         )
     parser.add_argument("--keys", type=int, default=100, help="default %(default)s")
     chosen = parser.parse_args()
+    end_by_signals()
     print(machine())
     with ExitStack() as stack:
         home = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="catmq-bench-")))

@@ -1,10 +1,11 @@
-"""What processes cost: the memory of those below this one, and the CPU of them and of the
-database.
+"""Processes of a benchmark: how it is stopped, the memory of those below it, and the CPU of
+them and of the database.
 """
 
 from __future__ import annotations
 
 import os
+import signal
 import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -13,6 +14,15 @@ from typing import NamedTuple
 
 TICKS = os.sysconf("SC_CLK_TCK")
 LOOK_EVERY_S = 0.3
+
+
+def end_by_signals() -> None:
+    """Let SIGTERM end the run like Ctrl-C, so that all servers are stopped.
+
+    In the background of a script Ctrl-C would be ignored, so it is set, too.
+    """
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.default_int_handler)
 
 
 class Process(NamedTuple):

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import signal
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -34,15 +33,13 @@ from benchmarks.peers.rounds import (
     measure_rounds,
     start,
 )
+from benchmarks.processes import end_by_signals
 
 
 def main() -> int:
     """Measure and print the tables. Return 1 if a client failed or the run was stopped."""
     options = parse_arguments()
-    # SIGTERM ends the run like Ctrl-C: all servers are stopped. In the background of a script,
-    # Ctrl-C would be ignored.
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.default_int_handler)
+    end_by_signals()
     if options.install:
         programs.install(options.systems)
     facts = machine() | {"plan": asdict(options.plan)}

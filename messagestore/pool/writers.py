@@ -284,12 +284,11 @@ def _settle(
     except db_errors.Altered:  # a database that is to become a node has no tables yet
         session.close()
         session = open_at(info, address or _only_address(info))
-    except db_errors.Unreachable:
+    except BaseException as error:
         session.close()
+        if isinstance(error, CatmqError) and not isinstance(error, db_errors.Unreachable):
+            raise db_errors.Unreachable(f"Node {info.name}: {error.detail}") from error
         raise
-    except CatmqError as error:
-        session.close()
-        raise db_errors.Unreachable(f"Node {info.name}: {error.detail}") from error
     session.member = member
     return session
 
