@@ -41,12 +41,20 @@ class ConnectionQuery(base.Request, kw_only=True):
 
 
 class ConnectionAnswer(Struct, kw_only=True):
-    """The way of a request. `peer_port` is the port of the peer that the broker sees: of the
-    client, or of a proxy; 0 if it has none. `waited_ms` is shorter than asked for if the
-    broker stops, or has too many waiting requests. `max_wait_ms` is the longest wait of a
-    pull.
-    """
+    """The way of a request."""
 
-    peer_port: int
-    waited_ms: int
-    max_wait_ms: int
+    peer_port: Annotated[
+        int,
+        Meta(
+            description="port of the peer that the broker sees, the client or a proxy; 0 if "
+            "it has none"
+        ),
+    ]
+    waited_ms: Annotated[
+        int,
+        Meta(
+            description="how long the request was held; shorter than asked for if the broker "
+            "stops, or has too many waiting requests"
+        ),
+    ]
+    max_wait_ms: Annotated[int, Meta(description="the longest wait of a pull")]

@@ -13,7 +13,7 @@ MAX_CHARS = 200
 # configuration.
 OWN_SEGMENTS = frozenset((
     "acknowledge", "admin", "alarms", "api", "audit", "brokers", "checks", "consistency",
-    "consumers", "create", "export", "filters", "groups", "help", "java-clients", "jobs",
+    "consumers", "create", "doctor", "export", "filters", "groups", "help", "java-clients", "jobs",
     "keys", "language", "livez", "login", "logout", "messages", "metrics", "names", "nodes",
     "parts", "password", "pipeline", "readyz", "rebalances", "reports", "runs", "search",
     "settings", "static", "subscriptions", "theme", "topics", "users",

@@ -243,6 +243,7 @@ def test_send_in_a_transaction(project: Callable[[str], Project], shop: Server) 
         "python manage.py relay_outbox",
     )
     ours.block("sh")
+    ours.block("sh")
     ours.python(CUSTOMER + sending.replace('"orders"', '"missing"'))
     assert "refused 1" in ours.sh("python manage.py relay_outbox --once || test $? = 1")
     failed, retry, discard = ours.blocks.pop(0).splitlines()
