@@ -242,7 +242,7 @@ def topic(request: HttpRequest, name: str) -> HttpResponse:
                 or _("nobody")
             ),
         ),
-        Column(_("ID"), lambda row: code(row.queue.queue)),
+        Column(_("ID"), lambda row: text(str(row.queue.queue)), right=True),
     ]
     if manages:
         columns.append(Column(_("Change"), lambda row: _queue_action(name, row)))
