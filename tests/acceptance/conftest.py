@@ -35,14 +35,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: tuple(name in users(item) for name in reversed(SERVERS)))
 
 
-@pytest.hookimpl(trylast=True)
-def pytest_runtest_teardown(nextitem: pytest.Item | None) -> None:
-    """End the servers of the session that the next test does not use."""
-    for name in _running.keys() - users(nextitem):
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """End the servers of the session that this test does not use.
+
+    Not after the test before: it may be repeated.
+    """
+    for name in _running.keys() - users(item):
         _running.pop(name).close()
 
 
-def users(item: pytest.Item | None) -> set[str]:
+def users(item: pytest.Item) -> set[str]:
     """The names of all that a test uses."""
     return set(getattr(item, "fixturenames", ()))
 
