@@ -1,6 +1,7 @@
-"""Run the unit tests of the client on every Python that it supports, and with a later Django.
+"""Run the unit tests of the client on another Python, and with a later Django.
 
-    python -m tests.interpreters
+    python -m tests.interpreters          on the newest Python that the client supports
+    python -m tests.interpreters --all    on each
 
 The gate's own Python runs them in the step `unit`. Each other one gets an environment with
 what the client and its tests need, at the pinned versions, below .test. Its tests run
@@ -42,9 +43,10 @@ LENIENT = ("-o", "filterwarnings=default")
 
 
 def main() -> int:
-    """Run the tests on each Python. Return 1 if any failed."""
+    """Run the tests on the chosen Pythons. Return 1 if any failed."""
     failed = False
-    later = [version for version in VERSIONS if version != own_version()]
+    chosen = VERSIONS if sys.argv[1:] == ["--all"] else VERSIONS[-1:]
+    later = [version for version in chosen if version != own_version()]
     for version in later:
         python = find_python(version)
         if python is None:

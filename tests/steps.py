@@ -211,6 +211,10 @@ GROUPS = {
         tests("clients", "tests/clients"),
         tests("data", "tests/data"),
     ),
+    # `all` has the oldest Python, its own, and the newest
+    "interpreters-all": (
+        Step("interpreters-all", (PYTHON, "-m", "tests.interpreters", "--all")),
+    ),
     # OpenTelemetry: 5 MB to download; tests/unit/test_trace_context.py needs none of it
     "otel": (tests("otel", "tests/otel"),),
     "foreign": tuple(  # suites of other projects, downloaded
