@@ -44,7 +44,7 @@ def test_brokers_of_two_releases_lose_nothing_while_nodes_are_upgraded_under_the
 def test_two_brokers_and_their_nodes_are_upgraded_one_by_one_under_load(
     mariadb: MariaDB, tmp_path: Path
 ) -> None:
-    rolling_upgrade.run(mariadb, tmp_path, say=print)
+    rolling_upgrade.run(mariadb, tmp_path, say=print, rate=100)
 
 
 class Watched:

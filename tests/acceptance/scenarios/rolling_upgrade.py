@@ -22,12 +22,14 @@ from tests.support.pair import NODES, Pair
 from tests.support.waiting import until
 
 QUEUES = 2  # on each node
-EVERY_MS = 8  # between two messages of a queue: 500 messages a second in all
 SESSION_MS = 15_000
-MESSAGES = 1_000  # that are handled between two steps
+RATE = 500  # messages a second, in all
+STEP_S = 2  # as many messages are handled between two steps
 
 
-def run(nodes: MariaDB, home: Path, *, say: Callable[[str], None]) -> float:
+def run(
+    nodes: MariaDB, home: Path, *, say: Callable[[str], None], rate: int = RATE
+) -> float:
     """Upgrade a pair of the previous release, whose nodes are on a server of its own.
 
     Return the longest time in seconds that a message waited for a consumer.
@@ -37,20 +39,20 @@ def run(nodes: MariaDB, home: Path, *, say: Callable[[str], None]) -> float:
         stage = Stage(pair.first, home / "stage", say=say, urls=pair.urls)
         stage.terminal.environ["PYTHONPATH"] = f"{ROOT}:{code / 'client/src'}"
         try:
-            return _upgrade(stage, pair)
+            return _upgrade(stage, pair, rate)
         finally:
             stage.terminal.close()
 
 
-def _upgrade(stage: Stage, pair: Pair) -> float:
+def _upgrade(stage: Stage, pair: Pair, rate: int) -> float:
     crowd = Crowd(
         stage, QUEUES, SESSION_MS, name="rolling", node=NODES[0], more_nodes=NODES[1:]
     )
-    crowd.send(EVERY_MS)
+    crowd.send(round(1000 * len(crowd.ids) / rate))
     crowd.await_shared([crowd.join(environ={}) for _ in range(2)])
 
     def handle_more() -> None:
-        goal = crowd.handled() + MESSAGES
+        goal = crowd.handled() + STEP_S * rate
         until(lambda: crowd.handled() >= goal, limit_s=60, every_s=0.05)
 
     handle_more()
