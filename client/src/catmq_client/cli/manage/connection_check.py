@@ -60,7 +60,7 @@ class ConnectionCheck(threading.Thread):
     def __init__(self, url: str, brokers: Brokers) -> None:
         super().__init__(name=f"connection to {url}", daemon=True)
         self.url = url
-        self.done = False
+        self.done: bool = False
         self.findings: list[dict[str, str]] = []
         self._key = brokers.api_key
         self._verify = checked_verify(brokers.verify)
