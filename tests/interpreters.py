@@ -1,6 +1,6 @@
 """Run the unit tests of the client on another Python, and with a later Django.
 
-    python -m tests.interpreters          on the newest Python that the client supports
+    python -m tests.interpreters          on the newest Python of this machine
     python -m tests.interpreters --all    on each
 
 The gate's own Python runs them in the step `unit`. Each other one gets an environment with
@@ -45,8 +45,10 @@ LENIENT = ("-o", "filterwarnings=default")
 def main() -> int:
     """Run the tests on the chosen Pythons. Return 1 if any failed."""
     failed = False
-    chosen = VERSIONS if sys.argv[1:] == ["--all"] else VERSIONS[-1:]
-    later = [version for version in chosen if version != own_version()]
+    later = [version for version in VERSIONS if version != own_version()]
+    if sys.argv[1:] != ["--all"]:
+        here = [version for version in later if find_python(version)]
+        later = (here or later)[-1:]
     for version in later:
         python = find_python(version)
         if python is None:
