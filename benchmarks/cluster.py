@@ -82,7 +82,9 @@ class Line:
 
 
 def one_queue(setting: Setting, worker: int) -> Callable[[], int]:
-    """Store one message per call through `messagestore.produce.publish`, in one queue."""
+    """Return a function that stores a message in the first queue, through
+    `messagestore.produce.publish`, and returns 1.
+    """
     import django
 
     django.setup()

@@ -8,7 +8,6 @@ import json
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -18,6 +17,7 @@ from catmq_client import Consumer, HttpTransport, Producer
 from catmq_client.admin.api import Admin
 from tests.support.environment import ROOT
 from tests.support.server import Server
+from tests.support.waiting import until
 
 TRACE = "0af7651916cd43dd8448eb211c80319c"
 BODY, PASSWORD, WRONG_KEY = "body-nobody-logs", "password-nobody-logs", "key-nobody-logs"
@@ -90,9 +90,7 @@ def test_every_line_is_an_object_and_none_has_a_secret(
     )  # fmt: skip
     assert node.returncode != 0
     # The jobs' process logs once a schedule has run.
-    deadline = time.monotonic() + 90
-    while not (server.data / "log/jobs.log").read_text() and time.monotonic() < deadline:
-        time.sleep(0.2)
+    until((server.data / "log/jobs.log").read_text, limit_s=90, every_s=0.2)
     assert server.end() == 0
 
     entries = lines(server)
