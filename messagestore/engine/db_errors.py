@@ -48,6 +48,9 @@ NO_MEMORY = frozenset({1037, 1038, 1041})
 VALUE_TOO_LARGE = frozenset({1366, 1406})
 # --read-only, read-only mode, read-only transaction (a reader of a managed cluster)
 READ_ONLY = frozenset({1290, 1836, 1792})
+# ER_DATA_OUT_OF_RANGE: the first statement of a string that continues a transaction, on another
+# connection than the one that began it (engine/mysql_session.py).
+OUT_OF_RANGE = 1690
 # A member of a Galera cluster runs no statement at all while it has no majority or is not
 # synced, ROLLBACK included.
 NOT_READY = 1047
@@ -219,6 +222,12 @@ def from_mysql(number: int, text: str, node: str) -> RolledBack | Ambiguous | Fi
         )
     if number in ROLLED_BACK:
         return RolledBack(detail)
+    if number == OUT_OF_RANGE and "catmq_session" in text:
+        # Unknown, because the proxy may end the transaction on the former server as it likes.
+        return Ambiguous(
+            f"Node {node} is behind a proxy that has changed the server in the middle of a "
+            "transaction. Give the address of the server itself."
+        )
     if number in AMBIGUOUS:
         error = Ambiguous(detail)
         error.lost = number in LOST

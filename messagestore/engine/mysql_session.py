@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import logging
 import os
+import secrets
 import select
 import socket
 import threading
@@ -38,8 +39,10 @@ MALFORMED = 2027  # CR_MALFORMED_PACKET
 LOG_EVERY_S = 60.0  # between log lines for the same node and reason
 _SESSION_SETTINGS = (
     "SET SESSION sql_mode='STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION', time_zone='+00:00',"
-    " innodb_lock_wait_timeout=3, lock_wait_timeout=3, autocommit=1, {frozen};"
+    " innodb_lock_wait_timeout=3, lock_wait_timeout=3, autocommit=1, {frozen},"
+    " @catmq_session={mark};"
     "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED;"
+    "SELECT CONNECTION_ID();"
     # SHOW VARIABLES leaves out a variable that the server lacks; SELECT @@x would fail.
     "SHOW VARIABLES WHERE Variable_name IN"
     " ('max_allowed_packet', 'log_bin', 'sync_binlog', 'binlog_storage_engine', "
@@ -52,6 +55,15 @@ _FROZEN_CLIENT_SETTINGS = {
     "mariadb": "idle_write_transaction_timeout=5",
     "mysql": "wait_timeout=30, information_schema_stats_expiry=0",
 }
+
+# The begin of each further string of a transaction. On another connection than that of the
+# first string it fails (1690, out of range), so the rest of the string is not run: a proxy has
+# changed the server in between. Both conditions count, since ids of two servers may be equal,
+# and a proxy may set variables again.
+_SAME_CONNECTION = (
+    b"SET @catmq_same = ~0 + IF(CONNECTION_ID() = %d AND @catmq_session <=> %d, 0, 1);"
+)
+SAME_CONNECTION_BYTES = 128  # at most
 
 _WRONG_GREETING = (
     "it greets as {0}, and does not know a setting of that: is there a proxy in between? "
@@ -220,6 +232,7 @@ class MySqlSession:
         self.answered_at = time.monotonic()
         self.patience_s: float | None = None
         self._statements = 0  # in the string that was sent last
+        self._in_transaction = False
         try:
             tls.check_driver(encryption.mode, host, MySQLdb.get_client_info(), os.environ)
             self._db = MySQLdb.connect(
@@ -245,7 +258,10 @@ class MySqlSession:
         )
         # Shorter than the server's wait_timeout, so that the pool closes idle sessions first.
         self.idle_limit_s = 300.0 if self.flavour == "mariadb" else 25.0
-        variables = dict(self._apply_settings(name, f"{host}:{port}")[-1].rows)
+        mark = secrets.randbits(62)
+        *_, connection, shown = self._apply_settings(name, f"{host}:{port}", mark)
+        self._same_connection = _SAME_CONNECTION % (connection.rows[0][0], mark)
+        variables = dict(shown.rows)
         self.max_packet = int(variables["max_allowed_packet"])
         self.shows_durable_only = syncs_before_it_shows(variables)
         self.is_clustered = variables.get("wsrep_on") == "ON" or bool(
@@ -261,10 +277,12 @@ class MySqlSession:
             f"{'performance' if has_processlist else 'information'}_schema.processlist"
         )
 
-    def _apply_settings(self, name: str, address: str) -> list[Result]:
+    def _apply_settings(self, name: str, address: str, mark: int) -> list[Result]:
         """Set the session's variables and return the results. Raises Unreachable."""
         try:
-            text = _SESSION_SETTINGS.format(frozen=_FROZEN_CLIENT_SETTINGS[self.flavour])
+            text = _SESSION_SETTINGS.format(
+                frozen=_FROZEN_CLIENT_SETTINGS[self.flavour], mark=mark
+            )
             return self.send(text.encode(), statements=text.count(";") + 1)
         except db_errors.Ambiguous as error:
             self.close()
@@ -318,15 +336,19 @@ class MySqlSession:
     ) -> list[Result]:
         """Run a string of `statements` statements and read the result of each.
 
-        `ends_transaction` is False while a transaction stays open. Raises `db_errors.*`,
-        and SlowNode after `patience_s`.
+        `ends_transaction` is False while a transaction stays open; each further string of it
+        may have SAME_CONNECTION_BYTES less than `max_packet`. Raises `db_errors.*`, and
+        SlowNode after `patience_s`.
 
         After an error that left nothing stored, the transaction is rolled back; the session
         stays usable only if the server acknowledged that. After any other error the session
         is not clean. Nor is it when rows of the last result did not fit.
         """
         self.clean = False
-        self._statements = statements
+        continues, self._in_transaction = self._in_transaction, not ends_transaction
+        if continues:
+            text = self._same_connection + text
+        self._statements = statements + continues
         self.busy_since = time.monotonic()
         try:
             if self.patience_s is None:
@@ -343,6 +365,7 @@ class MySqlSession:
                 else self._read_fitting(count_fitting)
             )
         except self._error as error:
+            self._in_transaction = False
             error_for_caller, may_be_open = self._translate(error)
             # Without an acknowledged ROLLBACK nobody knows if the locks are released and
             # the rows gone, so the outcome becomes unknown and the session is discarded.
@@ -362,7 +385,7 @@ class MySqlSession:
         if is_complete:
             self._note_answer()
         self.busy_since = None
-        return results
+        return results[1:] if continues else results
 
     def _wait_readable(self, seconds: float) -> bool:
         """Wait until the socket has data or is closed; return False after `seconds`."""

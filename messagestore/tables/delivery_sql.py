@@ -14,6 +14,7 @@ from typing import NamedTuple
 from messagestore.engine import db_errors
 from messagestore.engine.messages import headers_text
 from messagestore.engine.mysql_session import (
+    SAME_CONNECTION_BYTES,
     MySqlSession,
     Result,
     Session,
@@ -143,7 +144,7 @@ def _send_open(session: MySqlSession, steps: Sequence[Step]) -> list[Result]:
     """
     texts = [session.render(move_step) for move_step in steps]
     packet = b";".join(texts)
-    if len(packet) <= session.max_packet:
+    if len(packet) + SAME_CONNECTION_BYTES <= session.max_packet:
         return session.send(
             packet, statements=count_statements(steps), ends_transaction=False
         )

@@ -113,10 +113,10 @@ class _Connection(socketserver.BaseRequestHandler):
         """Answer packets of the client or pass them on; pass back the server's bytes."""
         posing: Posing = self.server.posing
         with socket.create_connection(("127.0.0.1", posing.target), timeout=30) as server:
-            first = _packet(server)
+            first = read_packet(server)
             self.request.sendall(packed(posing.greeting(first[HEADER:]), 0))
             threading.Thread(target=self._pass_back, args=(server,), daemon=True).start()
-            while packet := _packet(self.request):
+            while packet := read_packet(self.request):
                 # Sequence number 0 begins a command; other packets continue the handshake.
                 own_answer = posing.answer(packet) if packet[3] == 0 else None
                 (self.request if own_answer else server).sendall(own_answer or packet)
@@ -129,7 +129,7 @@ class _Connection(socketserver.BaseRequestHandler):
             return
 
 
-def _packet(source: Any) -> bytes:
+def read_packet(source: Any) -> bytes:
     """Return a whole packet with its header; b'' if the peer closed."""
     data = b""
     while len(data) < HEADER or len(data) < HEADER + int.from_bytes(data[:3], "little"):
