@@ -46,6 +46,7 @@ KIND_TEXTS: dict[str, str | Promise] = {
     AlarmKind.NODE_AWAY: gettext_lazy("node does not answer"),
     AlarmKind.NODE_MOVED: gettext_lazy("node is written on another server"),
     AlarmKind.NODE_COPIES: gettext_lazy("messages of a node are on too few servers"),
+    AlarmKind.METADATA_MOVED: gettext_lazy("metadata is written on another server"),
     AlarmKind.NOT_CLEANED: gettext_lazy("queue could not be cleaned"),
     AlarmKind.LAG: gettext_lazy("group is far behind"),
     AlarmKind.NO_CONSUMER: gettext_lazy("queues without a consumer"),

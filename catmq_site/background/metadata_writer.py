@@ -1,4 +1,4 @@
-"""The audit log's entries about the server that the metadata database is written to.
+"""Entries in the audit log, and alarms, about the server that metadata is written to.
 
 If CATMQ_DATABASE_URL names several servers, each process follows the writer by itself
 (catmq_site/mysql/servers.py). One process of all brokers writes the entries. They are the
@@ -12,6 +12,9 @@ from metadata.actors import job
 from metadata.db import audit
 from metadata.db.transactions import transactional
 from metadata.models import AuditLog
+from metadata.monitoring import alarms
+from metadata.rules.alarm_rules import AlarmKind
+from metadata.rules.alarm_texts import alarm_text
 from metadata.rules.audit_verbs import Verb
 
 KIND = "metadata"
@@ -26,7 +29,10 @@ class WriterNotes:
 
     @transactional
     def run_once(self) -> None:
-        """Write an entry if the writer is another one. Raises MetadataUnavailable."""
+        """Write an entry and raise an alarm if the writer is another one.
+
+        Raises MetadataUnavailable.
+        """
         writer = servers.current_writer(self._hosts)
         if writer is None or (place := str(writer.address)) == self._noted:
             return
@@ -42,4 +48,7 @@ class WriterNotes:
                 before=None if former is None else {"writer": former},
                 after={"writer": place},
             )
+        if former not in (None, place):
+            detail = alarm_text("metadata_moved", before=former, after=place)
+            alarms.raise_alarm(kind=AlarmKind.METADATA_MOVED, name=KIND, detail=detail)
         self._noted = place

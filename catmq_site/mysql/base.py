@@ -43,14 +43,16 @@ class DatabaseWrapper(base.DatabaseWrapper):
 
         Of several servers it goes to that which accepts writes.
         """
-        note_connection()
         own_servers = writer = None
         if is_list(conn_params.get("host", "")):
             own_servers = servers.of_list(self.Database, conn_params["host"])
             writer = own_servers.find_writer(conn_params)
             place = writer.address
+            note_connection(str(place))
             # Part of the key below: connections to a former writer are not used again.
             conn_params = {**conn_params, "host": place.host, "port": place.port}
+        else:
+            note_connection("")
         # The isolation level belongs to the session but not to conn_params. Without it the
         # aliases `default` and `snapshot` would exchange connections, and a snapshot would
         # not be consistent.

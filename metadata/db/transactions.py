@@ -44,14 +44,26 @@ class _ThreadState(threading.local):
     # much as a small request. Only our MySQL backend reports that it connects, so with
     # SQLite every thread may have connected.
     has_connected = config.database is None
+    server = ""
 
 
 _thread_state = _ThreadState()
 
 
-def note_connection() -> None:
-    """Note that this thread has connected to the database. Called by the MySQL backend."""
+def note_connection(server: str) -> None:
+    """Note that this thread has connected to the database. Called by the MySQL backend.
+
+    `server` is the address of the server, if the settings name several.
+    """
     _thread_state.has_connected = True
+    _thread_state.server = server
+
+
+def written_on() -> str:
+    """Return the address of the server that this thread's metadata is written to, "" if the
+    settings name only one.
+    """
+    return _thread_state.server
 
 
 def release_connections() -> None:

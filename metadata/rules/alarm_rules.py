@@ -23,6 +23,7 @@ class AlarmKind(StrEnum):
     NODE_AWAY = "node_away"
     NODE_MOVED = "node_moved"
     NODE_COPIES = "node_copies"
+    METADATA_MOVED = "metadata_moved"
     NOT_CLEANED = "not_cleaned"
     LAG = "lag"
     NO_CONSUMER = "no_consumer"
@@ -40,7 +41,7 @@ class AlarmEvent(StrEnum):
 
 
 # Alarms about a single event, not about a state: they end when they are acknowledged.
-EVENT_KINDS = (AlarmKind.UNREAD_DROPPED, AlarmKind.NODE_MOVED)
+EVENT_KINDS = (AlarmKind.UNREAD_DROPPED, AlarmKind.NODE_MOVED, AlarmKind.METADATA_MOVED)
 DISK_KINDS = (AlarmKind.NODE_LOW, AlarmKind.NODE_FULL, AlarmKind.NODE_FILLING)
 NODE_KINDS = (
     AlarmKind.NODE_AWAY,

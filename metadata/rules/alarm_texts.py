@@ -14,6 +14,7 @@ from metadata.installation import name_programs
 
 TEXTS = {
     "moved": "messages are written to %(after)s now, before it was %(before)s",
+    "metadata_moved": "metadata is written to %(after)s now, before it was %(before)s",
     "promoted": (
         "%(after)s was promoted, because %(before)s accepts no writes: %(gaps)s queues have a "
         "gap, at least %(messages)s messages are lost"

@@ -85,6 +85,7 @@ ALARM_LABELS: dict[str, Text] = {
     AlarmKind.NODE_AWAY: gettext_lazy("node away"),
     AlarmKind.NODE_MOVED: gettext_lazy("other server"),
     AlarmKind.NODE_COPIES: gettext_lazy("too few copies"),
+    AlarmKind.METADATA_MOVED: gettext_lazy("metadata on another server"),
     AlarmKind.NOT_CLEANED: gettext_lazy("not cleaned"),
     AlarmKind.LAG: gettext_lazy("far behind"),
     AlarmKind.NO_CONSUMER: gettext_lazy("no consumer"),
@@ -278,6 +279,8 @@ def alarm_url(kind: str, name: str, *, administrator: bool) -> str:
         return f"{page_url('jobs')}?q={alarm_object.job}"
     if kind == AlarmKind.INCONSISTENT:
         return page_url("consistency") if administrator else ""
+    if kind == AlarmKind.METADATA_MOVED:
+        return page_url("nodes") if administrator else ""
     # Names of deleted topics and groups contain a tilde.
     if "~" in name:
         return ""

@@ -14,7 +14,8 @@ from catmq_site.background.metadata_writer import WriterNotes
 from catmq_site.databases import MYSQL_SESSION
 from catmq_site.mysql import servers
 from catmq_site.mysql.base import DatabaseWrapper
-from metadata.models import AuditLog
+from metadata.db.transactions import written_on
+from metadata.models import Alarm, AuditLog
 from tests.support.clusters import Cluster
 from tests.support.waiting import until
 
@@ -80,6 +81,11 @@ def test_connections_leave_a_writer_that_was_killed(
     *_, first, second = AuditLog.objects.filter(verb="follow").order_by("id")
     assert first.after == second.before == {"writer": str(writer.address)}
     assert second.after not in (None, first.after)
+    alarm = Alarm.objects.get(kind="metadata_moved")
+    assert alarm.detail == (
+        f"metadata is written to {second.after['writer']} now, before it was {writer.address}"
+    )
+    assert written_on() == second.after["writer"]
     cluster.await_whole()
     assert ask("SELECT n FROM kept ORDER BY n") == [(1,), (2,)]
     cluster.writer.execute(f"DROP DATABASE {schema}")

@@ -10,6 +10,7 @@ from messagestore.pool import node_pools
 from metadata.cache import snapshot
 from metadata.db import access
 from metadata.db.paging import Window
+from metadata.db.transactions import written_on
 from metadata.errors import NodeUnavailable
 from metadata.installation import name_programs
 from metadata.listing.pages import ListPage
@@ -86,7 +87,11 @@ def nodes_list(request: HttpRequest) -> HttpResponse:
     )
     table = list_table(request, columns, ListPage(nodes, len(nodes), 1, 1), empty=hint)
     actions = [Link(_("Register a node"), page_url("node-register"))]
-    return pages.render_list(request, _("Nodes"), table, section="nodes", actions=actions)
+    server = written_on()
+    intro = _("Metadata is written on %s.") % server if server else ""
+    return pages.render_list(
+        request, _("Nodes"), table, section="nodes", actions=actions, intro=intro
+    )
 
 
 def describe_growth(growth: Growth | None) -> str | None:
