@@ -44,6 +44,14 @@ TEXTS = {  # texts of findings, part of preflight.TEXTS
         "Flow control has stopped writes for %(percent)d %% of the time at %(server)s. Find the "
         "slow member: the disk, or wsrep_slave_threads."
     ),
+    "stops_writes": (
+        "%(server)s cannot keep up and stops the writes of all members now. Find what slows it: a "
+        "lock on its tables, the disk, or wsrep_slave_threads."
+    ),
+    "certification_queue": (
+        "%(server)s has %(transactions)d transactions that wait for certification, so commits "
+        "wait. Find what slows it: its processors, the network, or large transactions."
+    ),
     "member_queue": (
         "%(server)s has %(transactions)d received transactions to apply. After a switch it first "
         "has to catch up."
@@ -76,7 +84,7 @@ TEXTS = {  # texts of findings, part of preflight.TEXTS
 }
 MIN_MEMBERS = 3
 MAX_PAUSED = 0.1  # part of the time that flow control may stop writes
-MAX_QUEUE = 1000  # received transactions that a member may still have to apply
+MAX_QUEUE = 1000  # transactions that a member may still have to certify, or to apply
 _SEMI_SYNC = (
     "SHOW GLOBAL VARIABLES LIKE 'rpl_semi_sync%'",
     "SHOW GLOBAL STATUS LIKE 'Rpl_semi_sync%'",
@@ -176,14 +184,15 @@ def _check_member(member: Member, *, is_writer: bool) -> Iterator[FindingFields]
     if paused > MAX_PAUSED:
         values = {"server": server, "percent": round(100 * paused)}
         yield "cluster", "warn", "flow_control", values
-    queue = member.figures.get("receive_queue", 0.0)
-    if queue > MAX_QUEUE:
-        yield (
-            "cluster",
-            "warn",
-            "member_queue",
-            {"server": server, "transactions": int(queue)},
-        )
+    if member.figures.get("stops_writes"):
+        yield "cluster", "warn", "stops_writes", {"server": server}
+    for figure, text in (
+        ("certification_queue", "certification_queue"),
+        ("receive_queue", "member_queue"),
+    ):
+        transactions = int(member.figures.get(figure, 0.0))
+        if transactions > MAX_QUEUE:
+            yield "cluster", "warn", text, {"server": server, "transactions": transactions}
 
 
 def check_semi_sync(

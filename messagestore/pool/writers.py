@@ -280,7 +280,13 @@ def _settle(
         if member.fault:
             raise _no_writer(info, f"{member.address} {member.fault}.")
         if barrier := cluster_members.BARRIERS.get(member.kind):
-            _wait_for_cluster(session, *barrier)
+            try:
+                _wait_for_cluster(session, *barrier)
+            except db_errors.Altered:
+                raise
+            except CatmqError as error:
+                reason = NoWriter(_describe_wait(info, member, error))
+                raise _no_writer(info, str(reason)) from reason
     except db_errors.Altered:  # a database that is to become a node has no tables yet
         session.close()
         session = open_at(info, address or _only_address(info))
@@ -307,6 +313,19 @@ def _wait_for_cluster(session: MySqlSession, variable: str, value: str) -> None:
         f"SET SESSION {variable} = {own_value}",
     ]
     session.send(";".join(steps).encode(), statements=len(steps))
+
+
+def _describe_wait(info: NodeInfo, member: Member, error: CatmqError) -> str:
+    """Return why a member did not catch up, with what it still has to apply if it says so."""
+    text = f"{member.address} does not catch up with its cluster: {_reason(error)}"
+    with suppress(CatmqError):
+        session = open_at(info, member.address, read_timeout_s=SURVEY_TIMEOUT_S)
+        try:
+            queue = read_member(session, member.address).figures.get("receive_queue", 0.0)
+        finally:
+            session.close()
+        text += f". It has {int(queue)} received transactions to apply"
+    return f"{text}."
 
 
 def _no_writer(info: NodeInfo, why: str) -> db_errors.Unreachable:

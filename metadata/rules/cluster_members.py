@@ -34,13 +34,16 @@ STATUS_QUERY = (
     "SHOW GLOBAL STATUS WHERE Variable_name IN ('wsrep_ready', 'wsrep_cluster_status',"
     " 'wsrep_local_state', 'wsrep_local_state_comment', 'wsrep_cluster_conf_id',"
     " 'wsrep_cluster_state_uuid', 'wsrep_cluster_size', 'wsrep_local_index',"
-    " 'wsrep_gcomm_uuid', 'wsrep_flow_control_paused', 'wsrep_local_recv_queue',"
-    " 'wsrep_local_commits', 'wsrep_local_cert_failures')"
+    " 'wsrep_gcomm_uuid', 'wsrep_flow_control_paused', 'wsrep_flow_control_requested',"
+    " 'wsrep_local_recv_queue', 'wsrep_local_commits', 'wsrep_local_cert_failures')"
 )
 # Only for a server with group_replication_group_name: others may lack the table.
+# The counts are those of transactions that wait for certification, and to be applied.
 GROUP_QUERY = (
-    "SELECT MEMBER_ID, MEMBER_HOST, MEMBER_PORT, MEMBER_STATE, MEMBER_ROLE, MEMBER_VERSION"
+    "SELECT MEMBER_ID, MEMBER_HOST, MEMBER_PORT, MEMBER_STATE, MEMBER_ROLE, MEMBER_VERSION,"
+    " COUNT_TRANSACTIONS_IN_QUEUE, COUNT_TRANSACTIONS_REMOTE_IN_APPLIER_QUEUE"
     " FROM performance_schema.replication_group_members"
+    " LEFT JOIN performance_schema.replication_group_member_stats USING (MEMBER_ID)"
 )
 # Variable of a session and its value with which a read waits until the member has applied
 # what the cluster committed before. Until then its log end offsets look too low. Any account
@@ -129,9 +132,9 @@ def _galera_member(
     elif status.get("wsrep_ready") != "ON" or state not in (SYNCED, DONOR):
         comment = status.get("wsrep_local_state_comment") or "not ready"
         fault = f"is not synced with its Galera cluster: {comment}"
-    # A donor accepts writes, but may block them while it copies its data.
+    # It accepts writes, but may block them, and lag without a limit.
     elif state == DONOR:
-        fault = "is a donor: it copies its data to another member"
+        fault = "is a donor or desynced: it copies its data, or a backup holds a lock"
     else:
         fault = "is read-only" if variables.get("read_only") == "ON" else ""
     size = int(status.get("wsrep_cluster_size") or 0)
@@ -147,6 +150,7 @@ def _galera_member(
         reachable=size,
         figures={
             "flow_control_paused": float(status.get("wsrep_flow_control_paused") or 0),
+            "stops_writes": float(status.get("wsrep_flow_control_requested") == "true"),
             "receive_queue": float(status.get("wsrep_local_recv_queue") or 0),
             "ignores_quorum": float(_ignores_quorum(variables)),
             "commits": float(status.get("wsrep_local_commits") or 0),
@@ -191,7 +195,11 @@ def _group_member(
         view=",".join(primaries),
         size=len(group),
         reachable=len(reachable),
-        figures={"versions": float(len({row[5] for row in reachable}))},
+        figures={
+            "versions": float(len({row[5] for row in reachable})),
+            "certification_queue": float((own and own[6]) or 0),
+            "receive_queue": float((own and own[7]) or 0),
+        },
     )
 
 

@@ -57,6 +57,7 @@ def test_three_equal_members_are_in_order() -> None:
     [
         (galera(C, options="pc.ignore_quorum = true; x = y"), "ignores_quorum", "bad"),
         (galera(C, wsrep_flow_control_paused="0.4"), "flow_control", "warn"),
+        (galera(C, wsrep_flow_control_requested="true"), "stops_writes", "warn"),
         (galera(C, wsrep_local_recv_queue="5000"), "member_queue", "warn"),
         (galera(C, version="11.8"), "versions", "warn"),
         (galera(C, wsrep_local_state="2"), "member_fault", "warn"),
