@@ -4,21 +4,16 @@ without a hand, at the next offsets.
 
 from __future__ import annotations
 
-import threading
 import time
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from uuid import uuid4
 
 import pytest
 
 from messagestore.engine import batch_ids
 from messagestore.engine.messages import NewMessage
 from messagestore.nodes import registry
-from messagestore.pool import node_guard, node_pools, writers
+from messagestore.pool import node_guard, writers
 from messagestore.produce.publish import publish
-from messagestore.topology import topics
 from metadata.actors import command
 from metadata.cache import snapshot
 from metadata.errors import CatmqError, NodeUnavailable
@@ -29,44 +24,6 @@ from tests.support.waiting import until
 
 ACTOR = command("test")
 RESUME_S = 30.0
-
-
-@pytest.fixture
-def node(metadata_db: None, cluster: Cluster) -> Iterator[str]:
-    """Node `listed` on all members, with topic `orders` of one queue; its loops run."""
-    schema = f"test_{uuid4().hex[:12]}"
-    members = cluster.members.values()
-    cluster.writer.execute(f"CREATE DATABASE {schema} CHARACTER SET utf8mb4")
-    registry.register(
-        name="listed",
-        engine="mysql",
-        host=",".join(f"{member.host}:{member.port}" for member in members),
-        database=schema,
-        username="catmq",
-        password=cluster.writer.password,
-        actor=ACTOR,
-    )
-    snapshot.refresh()
-    topics.create(name="orders", queues=1, actor=ACTOR)
-    snapshot.refresh()
-    stop = threading.Event()
-
-    def run(work: Callable[[], None], every_s: float) -> None:
-        while not stop.wait(every_s):
-            work()
-
-    def watch() -> None:
-        for node_id in node_pools.used_node_ids():
-            node_pools.watch(node_id)
-
-    with ThreadPoolExecutor(1) as pool:
-        watching = pool.submit(run, watch, 0.1)
-        yield "listed"
-        stop.set()
-        watching.result(30)
-    node_pools.evict_all()
-    cluster.await_whole()
-    cluster.writer.execute(f"DROP DATABASE {schema}")
 
 
 def send(batch_id: str | None = None) -> int:
