@@ -105,7 +105,7 @@ def find_nodes_away() -> AlarmFindings:
             if fault := registry.wrong_epoch(node_id):
                 findings.add(info.name, error_text(fault))
         except CatmqError as error:
-            findings.add(info.name, error_text(error.detail))
+            findings.add(info.name, error_text(writers.why_none(info) or error.detail))
     return findings
 
 

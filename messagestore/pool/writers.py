@@ -64,6 +64,7 @@ _survey_locks: dict[str, threading.Lock] = {}
 _writers: dict[str, Writer] = {}
 _failures: dict[str, Failure] = {}
 _logged_at: dict[str, tuple[str, float]] = {}  # name of a node → last reason, and when
+_reasons: dict[str, str] = {}  # name of a node → why it has no writer, until it has one
 
 
 def connect(info: NodeInfo, *, read_timeout_s: int = READ_TIMEOUT_S) -> MySqlSession:
@@ -76,6 +77,12 @@ def connect(info: NodeInfo, *, read_timeout_s: int = READ_TIMEOUT_S) -> MySqlSes
         session = open_at(info, _only_address(info), read_timeout_s=read_timeout_s)
         # One address in front of a cluster: its own proxy chooses the member.
         return _settle(session, info) if session.is_clustered else session
+    session = _connect_to_list(info, read_timeout_s)
+    _reasons.pop(info.name, None)
+    return session
+
+
+def _connect_to_list(info: NodeInfo, read_timeout_s: int) -> MySqlSession:
     writer = _remembered(info)
     if writer is not None:
         with suppress(db_errors.Unreachable):
@@ -244,6 +251,14 @@ def current(info: NodeInfo) -> Member | None:
     return None if writer is None else writer.member
 
 
+def why_none(info: NodeInfo) -> str:
+    """Return why the last connection found no server to write to, "" if it found one.
+
+    The text has addresses, so it is for administrators.
+    """
+    return _reasons.get(info.name, "")
+
+
 def at_writer(info: NodeInfo) -> NodeInfo:
     """Return a node whose host is the server that it is written to.
 
@@ -333,6 +348,7 @@ def _no_writer(info: NodeInfo, why: str) -> db_errors.Unreachable:
 
     Clients do not see addresses; administrators see the cause of the error.
     """
+    _reasons[info.name] = why
     reason, logged_at = _logged_at.get(info.name, ("", 0.0))
     now = time.monotonic()
     if reason != why or now - logged_at >= LOG_EVERY_S:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from messagestore.engine.messages import NewMessage
+from messagestore.inspect import raise_alarms
 from messagestore.pool import node_guard, writers
 from messagestore.produce.publish import publish
 from metadata.actors import command
@@ -90,9 +91,12 @@ def test_two_equal_halves_are_both_refused_and_go_on_when_they_are_one_again(
         writers.find_writer(snapshot.find_node(node))
     for half in halves:
         assert f"{half.host}:{half.port} has no contact to a majority" in str(refused.value)
+    # The alarm says so, too, with the addresses.
+    assert str(refused.value) in raise_alarms.find_nodes_away().active[node]
     cluster.heal()
     (resumed,) = until(try_send, limit_s=90)
     assert resumed == offset + 1
+    assert raise_alarms.find_nodes_away().active == {}
     assert node_guard.quarantined() == {}
 
 

@@ -6,7 +6,7 @@ from django.http import HttpRequest, HttpResponse
 from django.utils.translation import gettext as _
 
 from messagestore.nodes import disks, registry
-from messagestore.pool import node_pools
+from messagestore.pool import node_pools, writers
 from metadata.cache import snapshot
 from metadata.db import access
 from metadata.db.paging import Window
@@ -198,7 +198,8 @@ def _probe(view: NodeView) -> tuple[float | None, disks.Space | None, str]:
         with node_pools.node(view.id).reading() as session:
             return latency_ms, disks.measure(session, snapshot.node_by_id(view.id)), ""
     except NodeUnavailable as error:
-        return None, None, error_texts.describe_error(error)
+        why = writers.why_none(snapshot.node_by_id(view.id))
+        return None, None, why or error_texts.describe_error(error)
 
 
 def _schema_version(view: NodeView) -> str | None:

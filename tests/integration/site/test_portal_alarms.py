@@ -30,7 +30,9 @@ from metadata.models import (
 )
 from metadata.monitoring import alarms
 from metadata.nodes import node_rows
+from metadata.rules.alarm_texts import alarm_text
 from portal.kit import outages
+from portal.views.nodes import nodes
 from tests.support import failing, rows
 from tests.support.failing import ME, fail
 from tests.support.forms import browser, confirm, filled, text
@@ -112,6 +114,22 @@ def test_an_alarm_is_a_line_with_a_link_and_quiet_once_somebody_looks_after_it(
     alarms.end_alarms(kind="lag", names=["billing/orders"])
     assert "No active alarms" in text(ada.get("/alarms"))
     assert "billing/orders" in text(ada.get("/alarms?show=over"))
+
+
+def test_metadata_on_another_server_is_an_alarm_and_nodes_name_the_server(
+    ada: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "Metadata is written on" not in text(ada.get("/nodes"))
+    monkeypatch.setattr(nodes, "written_on", lambda: "db2:3306")
+    assert "Metadata is written on db2:3306." in text(ada.get("/nodes"))
+    detail = alarm_text("metadata_moved", before="db1:3306", after="db2:3306")
+    alarms.raise_alarm(kind="metadata_moved", name="metadata", detail=detail)
+    assert f'href="/nodes">Alarm: metadata on another server, metadata: {detail}' in text(
+        ada.get("/")
+    )
+    # It tells of an event, so it is over when somebody has seen it.
+    acknowledged(ada, "metadata_moved", "metadata")
+    assert "No active alarms" in text(ada.get("/alarms"))
 
 
 def acknowledged(ada: Client, kind: str, name: str) -> None:
