@@ -24,6 +24,7 @@ log = logging.getLogger(__name__)
 REVIEW_EVERY_S = 2.0
 ASK_TIMEOUT_S = 2
 NO_CONNECTION = 2003  # CR_CONN_HOST_ERROR
+DENIED = 1142  # ER_TABLEACCESS_DENIED_ERROR
 
 
 class Servers:
@@ -94,6 +95,8 @@ class Servers:
                 return self._read_member(parameters, place)
             except self._driver.Error as error:
                 unreachable[place] = str(error.args[-1])
+                if error.args[0] == DENIED:
+                    unreachable[place] += " (manage.py grants group prints this right)"
                 return None
 
         with ThreadPoolExecutor(len(self._places), thread_name_prefix="servers") as pool:

@@ -107,7 +107,10 @@ _TABLE_REMEDY = (
 _NO_SPACE = re.compile(r"(?<!=)\b28 [\"-]|quota exceeded", re.IGNORECASE)
 # SQLite reports these as SQLITE_ERROR, so only the text tells them apart.
 _ALTERED_TEXTS = ("no such table", "no such column", "has no column named")
-_RIGHT_REMEDY = "The node's account lacks a right: manage.py grants prints what it needs."
+_RIGHT_REMEDY = (
+    "The node's account lacks a right: manage.py grants prints what it needs (manage.py grants "
+    "group, too, on a MySQL group)."
+)
 _DENIED = frozenset({1044, 1142, 1143, 1227, 1370})
 # No such table or column, or another number of columns.
 _WRONG_TABLE = frozenset({1146, 1054, 1136, 1364, 1932})

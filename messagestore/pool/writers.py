@@ -360,6 +360,8 @@ def _no_writer(info: NodeInfo, why: str) -> db_errors.Unreachable:
 
 
 def _reason(error: CatmqError) -> str:
+    if isinstance(error, db_errors.Denied):  # with its remedy
+        return error.detail.rstrip(".")
     cause = error.__cause__
     return str(cause.args[-1] if cause is not None and cause.args else error.detail).rstrip(
         "."

@@ -18,8 +18,8 @@ class Grant(Struct, frozen=True):
 
     `right` is its name in MariaDB, "" if it is not needed there. `mysql` is its name in MySQL,
     "" if that is the same. `why` says what the right is used for. It is granted on one
-    database, or on *.* if `everywhere`. Without an `optional` right, some results are less
-    exact.
+    database, on *.* if `everywhere`, or on a `table` of the server. Without an `optional`
+    right, some results are less exact.
     """
 
     right: str
@@ -27,6 +27,7 @@ class Grant(Struct, frozen=True):
     mysql: str = ""
     everywhere: bool = False
     optional: bool = False
+    table: str = ""
 
     def named(self, flavour: str) -> str:
         """Return the name of the right in "mariadb" or "mysql", "" if it is not needed there."""
@@ -34,6 +35,8 @@ class Grant(Struct, frozen=True):
 
     @property
     def scope(self) -> str:
+        if self.table:
+            return f"`{self.table}`"
         return "server" if self.everywhere else "database"
 
 
@@ -65,6 +68,20 @@ PROMOTION = (
         "ending read_only on the server that is promoted, setting it on the old primary",
         mysql="SYSTEM_VARIABLES_ADMIN",
         everywhere=True,
+    ),
+)
+GROUP = (
+    Grant(
+        "",
+        "finding the primary, and the members in contact",
+        mysql="SELECT",
+        table="performance_schema.replication_group_members",
+    ),
+    Grant(
+        "",
+        "checks: transactions that wait on a member",
+        mysql="SELECT",
+        table="performance_schema.replication_group_member_stats",
     ),
 )
 READER = (Grant("SELECT", "Spark jobs, archives"),)
@@ -100,6 +117,10 @@ ACCOUNTS = {  # account → (purpose, rights)
         "brokers, in addition, for promote_node on the primary and its replica",
         PROMOTION,
     ),
+    "group": (
+        "brokers, in addition, on the members of a MySQL group, for a node and for metadata",
+        GROUP,
+    ),
     "reader": ("people and jobs that read a node (set_reader)", READER),
     "backup": ("mariadb-dump or mysqldump of one database", BACKUP),
     "metadata": ("brokers and jobs, on the metadata database", METADATA),
@@ -121,10 +142,10 @@ def grant_statements(
     needed = [grant for grant in grants if grant.named(flavour)]
     # One statement per scope. Optional rights have a statement of their own, so that an
     # operator can leave it out.
-    for (everywhere, _), rights in grouped(
-        ((grant.everywhere, grant.optional), grant) for grant in needed
+    for (everywhere, table, _), rights in grouped(
+        ((grant.everywhere, grant.table, grant.optional), grant) for grant in needed
     ).items():
-        target = "*.*" if everywhere else f"`{database}`.*"
+        target = table or ("*.*" if everywhere else f"`{database}`.*")
         statements.append(
             f"GRANT {', '.join(grant.named(flavour) for grant in rights)} ON {target} TO {account};"
         )

@@ -58,7 +58,7 @@ def format_statements(grants: tuple[Grant, ...], account: dict[str, str]) -> lis
     return [
         line
         for flavour, lines in by_flavour.items()
-        for line in (f"-- {FLAVOURS[flavour]}", *lines)
+        for line in (f"-- {FLAVOURS[flavour]}", *(lines or ["-- no further right"]))
     ]
 
 

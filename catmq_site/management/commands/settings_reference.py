@@ -40,7 +40,7 @@ COLUMNS = ("| setting | default | values | meaning |", "|---|---|---|---|")
 GRANTS_HEAD = """# Rights of database accounts
 
 Made from `metadata/rules/grants.py` by `manage.py settings_reference --write`. `manage.py grants`
-with `node`, `promotion`, `reader`, `backup` or `metadata` prints the statements. Tests run
+with `node`, `promotion`, `group`, `reader`, `backup` or `metadata` prints the statements. Tests run
 everything with exactly these rights, and take each away once. A node's account that lacks a right
 is told which, with the statement that grants it."""
 GRANTS_COLUMNS = ("| MariaDB | MySQL | scope | needed for |", "|---|---|---|---|")
