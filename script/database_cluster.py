@@ -135,6 +135,22 @@ class Cluster(ABC):
             raise Refused(f"There is no member {member}; there are {self.members}.")
         return self.directory / str(member)
 
+    def find_member(self, name: str) -> int:
+        """Return the number of a member from its number or address. Raises Refused."""
+        host = name.rpartition(":")[0] or name
+        for number in self.members:
+            if name == str(number) or host == self.network.client_host(number):
+                return number
+        raise Refused(
+            f"There is no member {name}; there are {', '.join(map(str, self.members))}, and "
+            f"their addresses: {', '.join(map(self.network.client_host, self.members))}."
+        )
+
+    def url(self, database: str) -> str:
+        """Return the URL of a database with the addresses of all members."""
+        hosts = ",".join(f"{self.network.client_host(n)}:{PORT}" for n in self.members)
+        return f"mysql://catmq:{self.password}@{hosts}/{database}"
+
     def _require(self) -> None:
         if not self.exists:
             raise Refused(

@@ -39,6 +39,8 @@ ELSEWHERE = {
     "how-to/use-it-with-asyncio.md": "tests/web/test_asyncio_page.py",
     "how-to/trace-messages.md": "tests/otel/test_otel.py",
     "how-to/query-with-sql.md": "tests/integration/test_queries.py",
+    "how-to/run-on-galera.md": "tests/clusters/test_pages.py",
+    "how-to/run-on-group-replication.md": "tests/clusters/test_pages.py",
     "how-to/run-on-mariadb.md": "tests/acceptance/test_operator_pages.py",
     "how-to/run-two-brokers.md": "tests/acceptance/test_broker_pages.py",
     "how-to/take-a-broker-out.md": "tests/acceptance/test_operator_pages.py",
@@ -62,8 +64,8 @@ NOT_RUN = {
     "certificates",
     "how-to/log-in-with-ldap.md": "needs an LDAP server and packages that are not in the "
     "requirements",
-    "how-to/run-on-a-cluster.md": "needs a cluster; tests/clusters/test_addresses.py and "
-    "test_store_addresses.py do what it says",
+    "how-to/run-on-a-cluster.md": "needs servers of one's own; tests/integration/mariadb/"
+    "test_store_addresses.py does what it says",
     "how-to/lose-a-node.md": "needs a lost server; "
     "tests/acceptance/scenarios/lost_nodes.py loses one",
     "how-to/move-celery-from-redis.md": "parts of a project; "

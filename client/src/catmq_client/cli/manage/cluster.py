@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 from catmq_client.admin.api import Admin
@@ -25,13 +25,24 @@ from catmq_client.cli.verbs import NAME, Argument, Noun, Verb, action, detail, l
 from catmq_client.cli.wait import wait_until_done
 from catmq_client.errors import OptionError
 
+
+def describe_place(node: Mapping[str, Any]) -> str:
+    """Return where the tables of a node are: host:port/database, or the database of a file.
+
+    A host that lists several servers has ports of its own.
+    """
+    if not node["host"]:
+        return str(node["database"])
+    has_port = "," in node["host"]
+    place = node["host"] if has_port else f"{node['host']}:{node['port']}"
+    return f"{place}/{node['database']}"
+
+
 NODE: Columns = {
     **field_columns("name kind engine state dedicated queues"),
-    "WHERE": lambda node: (
-        f"{node['host']}:{node['port']}/{node['database']}"
-        if node["host"]
-        else node["database"]
-    ),
+    # The server of several that is written to; brokers of older releases do not name it.
+    "WRITER": lambda node: node.get("writer", ""),
+    "WHERE": describe_place,
 }
 BROKER: Columns = {
     **field_columns("name url state alive"),
