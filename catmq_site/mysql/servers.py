@@ -12,10 +12,10 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from typing import Any
 
+from metadata import surveys
 from metadata.rules import cluster_members
 from metadata.rules.addresses import Address, parse_addresses
 from metadata.rules.cluster_members import Member, NoWriter
@@ -88,25 +88,24 @@ class Servers:
 
     def _ask(self, parameters: dict[str, Any]) -> Member:
         """Ask all servers, and remember the writer. Raises the driver's OperationalError."""
-        unreachable: dict[Address, str] = {}
 
-        def ask(place: Address) -> Member | None:
+        def ask(place: Address) -> Member | str:
             try:
                 return self._read_member(parameters, place)
             except self._driver.Error as error:
-                unreachable[place] = str(error.args[-1])
-                if error.args[0] == DENIED:
-                    unreachable[place] += " (manage.py grants group prints this right)"
-                return None
+                remedy = (
+                    " (manage.py grants group prints this right)"
+                    if error.args[0] == DENIED
+                    else ""
+                )
+                return f"{error.args[-1]}{remedy}"
 
-        with ThreadPoolExecutor(len(self._places), thread_name_prefix="servers") as pool:
-            answers = list(pool.map(ask, self._places))
+        members, unreachable = surveys.ask_all(
+            self._places, ask, decides=cluster_members.decides
+        )
         former = self._writer
         try:
-            writer = cluster_members.choose_writer(
-                (member for member in answers if member is not None),
-                unreachable=unreachable,
-            )
+            writer = cluster_members.choose_writer(members, unreachable=unreachable)
         except NoWriter as error:
             self._writer = None
             self._failed_at, self._failure = time.monotonic(), str(error)

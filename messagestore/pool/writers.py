@@ -15,14 +15,16 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import NamedTuple
 
 from messagestore.engine import db_errors
 from messagestore.engine.mysql_session import LOG_EVERY_S, READ_TIMEOUT_S, MySqlSession
 from messagestore.tables import promotion_sql
+from metadata import surveys
 from metadata.cache.snapshot_types import NodeInfo
 from metadata.errors import CatmqError
 from metadata.rules import addresses, cluster_members
@@ -145,33 +147,32 @@ def read_member(session: MySqlSession, address: Address) -> Member:
     )
 
 
-def survey(info: NodeInfo) -> Survey:
-    """Ask every server of a node's list at the same time."""
-    places = addresses.parse_addresses(info.host, info.port)
-    unreachable: dict[Address, str] = {}
+def survey(info: NodeInfo, *, decides: Callable[[Member], bool] | None = None) -> Survey:
+    """Ask every server of a node's list at the same time.
 
-    def ask(address: Address) -> Member | None:
+    Servers that are slow are left out after an answer for which `decides` returns True.
+    """
+
+    def ask(address: Address) -> Member | str:
         try:
             session = open_at(info, address, read_timeout_s=SURVEY_TIMEOUT_S)
         except CatmqError as error:
-            unreachable[address] = _reason(error)
-            return None
+            return _reason(error)
         try:
             member = read_member(session, address)
             # A server without the node's tables, or a Galera member that is not ready.
             with suppress(CatmqError):
                 member = member._replace(identity=promotion_sql.read_identity(session))
         except CatmqError as error:
-            unreachable[address] = _reason(error)
-            return None
+            return _reason(error)
         else:
             return member
         finally:
             session.close()
 
-    with ThreadPoolExecutor(len(places), thread_name_prefix="survey") as pool:
-        answers = list(pool.map(ask, places))
-    return Survey(tuple(member for member in answers if member is not None), unreachable)
+    places = addresses.parse_addresses(info.host, info.port)
+    members, unreachable = surveys.ask_all(places, ask, decides=decides)
+    return Survey(tuple(members), unreachable)
 
 
 def find_writer(info: NodeInfo) -> Member:
@@ -189,7 +190,7 @@ def find_writer(info: NodeInfo) -> Member:
         if failure is not None and failure.failed_at >= entered_at:
             raise NoWriter(failure.why)
         try:
-            member = choose(info, survey(info))
+            member = choose(info, survey(info, decides=partial(_decides, info)))
         except NoWriter as error:
             _writers.pop(key, None)
             _failures[key] = Failure(str(error), time.monotonic())
@@ -203,6 +204,11 @@ def find_writer(info: NodeInfo) -> Member:
             latest.member.address,
         )
     return member
+
+
+def _decides(info: NodeInfo, member: Member) -> bool:
+    has_data = not info.identity or member.identity == info.identity
+    return has_data and cluster_members.decides(member, recorded=info.writer)
 
 
 def choose(info: NodeInfo, found: Survey) -> Member:

@@ -250,6 +250,19 @@ def choose_writer(
     return usable[0]
 
 
+def decides(member: Member, *, recorded: str = "") -> bool:
+    """Return True if no other member of its cluster can be chosen instead of a member.
+
+    `recorded` is the writer in metadata, for servers without a cluster.
+    """
+    if member.fault:
+        return False
+    if member.kind == ServerKind.SINGLE:
+        return str(member.address) == recorded
+    # The only primary of a group, or the first of a Galera cluster's view.
+    return member.rank == 0
+
+
 def join(addresses: Iterable[Address]) -> str:
     """Return addresses as text.
 

@@ -56,6 +56,8 @@ def group(address: Address, *states: str, primary: int = 0, mode: str = "ON") ->
             state,
             "PRIMARY" if n == primary else "SECONDARY",
             "9.7.4",
+            3,
+            5_000,
         )
         for n, state in enumerate(states)
     ]

@@ -109,10 +109,10 @@ def test_threads_that_wait_for_a_survey_take_its_failure(
     lock, survey, surveys = AskedLock(), writers.survey, list[str]()
     monkeypatch.setitem(writers._survey_locks, writers._key(info), lock)
 
-    def survey_when_all_wait(asked: NodeInfo) -> writers.Survey:
+    def survey_when_all_wait(asked: NodeInfo, **more: Any) -> writers.Survey:
         surveys.append(asked.host)
         until(lambda: lock.asked == THREADS, limit_s=60)
-        return survey(asked)
+        return survey(asked, **more)
 
     monkeypatch.setattr(writers, "survey", survey_when_all_wait)
     with ThreadPoolExecutor(THREADS) as threads:
