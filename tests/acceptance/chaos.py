@@ -19,6 +19,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.processes import end_by_signals
 from catmq_client.errors import CatmqError
 from tests.acceptance.scenarios import (
     brokers,
@@ -603,6 +604,7 @@ def play(options: argparse.Namespace, home: Path, seed: int) -> int:
 def main() -> int:
     """Plays and judges; 0 if everything held."""
     options = arguments()
+    end_by_signals()
     if options.server and options.server != environment.SERVER:
         # the modules have read it already: begin again
         os.environ["CATMQ_TEST_SERVER"] = options.server
