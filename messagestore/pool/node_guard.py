@@ -268,7 +268,10 @@ def _quarantine(info: NodeInfo, queue: int, head: int | None, lowest: int) -> No
         f"{info.name}. To move the "
         f"node to a replica elsewhere, run manage.py promote_node {info.name}."
     )
+    quarantine = Quarantine(info.epoch, why)
     with _guard:
-        _quarantined[info.id] = Quarantine(info.epoch, why)
-    log.error("Node %s is quarantined: %s", info.name, why)
+        is_known = _quarantined.get(info.id) == quarantine
+        _quarantined[info.id] = quarantine
+    if not is_known:  # each probe of the node finds the same
+        log.error("Node %s is quarantined: %s", info.name, why)
     check(info)

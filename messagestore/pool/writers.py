@@ -213,24 +213,28 @@ def _decides(info: NodeInfo, member: Member) -> bool:
 
 def choose(info: NodeInfo, found: Survey) -> Member:
     """Return the writer among the servers of a survey. Raises NoWriter."""
-    singles = [m for m in found.members if m.kind == ServerKind.SINGLE]
-    if not singles or not info.writer:
+    is_clustered = any(m.kind != ServerKind.SINGLE for m in found.members)
+    if is_clustered or not found.members or not info.writer:
         return cluster_members.choose_writer(
             found.members, unreachable=found.unreachable, identity=info.identity
         )
     # Only a promotion may move the writer of servers without a cluster: see `takeovers`.
-    recorded = next((m for m in singles if str(m.address) == info.writer), None)
+    recorded = next((m for m in found.members if str(m.address) == info.writer), None)
     if recorded is not None and not recorded.fault:
         if info.identity and recorded.identity != info.identity:
             raise NoWriter(f"{info.writer} has no data, or that of another node.")
         return recorded
     fault = recorded.fault if recorded is not None else "does not answer"
-    others = cluster_members.join(m.address for m in singles if not m.fault)
+    others = [m for m in found.members if not m.fault]
+    successors = [m.address for m in others if m.identity == info.identity]
+    foreign = [m.address for m in others if m.identity != info.identity]
     advice = (
-        f"{others} accepts writes: a broker will promote it."
-        if others
+        f"{cluster_members.join(successors)} accepts writes: a broker will promote it."
+        if successors
         else "No other server accepts writes."
     )
+    if foreign:
+        advice += f" {cluster_members.join(foreign)} has no data, or that of another node."
     raise NoWriter(f"The primary {info.writer} {fault}. {advice}")
 
 

@@ -184,8 +184,13 @@ def _group_member(
         )
     elif own and own[4] != "PRIMARY":
         fault = "is a secondary of its group"
+    elif variables.get("read_only") != "ON":
+        fault = ""
     else:
-        fault = "is read-only" if variables.get("read_only") == "ON" else ""
+        fault = "is the primary of its group, but read-only"
+        # A new primary applies what it has received before it accepts writes.
+        if own and own[7]:
+            fault += f" until it has applied {own[7]} received transactions"
     primaries = sorted(str(row[0]) for row in group if row[4] == "PRIMARY")
     return Member(
         kind=ServerKind.GROUP,

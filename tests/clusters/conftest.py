@@ -73,5 +73,3 @@ def node(metadata_db: None, cluster: Cluster) -> Iterator[str]:
         stop.set()
         watching.result(30)
     node_pools.evict_all()
-    cluster.await_whole()
-    cluster.writer.execute(f"DROP DATABASE {schema}")

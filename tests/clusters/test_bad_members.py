@@ -79,16 +79,17 @@ def test_a_member_that_lags_is_named_and_waited_for(
             until(lambda: findings(node)["member_queue"]["server"] in places)
             assert findings(node)["member_queue"]["transactions"] > BACKLOG // 2
         cluster.kill(writer.member)
-        cluster.await_state(
-            lambda members: any(m.primary and m.size == 2 for m in members.values())
-        )
+        if cluster.kind == "group":  # Galera takes the lock for its own view, too
+            cluster.await_state(
+                lambda members: any(m.primary and m.size == 2 for m in members.values())
+            )
         with pytest.raises(NodeUnavailable):
             send()
         with pytest.raises(NodeUnavailable) as refused:
             writers.connect(info)
         reason = str(refused.value.__cause__)
         assert any(place in reason for place in places), reason
-        assert ("desynced" if cluster.kind == "galera" else "catch up") in reason
+        assert ("desynced" if cluster.kind == "galera" else "has applied") in reason
     (offset,) = until(try_send, limit_s=60)
     assert offset == BACKLOG + 1
     assert node_guard.quarantined() == {}
@@ -97,6 +98,8 @@ def test_a_member_that_lags_is_named_and_waited_for(
 def test_a_server_of_another_node_in_the_list_is_refused_by_name(
     node: str, cluster: Cluster, tmp_path: Path
 ) -> None:
+    if cluster.kind == "group":
+        pytest.skip("the other server has no TLS, so a node on MySQL does not reach it")
     assert send() == 0
     info = snapshot.find_node(node)
     (queue,) = [q.id for q in snapshot.current().queues.values() if q.node_id == info.id]
@@ -114,13 +117,15 @@ def test_a_server_of_another_node_in_the_list_is_refused_by_name(
             actor=ACTOR,
         )
         foreign = f"127.0.0.1:{other.port}"
-        with pytest.raises(Invalid, match=f"{foreign} has the data of another node"):
+        with pytest.raises(
+            Invalid, match=f"{foreign} does not have the data of node {node}"
+        ):
             settings = {"host": f"{info.host},{foreign}"}
             registry.update(name=node, settings=settings, actor=ACTOR)
         assert DbNode.objects.get(name=node).host == info.host
         # A list that got into metadata by another way.
         DbNode.objects.filter(name=node).update(host=f"{info.host},{foreign}")
-        snapshot.refresh()
+        snapshot.evict()
         with pytest.raises(NodeUnavailable):
             send()
         with pytest.raises(writers.NoWriter, match=f"{foreign} has the data of another"):
@@ -129,6 +134,6 @@ def test_a_server_of_another_node_in_the_list_is_refused_by_name(
         assert (f"message_{queue}",) not in tables
     finally:
         DbNode.objects.filter(name=node).update(host=info.host)
-        snapshot.refresh()
+        snapshot.evict()
         other.stop()
     assert send() == 1

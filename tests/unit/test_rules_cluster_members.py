@@ -40,11 +40,17 @@ def plain(address: Address, *, read_only: str = "OFF", identity: str = "") -> Me
     return member._replace(identity=identity)
 
 
-def group(address: Address, *states: str, primary: int = 0, mode: str = "ON") -> Member:
+def group(
+    address: Address,
+    *states: str,
+    primary: int = 0,
+    mode: str = "ON",
+    read_only: str = "OFF",
+) -> Member:
     """Member number 0 of a group whose members have these states."""
     variables = {
         "server_uuid": "uuid-0",
-        "read_only": "OFF",
+        "read_only": read_only,
         "group_replication_group_name": "cluster",
         "group_replication_single_primary_mode": mode,
     }
@@ -146,6 +152,9 @@ def test_two_single_servers_that_accept_writes_are_refused() -> None:
 def test_a_group_elects_its_primary() -> None:
     assert not group(A, "ONLINE", "ONLINE", "ONLINE").fault
     assert "secondary" in group(A, "ONLINE", "ONLINE", "ONLINE", primary=1).fault
+    # It was elected a moment ago, and is behind.
+    late = group(A, "ONLINE", "ONLINE", read_only="ON").fault
+    assert late.endswith("read-only until it has applied 5000 received transactions")
     assert "RECOVERING" in group(A, "RECOVERING", "ONLINE", "ONLINE").fault
 
 
