@@ -35,7 +35,8 @@ STATUS_QUERY = (
     " 'wsrep_local_state', 'wsrep_local_state_comment', 'wsrep_cluster_conf_id',"
     " 'wsrep_cluster_state_uuid', 'wsrep_cluster_size', 'wsrep_local_index',"
     " 'wsrep_gcomm_uuid', 'wsrep_flow_control_paused', 'wsrep_flow_control_requested',"
-    " 'wsrep_local_recv_queue', 'wsrep_local_commits', 'wsrep_local_cert_failures')"
+    " 'wsrep_local_recv_queue', 'wsrep_local_commits', 'wsrep_local_cert_failures',"
+    " 'wsrep_incoming_addresses')"
 )
 # Only for a server with group_replication_group_name: others may lack the table.
 # The counts are those of transactions that wait for certification, and to be applied.
@@ -138,12 +139,14 @@ def _galera_member(
     else:
         fault = "is read-only" if variables.get("read_only") == "ON" else ""
     size = int(status.get("wsrep_cluster_size") or 0)
+    addresses = status.get("wsrep_incoming_addresses", "").split(",")
     return Member(
         kind=ServerKind.GALERA,
         fault=fault,
         **{**common, "server_id": status.get("wsrep_gcomm_uuid") or common["server_id"]},  # type: ignore[arg-type]
         cluster=status.get("wsrep_cluster_state_uuid", ""),
-        view=status.get("wsrep_cluster_conf_id", ""),
+        # Two parts that were split count on from the same number.
+        view=f"{status.get('wsrep_cluster_conf_id')} of {','.join(sorted(addresses))}",
         # The index in the view that all members of the view agree on.
         rank=int(status.get("wsrep_local_index") or 0),
         size=size,

@@ -99,7 +99,7 @@ def test_two_equal_halves_are_both_refused_and_go_on_when_they_are_one_again(
     (resumed,) = until(try_send, limit_s=90)
     assert resumed == offset + 1
     assert raise_alarms.find_nodes_away().active == {}
-    assert node_guard.quarantined() == {}
+    assert snapshot.find_node(node).id not in node_guard.quarantined()
 
 
 def test_a_member_with_old_data_that_is_a_cluster_of_its_own_is_refused_by_name(
@@ -125,11 +125,13 @@ def test_a_member_with_old_data_that_is_a_cluster_of_its_own_is_refused_by_name(
     with pytest.raises((NodeUnavailable, OutcomeUnknown)):
         send()
 
+    node_id = snapshot.find_node(node).id
+
     def is_quarantined() -> bool:
         try_send()
-        return bool(node_guard.quarantined())
+        return node_id in node_guard.quarantined()
 
     until(is_quarantined, limit_s=30)
-    ((_epoch, why),) = node_guard.quarantined().values()
+    _epoch, why = node_guard.quarantined()[node_id]
     assert "has log end offset 5, but it was 10 before" in why
     assert count(old) == 5

@@ -114,6 +114,13 @@ def test_two_parts_that_both_accept_writes_are_refused() -> None:
     halves = [galera(A, wsrep_cluster_conf_id="8"), galera(B, wsrep_cluster_conf_id="9")]
     with pytest.raises(NoWriter, match="in separate parts of one cluster"):
         choose_writer(halves, unreachable={})
+    # Both count on from the view before the cut.
+    halves = [
+        galera(A, wsrep_incoming_addresses="a:3306,c:3306"),
+        galera(B, wsrep_incoming_addresses="b:3306"),
+    ]
+    with pytest.raises(NoWriter, match="in separate parts of one cluster"):
+        choose_writer(halves, unreachable={})
 
 
 def test_members_of_two_clusters_are_refused() -> None:
