@@ -7,20 +7,23 @@ import signal
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import pytest
 
+from messagestore.engine import db_errors
 from messagestore.engine.messages import NewMessage
+from messagestore.engine.mysql_session import MySqlSession
 from messagestore.inspect import raise_alarms
 from messagestore.nodes import preflight, registry, takeovers
-from messagestore.pool import node_pools, writers
+from messagestore.pool import node_pools, session_pool, writers
 from messagestore.produce.publish import publish
 from messagestore.topology import topics
 from metadata.actors import command
 from metadata.cache import snapshot
 from metadata.cache.snapshot_types import NodeInfo
-from metadata.errors import CatmqError, Invalid
+from metadata.errors import CatmqError, Invalid, NodeUnavailable
 from metadata.models import Alarm, AuditLog, DbNode
 from metadata.rules.addresses import Address
 from metadata.rules.cluster_members import NoWriter
@@ -99,6 +102,49 @@ def test_a_process_that_knows_no_writer_asks_instead_of_taking_the_first(
     info = replace(snapshot.find_node("listed"), writer="")
     known = writers.at_writer(info)
     assert f"{known.host}:{known.port}" == place.primary
+
+
+def test_a_writer_of_before_a_promotion_is_not_used_after_it(place: Place) -> None:
+    info = snapshot.find_node("listed")
+    assert str(writers.find_writer(info).address) == place.primary
+    moved = replace(info, writer=place.second)
+    assert writers.current(moved) is None
+    # The recorded server is a replica still, and the former primary is not taken instead.
+    with pytest.raises(NodeUnavailable) as refused:
+        writers.connect(moved)
+    assert f"The primary {place.second} is read-only" in str(refused.value.__cause__)
+
+
+def test_a_write_that_waits_for_the_former_server_ends_when_the_record_moves(
+    place: Place, ill: MariaDB, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    patient = partial(session_pool.connect, read_timeout_s=300)
+    monkeypatch.setattr(session_pool, "connect", patient)
+    former = node_pools.node_of(place.queue)
+    former.pool.discard()  # sessions with the usual timeout
+
+    def write() -> None:
+        with former.writing() as session:
+            assert isinstance(session, MySqlSession)
+            session.send(b"DO SLEEP(300)", statements=1)
+
+    sleeping = (
+        "SELECT COUNT(*) FROM information_schema.processlist WHERE info LIKE 'DO SLEEP%'"
+    )
+    with ThreadPoolExecutor(1) as threads:
+        waiting = threads.submit(write)
+        until(lambda: ill.execute(sleeping) == [(1,)], limit_s=20)
+        DbNode.objects.filter(name="listed").update(writer=place.second)
+        snapshot.evict()
+        assert node_pools.node_of(place.queue) is not former
+
+        def has_ended() -> bool:
+            node_pools.watch(former.info.id)
+            return waiting.done()
+
+        # Not after 300 s, and with an unknown outcome.
+        until(has_ended, limit_s=60, every_s=0.1)
+        assert isinstance(waiting.exception(), db_errors.Ambiguous)
 
 
 def test_threads_that_wait_for_a_survey_take_its_failure(
