@@ -10,6 +10,7 @@ writable is lost.
 from __future__ import annotations
 
 import logging
+import select
 import threading
 import time
 from contextlib import closing
@@ -23,6 +24,9 @@ from metadata.rules.cluster_members import Member, NoWriter
 log = logging.getLogger(__name__)
 REVIEW_EVERY_S = 2.0
 ASK_TIMEOUT_S = 2
+# For a new connection's wait until its member has caught up. A member that was cut off a
+# moment ago looks healthy, and would let it wait for the whole read timeout.
+CATCH_UP_S = 2.0
 NO_CONNECTION = 2003  # CR_CONN_HOST_ERROR
 DENIED = 1142  # ER_TABLEACCESS_DENIED_ERROR
 
@@ -69,7 +73,10 @@ class Servers:
         self._writer = None
 
     def settle(self, connection: Any, member: Member) -> None:
-        """Wait until a new connection sees what the cluster has committed."""
+        """Wait until a new connection sees what the cluster has committed.
+
+        Raises the driver's OperationalError after CATCH_UP_S.
+        """
         barrier = cluster_members.BARRIERS.get(member.kind)
         if barrier is None:
             return
@@ -82,7 +89,16 @@ class Servers:
             own_value = cluster_members.as_literal(cursor.fetchone()[1])
             cursor.execute(f"SET SESSION {variable} = {cluster_members.as_literal(value)}")
             # Any read of a table waits; the session's own value is set again after it.
-            cursor.execute("SELECT COUNT(*) FROM information_schema.schemata")
+            connection.send_query(b"SELECT COUNT(*) FROM information_schema.schemata")
+            poller = select.poll()
+            poller.register(connection.fileno(), select.POLLIN)
+            if not poller.poll(1000 * CATCH_UP_S):
+                raise self._driver.OperationalError(
+                    NO_CONNECTION,
+                    f"{member.address} does not catch up with its cluster in {CATCH_UP_S:g} s",
+                )
+            connection.read_query_result()
+            connection.store_result().fetch_row(0)
             cursor.execute(f"SET SESSION {variable} = {own_value}")
         connection.autocommit(own_autocommit)
 

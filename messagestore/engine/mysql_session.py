@@ -40,7 +40,7 @@ LOG_EVERY_S = 60.0  # between log lines for the same node and reason
 _SESSION_SETTINGS = (
     "SET SESSION sql_mode='STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION', time_zone='+00:00',"
     " innodb_lock_wait_timeout=3, lock_wait_timeout=3, autocommit=1, {frozen},"
-    " @catmq_session={mark};"
+    " @catmq_session := {mark};"
     "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED;"
     "SELECT CONNECTION_ID();"
     # SHOW VARIABLES leaves out a variable that the server lacks; SELECT @@x would fail.

@@ -34,6 +34,9 @@ from metadata.rules.tls import Tls
 
 log = logging.getLogger(__name__)
 SURVEY_TIMEOUT_S = 2  # for an answer of each server
+# For a new session's wait until its member has caught up. A member that was cut off a moment
+# ago looks healthy, and would let it wait for the whole read timeout.
+CATCH_UP_S = 2.0
 
 
 class Survey(NamedTuple):
@@ -52,6 +55,10 @@ class Writer(NamedTuple):
     member: Member
     chosen_at: float
     recorded: str
+
+
+class Behind(NoWriter):
+    """A member accepts writes, but does not catch up with its cluster."""
 
 
 class Failure(NamedTuple):
@@ -87,8 +94,12 @@ def connect(info: NodeInfo, *, read_timeout_s: int = READ_TIMEOUT_S) -> MySqlSes
 def _connect_to_list(info: NodeInfo, read_timeout_s: int) -> MySqlSession:
     writer = _remembered(info)
     if writer is not None:
-        with suppress(db_errors.Unreachable):
+        try:
             return _connect_writer(info, writer.member.address, read_timeout_s)
+        except db_errors.Unreachable as error:
+            # Most likely the same member would be chosen again, and waited for.
+            if isinstance(error.__cause__, Behind):
+                raise
     try:
         member = find_writer(info)
     except NoWriter as error:
@@ -310,7 +321,7 @@ def _settle(
             except db_errors.Altered:
                 raise
             except CatmqError as error:
-                reason = NoWriter(_describe_wait(info, member, error))
+                reason = Behind(_describe_wait(info, member, error))
                 raise _no_writer(info, str(reason)) from reason
     except db_errors.Altered:  # a database that is to become a node has no tables yet
         session.close()
@@ -327,7 +338,7 @@ def _settle(
 def _wait_for_cluster(session: MySqlSession, variable: str, value: str) -> None:
     """Wait until the session's server has applied what its cluster has committed.
 
-    Raises `db_errors.*`.
+    Raises SlowNode after CATCH_UP_S, and other `db_errors.*`.
     """
     shown = session.send(f"SHOW SESSION VARIABLES LIKE '{variable}'".encode(), statements=1)
     own_value = cluster_members.as_literal(str(shown[0].rows[0][1]))
@@ -337,12 +348,16 @@ def _wait_for_cluster(session: MySqlSession, variable: str, value: str) -> None:
         "SELECT COUNT(*) FROM node_identity",
         f"SET SESSION {variable} = {own_value}",
     ]
+    session.patience_s = CATCH_UP_S
     session.send(";".join(steps).encode(), statements=len(steps))
+    session.patience_s = None
 
 
 def _describe_wait(info: NodeInfo, member: Member, error: CatmqError) -> str:
     """Return why a member did not catch up, with what it still has to apply if it says so."""
-    text = f"{member.address} does not catch up with its cluster: {_reason(error)}"
+    if not isinstance(error, db_errors.SlowNode):
+        return f"{member.address} does not catch up with its cluster: {_reason(error)}."
+    text = f"{member.address} does not catch up with its cluster within {CATCH_UP_S:g} s"
     with suppress(CatmqError):
         session = open_at(info, member.address, read_timeout_s=SURVEY_TIMEOUT_S)
         try:

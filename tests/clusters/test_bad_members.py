@@ -20,7 +20,7 @@ from metadata.cache import snapshot
 from metadata.errors import CatmqError, Invalid, NodeUnavailable
 from metadata.models import DbNode
 from tests.support import mariadb
-from tests.support.clusters import Cluster, Member
+from tests.support.clusters import Cluster, Member, require_links
 from tests.support.environment import free_port
 from tests.support.waiting import until
 
@@ -93,6 +93,21 @@ def test_a_member_that_lags_is_named_and_waited_for(
     (offset,) = until(try_send, limit_s=60)
     assert offset == BACKLOG + 1
     assert node_guard.quarantined() == {}
+
+
+def test_a_writer_that_was_cut_off_a_moment_ago_is_not_waited_for(
+    node: str, cluster: Cluster
+) -> None:
+    """It looks healthy until it suspects the others, and can catch up with nobody."""
+    require_links(cluster)
+    assert send() == 0
+    info = snapshot.find_node(node)
+    cluster.cut(cluster.find_written().member)
+    with pytest.raises(NodeUnavailable) as refused:
+        writers.connect(info)
+    assert "does not catch up with its cluster within 2 s" in str(refused.value.__cause__)
+    (offset,) = until(try_send, limit_s=60)
+    assert offset == 1
 
 
 def test_a_server_of_another_node_in_the_list_is_refused_by_name(
