@@ -82,11 +82,13 @@ def connect(info: NodeInfo, *, read_timeout_s: int = READ_TIMEOUT_S) -> MySqlSes
     A session on a member of a cluster has waited until the member applied everything that
     the cluster had committed.
     """
-    if not addresses.is_list(info.host):
+    if addresses.is_list(info.host):
+        session = _connect_to_list(info, read_timeout_s)
+    else:
         session = open_at(info, _only_address(info), read_timeout_s=read_timeout_s)
         # One address in front of a cluster: its own proxy chooses the member.
-        return _settle(session, info) if session.is_clustered else session
-    session = _connect_to_list(info, read_timeout_s)
+        if session.is_clustered:
+            session = _settle(session, info)
     _reasons.pop(info.name, None)
     return session
 
