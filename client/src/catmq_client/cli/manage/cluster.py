@@ -41,7 +41,7 @@ def describe_place(node: Mapping[str, Any]) -> str:
 NODE: Columns = {
     **field_columns("name kind engine state dedicated queues"),
     # The server of several that is written to; brokers of older releases do not name it.
-    "WRITER": lambda node: node.get("writer") or None,
+    "WRITER": lambda node: node.get("writer"),
     "WHERE": describe_place,
 }
 BROKER: Columns = {
