@@ -344,15 +344,14 @@ def _wait_for_cluster(session: MySqlSession, variable: str, value: str) -> None:
     """
     shown = session.send(f"SHOW SESSION VARIABLES LIKE '{variable}'".encode(), statements=1)
     own_value = cluster_members.as_literal(str(shown[0].rows[0][1]))
-    steps = [
-        f"SET SESSION {variable} = {cluster_members.as_literal(value)}",
-        # Any read of a table waits; the session's own value is set again after it.
-        "SELECT COUNT(*) FROM node_identity",
-        f"SET SESSION {variable} = {own_value}",
-    ]
+    setting = f"SET SESSION {variable} = "
+    session.send(f"{setting}{cluster_members.as_literal(value)}".encode(), statements=1)
+    # Any read of a table waits. It is a string of its own, because the patience ends with
+    # the first answer to a string.
     session.patience_s = CATCH_UP_S
-    session.send(";".join(steps).encode(), statements=len(steps))
+    session.send(b"SELECT COUNT(*) FROM node_identity", statements=1)
     session.patience_s = None
+    session.send(f"{setting}{own_value}".encode(), statements=1)
 
 
 def _describe_wait(info: NodeInfo, member: Member, error: CatmqError) -> str:

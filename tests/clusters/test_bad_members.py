@@ -105,7 +105,10 @@ def test_a_writer_that_was_cut_off_a_moment_ago_is_not_waited_for(
     cluster.cut(cluster.find_written().member)
     with pytest.raises(NodeUnavailable) as refused:
         writers.connect(info)
-    assert "does not catch up with its cluster" in str(refused.value.__cause__)
+    reason = str(refused.value.__cause__)
+    assert "does not catch up with its cluster" in reason
+    if cluster.kind == "group":  # Galera ends the wait by itself, with 1205
+        assert "within 2 s" in reason
     (offset,) = until(try_send, limit_s=60)
     assert offset == 1
 
