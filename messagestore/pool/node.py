@@ -23,10 +23,12 @@ from messagestore.pool.session_pool import PooledSession, SessionPool
 from metadata.cache.snapshot_types import NodeInfo
 from metadata.errors import CatmqError, NodeUnavailable
 from metadata.rules.addresses import is_list
-from metadata.rules.cluster_members import Member, NoWriter
+from metadata.rules.cluster_members import Member, NoWriter, Parted
 from metadata.rules.nodes import Engine, NodeState
 
 log = logging.getLogger(__name__)
+# A statement that waits longer than this may wait on a member that takes no writes any more.
+REVIEW_AFTER_S = 1.0
 WATCHED_S = 15.0  # requests send no probes for this long after a call of `watch`
 MAINTENANCE_TIMEOUT_S = 120  # the longest time for changing a table
 
@@ -79,7 +81,7 @@ class Node:
                 is_replica=True,
             )
         self._is_replica = is_replica
-        self._last_watch = float("-inf")
+        self._last_watch = self._reviewed_at = float("-inf")
         self.member: Member | None = None  # the server that sessions reach, if it was asked
 
     def writing(self) -> Checkout:
@@ -189,6 +191,7 @@ class Node:
         self._last_watch = time.monotonic()
         self.pool.slow.collect()
         self._open_if_silent()
+        self._review_if_waited_for()
         self.pool.cut_silent(reads=self.circuit.is_open)
         if self.circuit.is_due():
             # A failure only means that the node is still unreachable; the circuit counts it.
@@ -258,16 +261,36 @@ class Node:
             log.warning("Node %s: connections now reach %s", self.info.name, member.address)
             self.pool.leave_server()
 
-    def follow_writer(self) -> None:
-        """Ask all servers of a list, and discard the sessions if another one is the writer.
+    def _review_if_waited_for(self) -> None:
+        """Ask all servers of a list if a call has waited for a while.
 
-        Does nothing for a single address. Raises NodeUnavailable if there is no writer.
+        A commit waits on a member that lost the others, while reads are answered there, so
+        the node does not look silent.
+        """
+        if self.circuit.is_open or not self.pool.has_waited(REVIEW_AFTER_S):
+            return
+        if time.monotonic() - self._reviewed_at >= REVIEW_AFTER_S:
+            with suppress(NodeUnavailable):
+                self.follow_writer()
+            self._reviewed_at = time.monotonic()
+
+    def follow_writer(self) -> None:
+        """Ask all servers of a list, and leave the sessions if another one is the writer.
+
+        Does nothing for a single address. If there is no writer, opens the circuit, and
+        raises NodeUnavailable.
         """
         if self.info.engine != Engine.MYSQL or not is_list(self.info.host):
             return
         try:
             if writers.review(self.info):
                 self.pool.leave_server()
-        except NoWriter as error:
+        except Parted as error:
+            # Calls go on: most often it lasts for a moment.
             self.pool.discard()
+            raise NodeUnavailable(str(error)) from error
+        except NoWriter as error:
+            # Also the calls that wait: their server accepts no writes any more.
+            self.pool.leave_server()
+            self.circuit.trip()
             raise NodeUnavailable(str(error)) from error

@@ -201,6 +201,14 @@ class SessionPool:
         self.discard()
         self._first_term = self._term
 
+    def has_waited(self, seconds: float) -> bool:
+        """Return True if a statement has waited for its answer for this long."""
+        deadline = time.monotonic() - seconds
+        return any(
+            (pooled.session.busy_since or deadline) < deadline
+            for pooled, _is_read in self._list_checked_out()
+        )
+
     def cut_silent(self, *, reads: bool) -> None:
         """End calls that have waited for SILENT_S on a server that was left, and all such
         reads if `reads`.

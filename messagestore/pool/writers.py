@@ -64,7 +64,7 @@ class Behind(NoWriter):
 class Failure(NamedTuple):
     """Why no writer was found, and the time.monotonic() of that answer."""
 
-    why: str
+    error: NoWriter
     failed_at: float
 
 
@@ -201,12 +201,12 @@ def find_writer(info: NodeInfo) -> Member:
         if latest is not None and latest.chosen_at >= entered_at:
             return latest.member
         if failure is not None and failure.failed_at >= entered_at:
-            raise NoWriter(failure.why)
+            raise type(failure.error)(str(failure.error))
         try:
             member = choose(info, survey(info, decides=partial(_decides, info)))
         except NoWriter as error:
             _writers.pop(key, None)
-            _failures[key] = Failure(str(error), time.monotonic())
+            _failures[key] = Failure(error, time.monotonic())
             raise
         _writers[key] = Writer(member, time.monotonic(), info.writer)
     if latest is not None and latest.member.address != member.address:

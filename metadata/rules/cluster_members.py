@@ -90,6 +90,10 @@ class NoWriter(Exception):
     """No server of a list can be written to. The text says why, and the remedy."""
 
 
+class Parted(NoWriter):
+    """Members accept writes in separate parts, maybe only while members come or go."""
+
+
 def as_literal(value: str) -> str:
     """Return the value of a variable as SHOW prints it, for a SET.
 
@@ -245,7 +249,7 @@ def choose_writer(
         ]
         raise NoWriter(f"No server accepts writes: {'; '.join(faults)}.")
     if len({m.view for m in usable}) > 1:
-        raise NoWriter(
+        raise Parted(
             f"The servers at {join(m.address for m in usable)} accept writes in separate parts "
             "of one cluster, or its members are changing right now. If that lasts, both parts "
             "may have other data: stop all but one part, and let its members join again."
