@@ -5,7 +5,9 @@ stored at a wrong place, and sends go on at the next offset afterwards.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +15,11 @@ import pytest
 
 from messagestore.engine.messages import NewMessage
 from messagestore.nodes import cluster_checks, registry
-from messagestore.pool import node_guard, session_pool, writers
+from messagestore.pool import node_guard, node_pools, session_pool, writers
 from messagestore.produce.publish import publish
 from metadata.actors import command
 from metadata.cache import snapshot
-from metadata.errors import CatmqError, Invalid, NodeUnavailable
+from metadata.errors import CatmqError, Invalid, NodeUnavailable, OutcomeUnknown
 from metadata.models import DbNode
 from tests.support import mariadb
 from tests.support.clusters import Cluster, Member, require_links
@@ -111,6 +113,30 @@ def test_a_writer_that_was_cut_off_a_moment_ago_is_not_waited_for(
         assert "within 2 s" in reason
     (offset,) = until(try_send, limit_s=60)
     assert offset == 1
+
+
+def test_a_send_that_waits_on_a_minority_ends_with_an_unknown_outcome(
+    node: str, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A commit waits there for the others, on MySQL without an end."""
+    require_links(cluster)
+    monkeypatch.setattr(
+        session_pool, "connect", partial(session_pool.connect, read_timeout_s=300)
+    )
+    node_pools.node(snapshot.find_node(node).id).discard()
+    assert send() == 0
+    alone = cluster.find_written().member
+    for number in cluster.members:
+        if number != alone:
+            cluster.cut(number, "--only-clients")
+    cluster.cut(alone)
+    with ThreadPoolExecutor(1) as threads:
+        assert isinstance(threads.submit(send).exception(60), OutcomeUnknown)
+    with pytest.raises(NodeUnavailable):
+        send()
+    cluster.heal()
+    (offset,) = until(try_send, limit_s=90)
+    assert offset in (1, 2)  # the first may have been stored
 
 
 def test_a_server_of_another_node_in_the_list_is_refused_by_name(
