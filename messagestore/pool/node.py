@@ -194,13 +194,21 @@ class Node:
         self._review_if_waited_for()
         self.pool.cut_silent(reads=self.circuit.is_open)
         if self.circuit.is_due():
-            # A failure only means that the node is still unreachable; the circuit counts it.
-            with suppress(CatmqError), self.circuit.permit(may_probe=True) as permit:
+            self._probe()
+        if self.replica is not None:
+            self.replica.watch()
+
+    def _probe(self) -> None:
+        """Connect through the open circuit, which counts the result."""
+        try:
+            with self.circuit.permit(may_probe=True) as permit:
                 session = self._connect_checked()
                 permit.reached = True
                 session.close()
-        if self.replica is not None:
-            self.replica.watch()
+        except CatmqError as error:
+            # Calls that still wait are on a server that accepts no writes any more.
+            if isinstance(error.__cause__, NoWriter):
+                self.pool.leave_server()
 
     def discard(self) -> None:
         """Close every session made so far, those of the replica as well."""

@@ -25,7 +25,7 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from messagestore.engine import db_errors, schema_steps
-from messagestore.engine.mysql_session import Session
+from messagestore.engine.mysql_session import MySqlSession, Session
 from messagestore.pool import known_heads
 from messagestore.tables import promotion_sql
 from messagestore.tables.shapes import Schema
@@ -38,6 +38,9 @@ from metadata.rules.topics.states import STATES_WITHOUT_TABLE
 
 log = logging.getLogger(__name__)
 _LOG_EVERY_S = 60.0
+# A member of a cluster that joined again may look synced for a moment before it has what it
+# missed. It is not used meanwhile; only what lasts longer is a loss.
+BEHIND_S = 20.0
 
 
 class Quarantine(NamedTuple):
@@ -54,6 +57,7 @@ _misfits: dict[int, Quarantine] = {}
 _schemas: dict[int, Schema] = {}
 _wrong_epochs: dict[int, Quarantine] = {}
 _logged_at: dict[int, float] = {}  # node id → last log line about another node's data
+_behind_since: dict[int, float] = {}  # node id → when a member's heads were first too low
 
 
 def check(info: NodeInfo) -> None:
@@ -225,7 +229,29 @@ def check_server(
         check_schema(info, contents.schema)
     for queue, head in lowest.items():
         if contents.heads.get(queue, 0) < head:
+            if isinstance(session, MySqlSession) and session.is_clustered:
+                _await_member(info, queue, contents.heads.get(queue), head)
             _quarantine(info, queue, contents.heads.get(queue), head)
+    _behind_since.pop(info.id, None)
+
+
+def _await_member(info: NodeInfo, queue: int, head: int | None, lowest: int) -> None:
+    """Raise Unreachable for BEHIND_S after the heads of a cluster's member were too low."""
+    now = time.monotonic()
+    since = _behind_since.setdefault(info.id, now)
+    if now - since < BEHIND_S:
+        if since == now:
+            log.warning(
+                "Node %s is reached at a member that is behind: queue %d has log end offset "
+                "%s, but it was %d before",
+                info.name,
+                queue,
+                head,
+                lowest,
+            )
+        raise db_errors.Unreachable(
+            f"Node {info.name} is reached at a member that is behind."
+        )
 
 
 def check_stored(info: NodeInfo, *, queue: int, first: int, lowest: int) -> None:

@@ -131,7 +131,7 @@ def test_a_member_with_old_data_that_is_a_cluster_of_its_own_is_refused_by_name(
         try_send()
         return node_id in node_guard.quarantined()
 
-    until(is_quarantined, limit_s=30)
+    until(is_quarantined, limit_s=60)
     _epoch, why = node_guard.quarantined()[node_id]
     assert "has log end offset 5, but it was 10 before" in why
     assert count(old) == 5

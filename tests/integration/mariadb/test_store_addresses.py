@@ -17,7 +17,7 @@ from messagestore.engine.messages import NewMessage
 from messagestore.engine.mysql_session import MySqlSession
 from messagestore.inspect import raise_alarms
 from messagestore.nodes import preflight, registry, takeovers
-from messagestore.pool import node_pools, session_pool, writers
+from messagestore.pool import node_guard, node_pools, session_pool, writers
 from messagestore.produce.publish import publish
 from messagestore.topology import topics
 from metadata.actors import command
@@ -145,6 +145,25 @@ def test_a_write_that_waits_for_the_former_server_ends_when_the_record_moves(
         # Not after 300 s, and with an unknown outcome.
         until(has_ended, limit_s=60, every_s=0.1)
         assert isinstance(waiting.exception(), db_errors.Ambiguous)
+
+
+def test_a_member_that_is_behind_for_a_moment_is_not_a_loss(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A member of a cluster that joined again may look synced before it has caught up."""
+    info = snapshot.find_node("listed")
+    with session_pool.direct(info) as session:
+        assert isinstance(session, MySqlSession)
+        monkeypatch.setattr(session, "is_clustered", True)
+        with pytest.raises(db_errors.Unreachable, match="a member that is behind"):
+            node_guard.check_server(info, session, lowest={place.queue: 4})
+        assert info.id not in node_guard.quarantined()
+        node_guard.check_server(info, session, lowest={place.queue: 3})
+        # It lasts.
+        monkeypatch.setattr(node_guard, "BEHIND_S", 0.0)
+        with pytest.raises(NodeUnavailable, match="the node lost messages"):
+            node_guard.check_server(info, session, lowest={place.queue: 4})
+        assert info.id in node_guard.quarantined()
 
 
 def test_threads_that_wait_for_a_survey_take_its_failure(
