@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -54,8 +55,11 @@ def test_a_cluster_loses_its_writer_and_goes_on(
             shown = typed(terminal + send)
             (former,) = re.findall(r"node1 .* (\S+:3306) +\S+$", shown, re.MULTILINE)
             peeked = typed(terminal + lose)
-            numbers = [int(line) for line in peeked.splitlines() if line.isdigit()]
-            assert sorted(numbers) == [*range(1, 11)]
+            messages = [
+                json.loads(line) for line in peeked.splitlines() if line.startswith("{")
+            ]
+            numbers = sorted(int(message["body"]) for message in messages)
+            assert numbers == [*range(1, 11)]
             returned = typed(terminal + return_)
             assert "stopped" not in returned
             (writer,) = re.findall(r"node1 .* (\S+:3306) +\S+$", returned, re.MULTILINE)
