@@ -63,7 +63,16 @@ _FROZEN_CLIENT_SETTINGS = {
 _SAME_CONNECTION = (
     b"SET @catmq_same = ~0 + IF(CONNECTION_ID() = %d AND @catmq_session <=> %d, 0, 1);"
 )
-SAME_CONNECTION_BYTES = 128  # at most
+SAME_CONNECTION_BYTES = 320  # at most
+# Galera rolls back a transaction that conflicts with one of another member at any time. If that
+# is after the answer to a statement and before the next statement of the same string, MariaDB
+# goes on outside of a transaction, and acknowledges a COMMIT that commits nothing. Inside of a
+# compound statement the conflict is an error (1213). tests/clusters/test_outcomes.py shows it.
+_UNLESS_IN_TRANSACTION = (
+    b"IF NOT @@in_transaction THEN SIGNAL SQLSTATE '40001' SET MYSQL_ERRNO = 1213,"
+    b" MESSAGE_TEXT = 'the cluster rolled the transaction back'; END IF; "
+)
+_COMMIT_ON_GALERA = b"BEGIN NOT ATOMIC " + _UNLESS_IN_TRANSACTION + b"COMMIT; END"
 
 _WRONG_GREETING = (
     "it greets as {0}, and does not know a setting of that: is there a proxy in between? "
@@ -262,9 +271,17 @@ class MySqlSession:
         *_, connection, shown = self._apply_settings(name, f"{host}:{port}", mark)
         self._same_connection = _SAME_CONNECTION % (connection.rows[0][0], mark)
         variables = dict(shown.rows)
+        self.is_galera = variables.get("wsrep_on") == "ON"
+        self.commit = b"COMMIT"  # the statement that ends a transaction
+        if self.is_galera:
+            self.commit = _COMMIT_ON_GALERA
+            guard = self._same_connection
+            self._same_connection = (
+                b"BEGIN NOT ATOMIC " + _UNLESS_IN_TRANSACTION + guard + b" END;"
+            )
         self.max_packet = int(variables["max_allowed_packet"])
         self.shows_durable_only = syncs_before_it_shows(variables)
-        self.is_clustered = variables.get("wsrep_on") == "ON" or bool(
+        self.is_clustered = self.is_galera or bool(
             variables.get("group_replication_group_name")
         )
         self.member: Member | None = None  # what the server said of itself, if it was asked
@@ -320,7 +337,7 @@ class MySqlSession:
         # In autocommit mode a statement alone is a transaction, and has one answer, not three.
         if count_statements(steps) == 1:
             return self.send(self.render(steps[0]), statements=1)
-        text = b";".join([b"START TRANSACTION", *map(self.render, steps), b"COMMIT"])
+        text = b";".join([b"START TRANSACTION", *map(self.render, steps), self.commit])
         return self.send(text, statements=count_statements(steps) + 2)[1:-1]
 
     def render(self, step: Step) -> bytes:

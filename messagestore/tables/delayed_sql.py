@@ -57,7 +57,7 @@ def _insert_mysql(
     steps = (
         step(session, "delay_open", queue=queue, node_epoch=node_epoch),
         step(session, "delay_rows", rows=rows),
-        step(session, "delay_close", **columns),
+        step(session, "delay_close", **columns, commit=session.commit),
     )
     text = b";".join(map(session.render, steps))
     # The record and the rows must commit together, so the string is not split.

@@ -123,7 +123,7 @@ def _move_mysql(
         raise db_errors.RolledBack(
             f"{results[-1].matched} of {len(moved)} delayed messages were deleted."
         )
-    _send(session, [step(session, "move_commit")])
+    _send(session, [step(session, "move_commit", commit=session.commit)])
     return {move.queue: move.end for move in moves}
 
 

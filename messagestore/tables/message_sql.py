@@ -94,11 +94,16 @@ def _insert_mysql(
         **values,
         batches=batch_rows,
     )
-    closing = step(session, "publish_close")
+    closing = step(session, "publish_close", commit=session.commit)
     inserts = _inserts(session, values, literal_rows(batches))
     packet = b";".join([session.render(opening), *inserts, session.render(closing)])
-    if is_mariadb and len(packet) <= _COMPOUND_BYTES:
-        whole = step(session, "publish_whole_mariadb", statements=packet)
+    is_one_packet = len(inserts) == 1 and len(packet) <= session.max_packet
+    # On Galera also a large packet: see `_COMMIT_ON_GALERA` of the session.
+    if is_mariadb and (
+        len(packet) <= _COMPOUND_BYTES or (session.is_galera and is_one_packet)
+    ):
+        statements = b";".join([session.render(opening), *inserts, b"COMMIT"])
+        whole = step(session, "publish_whole_mariadb", statements=statements)
         # The rows of its SELECT, and the end of the compound statement.
         selected, _ = session.send(session.render(whole), statements=2)
         first = selected.rows[0][0] if selected.rows else None
@@ -107,7 +112,7 @@ def _insert_mysql(
         return int(first)
     opening_count = opening.statement.count
     # Usually the whole transaction is one round trip: the opening, an INSERT and the COMMIT.
-    if len(inserts) == 1 and len(packet) <= session.max_packet:
+    if is_one_packet:
         results = session.send(packet, statements=opening_count + 2)
     else:
         # Too large for one packet: the transaction is sent in several strings. An error in

@@ -55,7 +55,7 @@ VARIABLES = words(
     binlog_format character_set_database collation_database hostname
     innodb_flush_log_at_trx_commit log_bin
     max_allowed_packet port read_only server_id sync_binlog version_comment
-    gtid_binlog_pos gtid_executed gtid_mode proxy_version
+    in_transaction gtid_binlog_pos gtid_executed gtid_mode proxy_version
     """
 )
 # What only one of the two has: sessions.py asks which it is, a /*M! comment hides it from

@@ -11,14 +11,14 @@ import signal
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import uuid4
 
 import pytest
 
 from messagestore.engine import batch_ids, db_errors
 from messagestore.engine.messages import NewMessage
-from messagestore.engine.mysql_session import MySqlSession
+from messagestore.engine.mysql_session import MySqlSession, Step
 from messagestore.nodes import registry
 from messagestore.pool import node_pools
 from messagestore.produce.publish import publish
@@ -255,6 +255,49 @@ def test_a_conflict_with_another_member_is_rolled_back(
     assert isinstance(error, db_errors.RolledBack) and session.clean
     assert writer.execute(f"SELECT n FROM {schema}.counter WHERE id = 1") == [(7,)]
     assert writer.execute(f"SELECT COUNT(*) FROM {schema}.kept") == [(0,)]
+
+
+class Statement(NamedTuple):
+    """A section of one statement, as the files of SQL have them."""
+
+    text: str
+    count: int = 1
+
+    def render(self, parameters: Any, literal: Any) -> bytes:
+        return self.text.encode()
+
+    def single(self, parameters: Any) -> list[str]:
+        return [self.text]
+
+
+def test_a_transaction_that_another_member_ends_between_statements_is_not_acknowledged(
+    cluster: Cluster, schema: str
+) -> None:
+    """MariaDB goes on with the next statement of a string, and answers its COMMIT."""
+    if cluster.kind == "group":
+        pytest.skip("a group has one member that takes writes")
+    writer = cluster.writer
+    other = next(m for m in cluster.members.values() if m.member != writer.member)
+    session = open_session(writer, schema)
+    steps = [
+        Step(Statement(text), {})
+        for text in (
+            "UPDATE counter SET n = n + 1 WHERE id = 1",
+            "INSERT INTO kept VALUES (1)",
+            "DO SLEEP(3)",
+        )
+    ]
+    waiting = (
+        "SELECT COUNT(*) FROM information_schema.processlist WHERE info LIKE 'DO SLEEP%'"
+    )
+    with ThreadPoolExecutor(1) as threads:
+        transacted = threads.submit(session.transact, *steps)
+        until(lambda: writer.execute(waiting) == [(1,)])
+        other.execute(f"UPDATE {schema}.counter SET n = 7 WHERE id = 1")
+        error = transacted.exception(60)
+    assert isinstance(error, db_errors.RolledBack) and number_of(error) == 1213
+    assert writer.execute(f"SELECT COUNT(*) FROM {schema}.kept") == [(0,)]
+    assert writer.execute(f"SELECT n FROM {schema}.counter WHERE id = 1") == [(7,)]
 
 
 def test_a_read_only_transaction_is_refused_and_rolled_back(

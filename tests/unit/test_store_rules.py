@@ -226,6 +226,7 @@ def test_a_send_whose_answer_has_no_offset_is_in_doubt(
 ) -> None:
     session = MySqlSession.__new__(MySqlSession)
     session.flavour, session.max_packet = flavour, 1 << 24
+    session.commit, session.is_galera = b"COMMIT", False
     # As through a proxy that drops insert ids, or variables between statements.
     answers = [Result([(None,)], 1), Result((), 0)]
     if flavour == "mysql":

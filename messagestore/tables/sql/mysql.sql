@@ -173,7 +173,7 @@ INSERT INTO {table} (msg_offset, msg_key, tag, headers, body, trace_id, producer
 VALUES {rows}
 
 -- name: publish_close
-COMMIT
+{commit}
 
 -- A compound statement around all of these: the server answers once instead of once per statement.
 -- name: publish_whole_mariadb
@@ -784,7 +784,7 @@ SET @d = (SELECT IF(MAX(id) = MIN(id) + :message_count - 1, MIN(id), NULL)
             FROM delayed_message WHERE batch_id = :batch_id);
 INSERT INTO sent_batch (batch_id, queue_id, first_offset, message_count, digest, stored_at)
 VALUES (:batch_id, 0, @d, :message_count, :digest, @t);
-COMMIT;
+{commit};
 SELECT CAST(@d AS SIGNED), CAST(UNIX_TIMESTAMP(@t) * 1000 AS SIGNED)
 
 -- What is remembered of a batch, or, when that was trimmed, what its rows that still wait say.
@@ -832,7 +832,7 @@ VALUES {rows}
 DELETE FROM delayed_message WHERE id IN ({rows})
 
 -- name: move_commit
-COMMIT
+{commit}
 
 -- name: move_rollback
 ROLLBACK
