@@ -67,14 +67,15 @@ ROLLED_BACK = (
     | LOG_OVERFLOW
     | GROUP_REFUSED
 )
-# Connection lost (2026 with TLS) or killed, commands out of sync, statement interrupted, error
-# during COMMIT, server shutdown, network error.
+# An answer that cannot be read (0), connection lost (2026 with TLS) or killed, commands out of
+# sync, statement interrupted, error during COMMIT, server shutdown, network error.
 #
 # 1180 (Galera), 3100 and 3101 (MySQL group) end a COMMIT whose server lost its majority. The
 # server has rolled back and may even acknowledge a ROLLBACK; but it may have sent the
 # transaction before, and the other members have committed it then.
 AMBIGUOUS = frozenset(
     {
+        0,
         3100,
         3101,
         2006,

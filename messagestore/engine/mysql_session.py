@@ -19,7 +19,7 @@ import select
 import socket
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple, Protocol
 
@@ -61,18 +61,31 @@ _FROZEN_CLIENT_SETTINGS = {
 # changed the server in between. Both conditions count, since ids of two servers may be equal,
 # and a proxy may set variables again.
 _SAME_CONNECTION = (
-    b"SET @catmq_same = ~0 + IF(CONNECTION_ID() = %d AND @catmq_session <=> %d, 0, 1);"
+    b"SET @catmq_same = ~0 + IF(CONNECTION_ID() = %d AND @catmq_session <=> %d, 0, 1)"
 )
-SAME_CONNECTION_BYTES = 320  # at most
 # Galera rolls back a transaction that conflicts with one of another member at any time. If that
 # is after the answer to a statement and before the next statement of the same string, MariaDB
-# goes on outside of a transaction, and acknowledges a COMMIT that commits nothing. Inside of a
-# compound statement the conflict is an error (1213). tests/clusters/test_outcomes.py shows it.
-_UNLESS_IN_TRANSACTION = (
-    b"IF NOT @@in_transaction THEN SIGNAL SQLSTATE '40001' SET MYSQL_ERRNO = 1213,"
-    b" MESSAGE_TEXT = 'the cluster rolled the transaction back'; END IF; "
+# goes on outside of a transaction: it runs and keeps the next statement, and acknowledges a
+# COMMIT that commits nothing. Inside of a compound statement the conflict is an error (1213).
+# tests/clusters/test_outcomes.py shows both.
+#
+# A compound statement shows the rows of its SELECTs, but no counts. They are kept in a local
+# variable, whose assignment does not change ROW_COUNT().
+_DECLARE_COUNTS = b"DECLARE catmq_counts LONGTEXT DEFAULT ''"
+_NOTE_COUNTS = (
+    b"SET catmq_counts = CONCAT(catmq_counts, ROW_COUNT(), ' ', LAST_INSERT_ID(), ' ')"
 )
-_COMMIT_ON_GALERA = b"BEGIN NOT ATOMIC " + _UNLESS_IN_TRANSACTION + b"COMMIT; END"
+_SHOW_COUNTS = b"SELECT catmq_counts"
+_IN_TRANSACTION = (
+    b"IF NOT @@in_transaction THEN SIGNAL SQLSTATE '40001' SET MYSQL_ERRNO = 1213,"
+    b" MESSAGE_TEXT = 'the cluster rolled the transaction back'; END IF"
+)
+# Galera repeats a statement that was rolled back for another member, a compound statement as a
+# whole. Then the columns of its results are missing in the answer, which cannot be read.
+_GALERA_SETTINGS = b"SET SESSION wsrep_retry_autocommit = 0"
+# Bytes that `transact` adds to a string, and to each of its statements: at most.
+_BYTES_AROUND = 1_000
+_BYTES_BETWEEN = 100
 
 _WRONG_GREETING = (
     "it greets as {0}, and does not know a setting of that: is there a proxy in between? "
@@ -88,7 +101,7 @@ FETCH_SIZE = 16  # rows fetched at once from a result that may exceed the limit
 class Result(NamedTuple):
     """Result of a statement: its rows, or the number of rows that it matched.
 
-    `number` is its LAST_INSERT_ID().
+    `number` is its LAST_INSERT_ID(), if it set one.
     """
 
     rows: Sequence[tuple[Any, ...]]
@@ -96,14 +109,24 @@ class Result(NamedTuple):
     number: int = 0
 
 
+class Rendered(NamedTuple):
+    """The text of a single statement, and whether its result has rows."""
+
+    text: bytes
+    has_rows: bool
+
+
 class Runnable(Protocol):
-    """A section of SQL (see `engine/statements.py`); `count`: its number of statements."""
+    """A section of SQL (see `tables/statements.py`); `count`: its number of statements."""
 
     @property
     def count(self) -> int: ...
     def render(
         self, parameters: Mapping[str, object], literal: Callable[[object], bytes]
     ) -> bytes: ...
+    def render_each(
+        self, parameters: Mapping[str, object], literal: Callable[[object], bytes]
+    ) -> list[Rendered]: ...
     def single(self, parameters: Mapping[str, object]) -> list[str]: ...
 
 
@@ -240,8 +263,7 @@ class MySqlSession:
         self.busy_since: float | None = None
         self.answered_at = time.monotonic()
         self.patience_s: float | None = None
-        self._statements = 0  # in the string that was sent last
-        self._in_transaction = False
+        self._statements = 0  # results that the string sent last has to have
         try:
             tls.check_driver(encryption.mode, host, MySQLdb.get_client_info(), os.environ)
             self._db = MySQLdb.connect(
@@ -272,13 +294,6 @@ class MySqlSession:
         self._same_connection = _SAME_CONNECTION % (connection.rows[0][0], mark)
         variables = dict(shown.rows)
         self.is_galera = variables.get("wsrep_on") == "ON"
-        self.commit = b"COMMIT"  # the statement that ends a transaction
-        if self.is_galera:
-            self.commit = _COMMIT_ON_GALERA
-            guard = self._same_connection
-            self._same_connection = (
-                b"BEGIN NOT ATOMIC " + _UNLESS_IN_TRANSACTION + guard + b" END;"
-            )
         self.max_packet = int(variables["max_allowed_packet"])
         self.shows_durable_only = syncs_before_it_shows(variables)
         self.is_clustered = self.is_galera or bool(
@@ -300,7 +315,10 @@ class MySqlSession:
             text = _SESSION_SETTINGS.format(
                 frozen=_FROZEN_CLIENT_SETTINGS[self.flavour], mark=mark
             )
-            return self.send(text.encode(), statements=text.count(";") + 1)
+            results = self.send(text.encode(), statements=text.count(";") + 1)
+            if dict(results[-1].rows).get("wsrep_on") == "ON":
+                self.send(_GALERA_SETTINGS, statements=1)
+            return results
         except db_errors.Ambiguous as error:
             self.close()
             raise unreachable(name, address, error) from error
@@ -332,13 +350,90 @@ class MySqlSession:
             count_fitting=count_fitting,
         )
 
-    def transact(self, *steps: Step) -> list[Result]:
-        """See Session.transact. All sections are sent in a single round trip."""
+    def transact(
+        self, *steps: Step, begins: bool = True, ends: bool = True
+    ) -> list[Result]:
+        """See Session.transact. One round trip, unless the sections exceed a packet.
+
+        With `ends` False the transaction stays open. The next call goes on with it, with
+        `begins` False, or `roll_back` ends it.
+        """
         # In autocommit mode a statement alone is a transaction, and has one answer, not three.
-        if count_statements(steps) == 1:
+        if begins and ends and count_statements(steps) == 1:
             return self.send(self.render(steps[0]), statements=1)
-        text = b";".join([b"START TRANSACTION", *map(self.render, steps), self.commit])
-        return self.send(text, statements=count_statements(steps) + 2)[1:-1]
+        statements = [
+            rendered
+            for step in steps
+            for rendered in step.statement.render_each(step.parameters, self.literal)
+        ]
+        strings = list(self._packed(statements))
+        send = self._send_compound if self.is_galera else self._send_plain
+        results: list[Result] = []
+        for number, string in enumerate(strings, 1):
+            results += send(
+                string, begins=begins and number == 1, ends=ends and number == len(strings)
+            )
+        return results
+
+    def roll_back(self) -> None:
+        """Roll back a transaction that `transact` has left open."""
+        self.send(b";".join([self._same_connection, b"ROLLBACK"]), statements=2)
+
+    def _packed(self, statements: Sequence[Rendered]) -> Iterator[list[Rendered]]:
+        """Yield statements in as few strings as fit the server's `max_allowed_packet`.
+
+        A statement that is too large for a packet is a string of its own. The server refuses
+        it, and the error says why.
+        """
+        string: list[Rendered] = []
+        size = _BYTES_AROUND
+        for statement in statements:
+            statement_size = len(statement.text) + _BYTES_BETWEEN
+            if string and size + statement_size > self.max_packet:
+                yield string
+                string, size = [], _BYTES_AROUND
+            string.append(statement)
+            size += statement_size
+        yield string
+
+    def _send_plain(
+        self, statements: Sequence[Rendered], *, begins: bool, ends: bool
+    ) -> list[Result]:
+        """Send a string of a transaction and return the results of its statements."""
+        texts = [b"START TRANSACTION" if begins else self._same_connection]
+        texts += [statement.text for statement in statements]
+        if ends:
+            texts.append(b"COMMIT")
+        results = self.send(b";".join(texts), statements=len(texts), ends_transaction=ends)
+        return results[1 : 1 + len(statements)]
+
+    def _send_compound(
+        self, statements: Sequence[Rendered], *, begins: bool, ends: bool
+    ) -> list[Result]:
+        """Do the same as `_send_plain` with a compound statement of MariaDB."""
+        texts = [_DECLARE_COUNTS]
+        texts += (
+            [b"START TRANSACTION"] if begins else [_IN_TRANSACTION, self._same_connection]
+        )
+        for statement in statements:
+            texts.append(statement.text)
+            if not statement.has_rows:
+                texts.append(_NOTE_COUNTS)
+        if ends:
+            texts.append(b"COMMIT")
+        texts.append(_SHOW_COUNTS)
+        with_rows = sum(statement.has_rows for statement in statements)
+        *shown, counts, _end = self.send(
+            b"BEGIN NOT ATOMIC %b; END" % b"; ".join(texts),
+            statements=with_rows + 2,
+            ends_transaction=ends,
+        )
+        numbers = map(int, counts.rows[0][0].split())
+        rows = iter(shown)
+        return [
+            next(rows) if statement.has_rows else Result((), next(numbers), next(numbers))
+            for statement in statements
+        ]
 
     def render(self, step: Step) -> bytes:
         return step.statement.render(step.parameters, self.literal)
@@ -353,8 +448,7 @@ class MySqlSession:
     ) -> list[Result]:
         """Run a string of `statements` statements and read the result of each.
 
-        `ends_transaction` is False while a transaction stays open; each further string of it
-        may have SAME_CONNECTION_BYTES less than `max_packet`. Raises `db_errors.*`, and
+        `ends_transaction` is False while a transaction stays open. Raises `db_errors.*`, and
         SlowNode after `patience_s`.
 
         After an error that left nothing stored, the transaction is rolled back; the session
@@ -362,10 +456,7 @@ class MySqlSession:
         is not clean. Nor is it when rows of the last result did not fit.
         """
         self.clean = False
-        continues, self._in_transaction = self._in_transaction, not ends_transaction
-        if continues:
-            text = self._same_connection + text
-        self._statements = statements + continues
+        self._statements = statements
         self.busy_since = time.monotonic()
         try:
             if self.patience_s is None:
@@ -382,7 +473,6 @@ class MySqlSession:
                 else self._read_fitting(count_fitting)
             )
         except self._error as error:
-            self._in_transaction = False
             error_for_caller, may_be_open = self._translate(error)
             # Without an acknowledged ROLLBACK nobody knows if the locks are released and
             # the rows gone, so the outcome becomes unknown and the session is discarded.
@@ -402,7 +492,7 @@ class MySqlSession:
         if is_complete:
             self._note_answer()
         self.busy_since = None
-        return results[1:] if continues else results
+        return results
 
     def _wait_readable(self, seconds: float) -> bool:
         """Wait until the socket has data or is closed; return False after `seconds`."""

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from messagestore.engine import db_errors
 from messagestore.engine.messages import NewMessage, headers_text
-from messagestore.engine.mysql_session import MySqlSession, Session, count_statements
+from messagestore.engine.mysql_session import MySqlSession, Session
 from messagestore.engine.sqlite_session import SqliteSession
 from messagestore.tables.shapes import (
     DelayedBatch,
@@ -20,7 +20,7 @@ from messagestore.tables.shapes import (
     Leaving,
     StoredDelays,
 )
-from messagestore.tables.sql_steps import fetch_rows, id_list, step
+from messagestore.tables.sql_steps import fetch_rows, id_list, most_row_bytes, step
 from messagestore.tables.statements import load
 from metadata.errors import TooLarge
 from metadata.rules.nodes import Engine
@@ -54,20 +54,18 @@ def _insert_mysql(
     rows = b",".join(
         _literal_row(session, batch, index) for index in range(len(batch.rows))
     )
+    # One INSERT numbers them in order, so it is not split.
+    if len(rows) > most_row_bytes(session):
+        raise TooLarge(
+            f"{len(batch.rows)} delayed messages of {len(rows)} bytes do not fit the node's "
+            f"max_allowed_packet of {session.max_packet}: send fewer at once."
+        )
     steps = (
         step(session, "delay_open", queue=queue, node_epoch=node_epoch),
         step(session, "delay_rows", rows=rows),
-        step(session, "delay_close", **columns, commit=session.commit),
+        step(session, "delay_close", **columns),
     )
-    text = b";".join(map(session.render, steps))
-    # The record and the rows must commit together, so the string is not split.
-    if len(text) > session.max_packet:
-        raise TooLarge(
-            f"{len(batch.rows)} delayed messages of {len(text)} bytes do not fit the node's "
-            f"max_allowed_packet of {session.max_packet}: send fewer at once."
-        )
-    results = session.send(text, statements=count_statements(steps))
-    first, stored_at_ms = results[-1].rows[0]
+    first, stored_at_ms = session.transact(*steps)[-1].rows[0]
     return StoredDelays(int(first), batch.digest, int(stored_at_ms))
 
 

@@ -13,14 +13,7 @@ from typing import NamedTuple
 
 from messagestore.engine import db_errors
 from messagestore.engine.messages import headers_text
-from messagestore.engine.mysql_session import (
-    SAME_CONNECTION_BYTES,
-    MySqlSession,
-    Result,
-    Session,
-    Step,
-    count_statements,
-)
+from messagestore.engine.mysql_session import MySqlSession, Session, Step
 from messagestore.engine.sqlite_session import SqliteSession
 from messagestore.tables.shapes import DelayedRow, NewBatch
 from messagestore.tables.sql_steps import id_list, message_table, step
@@ -91,68 +84,34 @@ def _move_mysql(
     to_batch: ToBatch,
 ) -> dict[int, int]:
     # Every session locks heads in rising order, so that two cannot deadlock.
-    lock_steps = [
-        step(session, "move_begin"),
-        *(
-            step(session, "lock_head", queue=queue, node_epoch=node_epoch)
-            for queue in sorted(targets)
-        ),
-        step(
-            session,
-            "lock_delayed",
-            rows=id_list([row for rows in targets.values() for row in rows]),
-        ),
+    lock_heads = [
+        step(session, "lock_head", queue=queue, node_epoch=node_epoch)
+        for queue in sorted(targets)
     ]
-    _, *locked_heads, delayed = _send(session, lock_steps, ends=False)
+    row_ids = [row for rows in targets.values() for row in rows]
+    lock_rows = step(session, "lock_delayed", rows=id_list(row_ids))
+    *locked_heads, delayed = session.transact(*lock_heads, lock_rows, ends=False)
     # A closed queue has no row. Its messages stay.
     heads = dict(result.rows[0] for result in locked_heads if result.rows)
     locked_rows = [DelayedRow(*row) for row in delayed.rows]
     moves = _moves(targets, heads, locked_rows, to_batch)
     if not moves:
         # All rows are being moved by another session, or their queues are closed.
-        _send(session, [step(session, "move_rollback")])
+        session.roll_back()
         return {}
     moved = [row.id for move in moves for row in move.rows]
     steps = [insert_step for move in moves for insert_step in _move_steps(session, move)]
     # In the same transaction as the inserts: a crash moves each row or leaves it.
     steps.append(step(session, "delete_delayed", rows=id_list(moved)))
-    results = _send_open(session, steps)
+    *_, deleted = session.transact(*steps, begins=False, ends=False)
     # A row that was inserted but not deleted would be delivered twice.
-    if results[-1].matched != len(moved):
-        _send(session, [step(session, "move_rollback")])
+    if deleted.matched != len(moved):
+        session.roll_back()
         raise db_errors.RolledBack(
-            f"{results[-1].matched} of {len(moved)} delayed messages were deleted."
+            f"{deleted.matched} of {len(moved)} delayed messages were deleted."
         )
-    _send(session, [step(session, "move_commit", commit=session.commit)])
+    session.transact(begins=False)
     return {move.queue: move.end for move in moves}
-
-
-def _send(
-    session: MySqlSession, steps: Sequence[Step], *, ends: bool = True
-) -> list[Result]:
-    """Send steps as one string, in a transaction that stays open unless `ends` is set."""
-    return session.send(
-        b";".join(map(session.render, steps)),
-        statements=count_statements(steps),
-        ends_transaction=ends,
-    )
-
-
-def _send_open(session: MySqlSession, steps: Sequence[Step]) -> list[Result]:
-    """Send steps in a transaction that stays open. One packet if they fit, else step by
-    step.
-    """
-    texts = [session.render(move_step) for move_step in steps]
-    packet = b";".join(texts)
-    if len(packet) + SAME_CONNECTION_BYTES <= session.max_packet:
-        return session.send(
-            packet, statements=count_statements(steps), ends_transaction=False
-        )
-    for text, move_step in zip(texts, steps, strict=True):
-        results = session.send(
-            text, statements=move_step.statement.count, ends_transaction=False
-        )
-    return results
 
 
 def _move_steps(session: MySqlSession, move: _Move) -> list[Step]:

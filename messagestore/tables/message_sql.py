@@ -33,6 +33,7 @@ from messagestore.tables.sql_steps import (
     fetch_rows,
     id_list,
     message_table,
+    most_row_bytes,
     reader_columns,
     step,
     text_list,
@@ -88,47 +89,42 @@ def _insert_mysql(
 ) -> int:
     batch_rows = _batch_rows(session, values["queue"], batches)
     is_mariadb = session.flavour == "mariadb"
-    opening = step(
-        session,
-        "publish_open_mariadb" if is_mariadb else "publish_open",
-        **values,
-        batches=batch_rows,
-    )
-    closing = step(session, "publish_close", commit=session.commit)
-    inserts = _inserts(session, values, literal_rows(batches))
-    packet = b";".join([session.render(opening), *inserts, session.render(closing)])
-    is_one_packet = len(inserts) == 1 and len(packet) <= session.max_packet
-    # On Galera also a large packet: see `_COMMIT_ON_GALERA` of the session.
-    if is_mariadb and (
-        len(packet) <= _COMPOUND_BYTES or (session.is_galera and is_one_packet)
-    ):
-        statements = b";".join([session.render(opening), *inserts, b"COMMIT"])
+    name = "publish_open_mariadb" if is_mariadb else "publish_open"
+    steps = [
+        step(session, name, **values, batches=batch_rows),
+        *_inserts(session, values, literal_rows(batches)),
+    ]
+    first = (_first_of_mariadb if is_mariadb else _first_of_mysql)(session, values, steps)
+    if first is None:
+        raise db_errors.Ambiguous(_NO_OFFSET)
+    return first
+
+
+def _first_of_mariadb(
+    session: MySqlSession, values: _SendValues, steps: Sequence[Step]
+) -> int | None:
+    """Run a send and return its first offset, which the statements keep as @b."""
+    statements = b";".join(map(session.render, steps))
+    # Usually the whole transaction is one round trip.
+    if len(statements) <= _COMPOUND_BYTES:
         whole = step(session, "publish_whole_mariadb", statements=statements)
         # The rows of its SELECT, and the end of the compound statement.
         selected, _ = session.send(session.render(whole), statements=2)
-        first = selected.rows[0][0] if selected.rows else None
-        if first is None:
-            raise db_errors.Ambiguous(_NO_OFFSET)
-        return int(first)
-    opening_count = opening.statement.count
-    # Usually the whole transaction is one round trip: the opening, an INSERT and the COMMIT.
-    if is_one_packet:
-        results = session.send(packet, statements=opening_count + 2)
     else:
-        # Too large for one packet: the transaction is sent in several strings. An error in
-        # any of them ends it.
-        results = session.send(
-            session.render(opening), statements=opening_count, ends_transaction=False
-        )
-        for text in inserts:
-            session.send(text, statements=1, ends_transaction=False)
-        session.send(session.render(closing), statements=1)
+        *_, selected = session.transact(*steps, step(session, "publish_first_mariadb"))
+    (first,) = selected.rows[0] if selected.rows else (None,)
+    return None if first is None else int(first)
+
+
+def _first_of_mysql(
+    session: MySqlSession, values: _SendValues, steps: Sequence[Step]
+) -> int | None:
+    """Run a send and return its first offset."""
     # The UPDATE sets `head` to LAST_INSERT_ID(head + count), so that the server returns the new
     # head with its result, as an insert id. Some proxies drop it: then the offset is unknown.
-    raised_to = max(result.number for result in results[:opening_count])
-    if raised_to < values["message_count"]:
-        raise db_errors.Ambiguous(_NO_OFFSET)
-    return raised_to - values["message_count"]
+    raised, *_ = session.transact(*steps)
+    first = raised.number - values["message_count"]
+    return first if first >= 0 else None
 
 
 def _batch_rows(session: MySqlSession, queue: int, batches: Sequence[NewBatch]) -> bytes:
@@ -153,14 +149,14 @@ def _batch_rows(session: MySqlSession, queue: int, batches: Sequence[NewBatch]) 
     return b",".join(rows)
 
 
-def _inserts(session: MySqlSession, values: _SendValues, rows: list[bytes]) -> list[bytes]:
+def _inserts(session: MySqlSession, values: _SendValues, rows: list[bytes]) -> list[Step]:
     """Return INSERT statements for the rows, each within the server's
     `max_allowed_packet`.
     """
-    limit = session.max_packet - 10_000  # leaves room for everything around the rows
+    limit = most_row_bytes(session)
     whole = b",".join(rows)
     if len(whole) <= limit:
-        return [session.render(step(session, "publish_rows", **values, rows=whole))]
+        return [step(session, "publish_rows", **values, rows=whole)]
     packets: list[list[bytes]] = [[]]
     size = 0
     for row in rows:
@@ -175,7 +171,7 @@ def _inserts(session: MySqlSession, values: _SendValues, rows: list[bytes]) -> l
         packets[-1].append(row)
         size += len(row) + 1
     return [
-        session.render(step(session, "publish_rows", **values, rows=b",".join(packet_rows)))
+        step(session, "publish_rows", **values, rows=b",".join(packet_rows))
         for packet_rows in packets
     ]
 

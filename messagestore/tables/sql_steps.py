@@ -39,6 +39,11 @@ def processlist(session: Session) -> str:
     return session.processlist
 
 
+def most_row_bytes(session: MySqlSession) -> int:
+    """Return how long the rows of a single INSERT may be."""
+    return session.max_packet - 10_000  # leaves room for everything around the rows
+
+
 def reader_columns(reader: ReaderKey) -> dict[str, object]:
     return {"group_id": reader.group_id, "queue": reader.queue, "instance": reader.instance}
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from messagestore.engine.mysql_session import Rendered
 from metadata.rules.nodes import Engine
 
 _DIRECTORY = Path(__file__).with_name("sql")
@@ -23,29 +24,21 @@ _TOKEN = re.compile(r"(?<![:\w]):([a-z_]+)|\{([a-z_]+)\}")
 
 
 @dataclass(frozen=True, slots=True)
-class Statement:
-    """A named section, split at its values and placeholders.
+class _Part:
+    """A single statement, split at its values and placeholders.
 
     `pieces` are the texts between the `names`. `values[i]` is True if the i-th name is a
-    value (escaped), False if it is a placeholder (inserted as it is). `count`: the
-    statements in the section; the server has to answer each.
+    value (escaped), False if it is a placeholder (inserted as it is).
     """
 
-    name: str
-    text: str
     pieces: tuple[bytes, ...]
     names: tuple[str, ...]
     values: tuple[bool, ...]
-    count: int
+    has_rows: bool
 
     def render(
         self, parameters: Mapping[str, object], literal: Callable[[object], bytes]
     ) -> bytes:
-        """Return the section as bytes to send, with values turned into literals by
-        `literal`.
-
-        Raises KeyError for a name without a parameter.
-        """
         parts = [self.pieces[0]]
         for index, name in enumerate(self.names):
             value = parameters[name]
@@ -55,6 +48,37 @@ class Statement:
                 parts.append(value if isinstance(value, bytes) else str(value).encode())
             parts.append(self.pieces[index + 1])
         return b"".join(parts)
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """A named section: its text, and its single statements. The server answers each."""
+
+    name: str
+    text: str
+    parts: tuple[_Part, ...]
+
+    @property
+    def count(self) -> int:
+        return len(self.parts)
+
+    def render(
+        self, parameters: Mapping[str, object], literal: Callable[[object], bytes]
+    ) -> bytes:
+        """Return the section as bytes to send, with values turned into literals by
+        `literal`.
+
+        Raises KeyError for a name without a parameter.
+        """
+        return b";".join([part.render(parameters, literal) for part in self.parts])
+
+    def render_each(
+        self, parameters: Mapping[str, object], literal: Callable[[object], bytes]
+    ) -> list[Rendered]:
+        """Return the single statements as `render` does."""
+        return [
+            Rendered(part.render(parameters, literal), part.has_rows) for part in self.parts
+        ]
 
     def single(self, parameters: Mapping[str, object]) -> list[str]:
         """Return the single statements: placeholders filled, values left as `:name`."""
@@ -68,7 +92,8 @@ class Statement:
 def parse(text: str) -> dict[str, Statement]:
     """Return the statements of a file's text, by name.
 
-    >>> parse("-- name: head\\nSELECT head FROM {table} WHERE queue_id = :queue")["head"].names
+    >>> section = parse("-- name: head\\nSELECT head FROM {table} WHERE queue_id = :queue")["head"]
+    >>> section.parts[0].names
     ('table', 'queue')
     """
     sections = _SECTION.split(text)
@@ -80,6 +105,11 @@ def parse(text: str) -> dict[str, Statement]:
 
 def _parse_statement(name: str, body: str) -> Statement:
     text = _COMMENT.sub("", body).strip().rstrip(";")
+    singles = [part.strip() for part in text.split(";")]
+    return Statement(name, text, tuple(_parse_part(part) for part in singles if part))
+
+
+def _parse_part(text: str) -> _Part:
     pieces, names, values, position = [], [], [], 0
     for token in _TOKEN.finditer(text):
         pieces.append(text[position : token.start()].encode())
@@ -87,8 +117,9 @@ def _parse_statement(name: str, body: str) -> Statement:
         values.append(token[1] is not None)
         position = token.end()
     pieces.append(text[position:].encode())
-    count = len([part for part in text.split(";") if part.strip()])
-    return Statement(name, text, tuple(pieces), tuple(names), tuple(values), count)
+    return _Part(
+        tuple(pieces), tuple(names), tuple(values), text.startswith(("SELECT", "SHOW"))
+    )
 
 
 @cache

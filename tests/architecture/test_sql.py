@@ -66,7 +66,7 @@ SETTINGS = words(
     read_only sql_mode
     sync_binlog time_zone wait_timeout
     idle_transaction_timeout idle_write_transaction_timeout information_schema_stats_expiry
-    super_read_only
+    super_read_only wsrep_retry_autocommit
     """
 )
 DROPPED_BY_DJANGO = frozenset({"MD5", "SHA1", "SHA224"})  # django.db.models.functions

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from typing import Any, NamedTuple
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -22,6 +23,7 @@ from messagestore.engine.mysql_session import MySqlSession, Step
 from messagestore.nodes import registry
 from messagestore.pool import node_pools
 from messagestore.produce.publish import publish
+from messagestore.tables.statements import parse
 from messagestore.topology import topics
 from metadata.actors import command
 from metadata.cache import snapshot
@@ -257,36 +259,31 @@ def test_a_conflict_with_another_member_is_rolled_back(
     assert writer.execute(f"SELECT COUNT(*) FROM {schema}.kept") == [(0,)]
 
 
-class Statement(NamedTuple):
-    """A section of one statement, as the files of SQL have them."""
-
-    text: str
-    count: int = 1
-
-    def render(self, parameters: Any, literal: Any) -> bytes:
-        return self.text.encode()
-
-    def single(self, parameters: Any) -> list[str]:
-        return [self.text]
+def steps_of(*texts: str) -> list[Step]:
+    return [Step(parse(f"-- name: one\n{text}")["one"], {}) for text in texts]
 
 
-def test_a_transaction_that_another_member_ends_between_statements_is_not_acknowledged(
-    cluster: Cluster, schema: str
-) -> None:
-    """MariaDB goes on with the next statement of a string, and answers its COMMIT."""
+@pytest.fixture
+def two_members(cluster: Cluster) -> tuple[Member, Member]:
+    """The writer of a Galera cluster, and another member."""
     if cluster.kind == "group":
         pytest.skip("a group has one member that takes writes")
     writer = cluster.writer
-    other = next(m for m in cluster.members.values() if m.member != writer.member)
+    return writer, next(m for m in cluster.members.values() if m.member != writer.member)
+
+
+def test_a_transaction_that_another_member_ends_between_statements_is_not_acknowledged(
+    two_members: tuple[Member, Member], schema: str
+) -> None:
+    """MariaDB goes on with the next statement of a string, keeps it, and answers its COMMIT."""
+    writer, other = two_members
     session = open_session(writer, schema)
-    steps = [
-        Step(Statement(text), {})
-        for text in (
-            "UPDATE counter SET n = n + 1 WHERE id = 1",
-            "INSERT INTO kept VALUES (1)",
-            "DO SLEEP(3)",
-        )
-    ]
+    steps = steps_of(
+        "UPDATE counter SET n = n + 1 WHERE id = 1",
+        "INSERT INTO kept VALUES (1)",
+        "DO SLEEP(3)",
+        "INSERT INTO kept VALUES (2)",
+    )
     waiting = (
         "SELECT COUNT(*) FROM information_schema.processlist WHERE info LIKE 'DO SLEEP%'"
     )
@@ -298,6 +295,113 @@ def test_a_transaction_that_another_member_ends_between_statements_is_not_acknow
     assert isinstance(error, db_errors.RolledBack) and number_of(error) == 1213
     assert writer.execute(f"SELECT COUNT(*) FROM {schema}.kept") == [(0,)]
     assert writer.execute(f"SELECT n FROM {schema}.counter WHERE id = 1") == [(7,)]
+
+
+def test_a_transaction_that_another_member_ends_between_strings_keeps_nothing(
+    two_members: tuple[Member, Member], schema: str
+) -> None:
+    writer, other = two_members
+    session = open_session(writer, schema)
+    session.transact(*steps_of("UPDATE counter SET n = n + 1 WHERE id = 1"), ends=False)
+    other.execute(f"UPDATE {schema}.counter SET n = 7 WHERE id = 1")
+    count = f"SELECT n FROM {schema}.counter WHERE id = 1"
+    until(lambda: writer.execute(count) == [(7,)])
+    with pytest.raises(db_errors.RolledBack) as ended:
+        session.transact(*steps_of("INSERT INTO kept VALUES (1)"), begins=False)
+    assert number_of(ended.value) == 1213 and session.clean
+    assert writer.execute(f"SELECT COUNT(*) FROM {schema}.kept") == [(0,)]
+
+
+def test_each_transaction_is_whole_however_often_another_member_ends_one(
+    two_members: tuple[Member, Member], schema: str
+) -> None:
+    """At any moment of it. The server must not repeat one by itself, either."""
+    writer, other = two_members
+    session = open_session(writer, schema)
+    writer.execute(f"CREATE TABLE {schema}.part (id INT, n INT, PRIMARY KEY (id, n))")
+    stored, ended, is_over = set(), 0, threading.Event()
+
+    def disturb() -> None:
+        while not is_over.is_set():
+            with suppress(Exception):  # conflicts with the session
+                other.execute(f"UPDATE {schema}.counter SET n = n + 1 WHERE id = 1")
+
+    with ThreadPoolExecutor(1) as threads:
+        disturbing = threads.submit(disturb)
+        try:
+            for number in range(5000):
+                parts = [f"INSERT INTO part VALUES ({number}, {n})" for n in range(5)]
+                try:
+                    before, *results = session.transact(
+                        *steps_of(
+                            "SELECT n FROM counter WHERE id = 1 FOR UPDATE",
+                            "UPDATE counter SET n = n + 1 WHERE id = 1",
+                            *parts,
+                        )
+                    )
+                except db_errors.RolledBack as error:
+                    assert number_of(error) == 1213 and session.clean
+                    ended += 1
+                else:
+                    assert len(before.rows) == 1
+                    assert [result.matched for result in results] == [1] * 6
+                    stored.add(number)
+                if ended >= 100 and len(stored) >= 300:
+                    break
+        finally:
+            is_over.set()
+            disturbing.result(60)
+    assert ended >= 20 and len(stored) >= 20
+    found = writer.execute(f"SELECT id, COUNT(*) FROM {schema}.part GROUP BY id")
+    assert dict(found) == dict.fromkeys(stored, 5)
+
+
+def test_a_compound_statement_has_the_results_of_its_statements(
+    two_members: tuple[Member, Member], schema: str
+) -> None:
+    """As a string of statements has them."""
+    writer, _ = two_members
+    session = open_session(writer, schema)
+    first = steps_of(
+        "UPDATE counter SET n = n WHERE id = 1",
+        "INSERT INTO kept SELECT 1 FROM DUAL WHERE ROW_COUNT() = 1",
+        "SELECT id, n FROM counter ORDER BY id FOR UPDATE",
+        "UPDATE counter SET n = 5 WHERE id = 99",
+        "INSERT INTO kept SELECT 2 FROM DUAL WHERE ROW_COUNT() = 1",
+        "UPDATE counter SET n = 8 WHERE id = 2 AND LAST_INSERT_ID(n + 40) > 0",
+        "SET @b = 3",
+        "SELECT id FROM kept WHERE id = @b",
+    )
+    last = steps_of("INSERT INTO kept VALUES (@b)", "DELETE FROM kept")
+    results = {}
+    for is_compound in (True, False):
+        session.is_galera = is_compound
+        results[is_compound] = session.transact(*first, ends=False)
+        results[is_compound] += session.transact(*last, begins=False)
+        writer.execute(f"UPDATE {schema}.counter SET n = 0")
+    assert [len(result.rows) for result in results[False]] == [0, 0, 2, 0, 0, 0, 0, 0, 0, 0]
+    for compound, plain in zip(results[True], results[False], strict=True):
+        assert (compound.rows, compound.matched) == (plain.rows, plain.matched)
+    # Outside of a compound statement a count that was not set is 0.
+    assert results[True][5].number == results[False][5].number == 40
+
+
+def test_a_transaction_above_the_packet_limit_is_sent_in_several_strings(
+    two_members: tuple[Member, Member], schema: str
+) -> None:
+    writer, _ = two_members
+    session = open_session(writer, schema)
+    session.max_packet = 1_300
+    results = session.transact(
+        *steps_of(*(f"INSERT INTO kept VALUES ({n})" for n in range(9)))
+    )
+    assert [result.matched for result in results] == [1] * 9
+    assert writer.execute(f"SELECT COUNT(*) FROM {schema}.kept") == [(9,)]
+    with pytest.raises(db_errors.Duplicate):
+        session.transact(
+            *steps_of(*(f"INSERT INTO kept VALUES ({20 - n})" for n in range(13)))
+        )
+    assert writer.execute(f"SELECT COUNT(*) FROM {schema}.kept") == [(9,)]
 
 
 def test_a_read_only_transaction_is_refused_and_rolled_back(

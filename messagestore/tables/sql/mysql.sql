@@ -147,7 +147,6 @@ UPDATE queue_head SET state = 'rw' WHERE state = 'ro' AND queue_id IN ({queues})
 -- A head row that is missing or refuses makes @b NULL, and the next INSERT fails with 1048. LAST_INSERT_ID() alone
 -- would not tell: it would still be that of an earlier send on this connection.
 -- name: publish_open
-START TRANSACTION;
 UPDATE queue_head
    SET head = LAST_INSERT_ID(head + :message_count),
        last_stored_at = GREATEST(UTC_TIMESTAMP(3), last_stored_at)
@@ -160,7 +159,6 @@ VALUES {batches};
 -- The same with the variables set by the UPDATE itself, which MySQL deprecates.
 -- name: publish_open_mariadb
 SET @b = NULL;
-START TRANSACTION;
 UPDATE queue_head
    SET head = LAST_INSERT_ID((@b := head) + :message_count),
        last_stored_at = (@t := GREATEST(UTC_TIMESTAMP(3), last_stored_at))
@@ -172,12 +170,12 @@ VALUES {batches}
 INSERT INTO {table} (msg_offset, msg_key, tag, headers, body, trace_id, producer, stored_at)
 VALUES {rows}
 
--- name: publish_close
-{commit}
+-- name: publish_first_mariadb
+SELECT @b
 
 -- A compound statement around all of these: the server answers once instead of once per statement.
 -- name: publish_whole_mariadb
-BEGIN NOT ATOMIC {statements}; SELECT @b; END
+BEGIN NOT ATOMIC START TRANSACTION; {statements}; COMMIT; SELECT @b; END
 
 -- name: select_sent_batch
 SELECT queue_id, first_offset, message_count, digest FROM sent_batch WHERE batch_id = :batch_id
@@ -769,7 +767,6 @@ SELECT tag, headers FROM {table} WHERE msg_offset >= :first_offset AND msg_offse
 -- make @d NULL: then the INSERT that follows fails with 1048.
 
 -- name: delay_open
-START TRANSACTION;
 SET @t = UTC_TIMESTAMP(3),
     @q = (SELECT queue_id FROM queue_head
            WHERE queue_id = :queue AND state = 'rw' AND node_epoch = :node_epoch)
@@ -784,7 +781,6 @@ SET @d = (SELECT IF(MAX(id) = MIN(id) + :message_count - 1, MIN(id), NULL)
             FROM delayed_message WHERE batch_id = :batch_id);
 INSERT INTO sent_batch (batch_id, queue_id, first_offset, message_count, digest, stored_at)
 VALUES (:batch_id, 0, @d, :message_count, :digest, @t);
-{commit};
 SELECT CAST(@d AS SIGNED), CAST(UNIX_TIMESTAMP(@t) * 1000 AS SIGNED)
 
 -- What is remembered of a batch, or, when that was trimmed, what its rows that still wait say.
@@ -805,9 +801,6 @@ SELECT queue_id, CAST(TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(3), MIN(due_at)) 
 SELECT id, by_key, msg_key, LENGTH(body) + COALESCE(LENGTH(headers), 0)
   FROM delayed_message WHERE queue_id = :queue AND due_at <= UTC_TIMESTAMP(3)
  ORDER BY due_at, id LIMIT :most
-
--- name: move_begin
-START TRANSACTION
 
 -- name: lock_head
 SELECT queue_id, head FROM queue_head
@@ -830,12 +823,6 @@ VALUES {rows}
 
 -- name: delete_delayed
 DELETE FROM delayed_message WHERE id IN ({rows})
-
--- name: move_commit
-{commit}
-
--- name: move_rollback
-ROLLBACK
 
 -- name: retarget_delayed
 UPDATE delayed_message SET queue_id = :target WHERE id = :row AND queue_id = :queue
