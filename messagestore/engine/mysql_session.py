@@ -19,11 +19,12 @@ import select
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple, Protocol
 
-from messagestore.engine import db_errors
+from messagestore.engine import db_errors, transaction_strings
+from messagestore.engine.transaction_strings import Rendered, Result
 from metadata.errors import CatmqError
 from metadata.rules import engines, tls
 from metadata.rules.cluster_members import Member
@@ -63,29 +64,9 @@ _FROZEN_CLIENT_SETTINGS = {
 _SAME_CONNECTION = (
     b"SET @catmq_same = ~0 + IF(CONNECTION_ID() = %d AND @catmq_session <=> %d, 0, 1)"
 )
-# Galera rolls back a transaction that conflicts with one of another member at any time. If that
-# is after the answer to a statement and before the next statement of the same string, MariaDB
-# goes on outside of a transaction: it runs and keeps the next statement, and acknowledges a
-# COMMIT that commits nothing. Inside of a compound statement the conflict is an error (1213).
-# tests/clusters/test_outcomes.py shows both.
-#
-# A compound statement shows the rows of its SELECTs, but no counts. They are kept in a local
-# variable, whose assignment does not change ROW_COUNT().
-_DECLARE_COUNTS = b"DECLARE catmq_counts LONGTEXT DEFAULT ''"
-_NOTE_COUNTS = (
-    b"SET catmq_counts = CONCAT(catmq_counts, ROW_COUNT(), ' ', LAST_INSERT_ID(), ' ')"
-)
-_SHOW_COUNTS = b"SELECT catmq_counts"
-_IN_TRANSACTION = (
-    b"IF NOT @@in_transaction THEN SIGNAL SQLSTATE '40001' SET MYSQL_ERRNO = 1213,"
-    b" MESSAGE_TEXT = 'the cluster rolled the transaction back'; END IF"
-)
 # Galera repeats a statement that was rolled back for another member, a compound statement as a
 # whole. Then the columns of its results are missing in the answer, which cannot be read.
 _GALERA_SETTINGS = b"SET SESSION wsrep_retry_autocommit = 0"
-# Bytes that `transact` adds to a string, and to each of its statements: at most.
-_BYTES_AROUND = 1_000
-_BYTES_BETWEEN = 100
 
 _WRONG_GREETING = (
     "it greets as {0}, and does not know a setting of that: is there a proxy in between? "
@@ -96,24 +77,6 @@ Rows = Sequence[tuple[Any, ...]]
 # Returns how many of the rows fetched next still fit into the caller's limit.
 CountFitting = Callable[[Rows], int]
 FETCH_SIZE = 16  # rows fetched at once from a result that may exceed the limit
-
-
-class Result(NamedTuple):
-    """Result of a statement: its rows, or the number of rows that it matched.
-
-    `number` is its LAST_INSERT_ID(), if it set one.
-    """
-
-    rows: Sequence[tuple[Any, ...]]
-    matched: int
-    number: int = 0
-
-
-class Rendered(NamedTuple):
-    """The text of a single statement, and whether its result has rows."""
-
-    text: bytes
-    has_rows: bool
 
 
 class Runnable(Protocol):
@@ -366,74 +329,25 @@ class MySqlSession:
             for step in steps
             for rendered in step.statement.render_each(step.parameters, self.literal)
         ]
-        strings = list(self._packed(statements))
-        send = self._send_compound if self.is_galera else self._send_plain
+        # On Galera the strings are compound statements: see transaction_strings.py.
+        compose, results_of = (
+            (transaction_strings.compound, transaction_strings.compound_results)
+            if self.is_galera
+            else (transaction_strings.plain, transaction_strings.plain_results)
+        )
+        strings = transaction_strings.packed(statements, max_packet=self.max_packet)
         results: list[Result] = []
         for number, string in enumerate(strings, 1):
-            results += send(
-                string, begins=begins and number == 1, ends=ends and number == len(strings)
-            )
+            is_last = ends and number == len(strings)
+            goes_on = None if begins and number == 1 else self._same_connection
+            text, answers = compose(string, ends=is_last, goes_on=goes_on)
+            answered = self.send(text, statements=answers, ends_transaction=is_last)
+            results += results_of(string, answered)
         return results
 
     def roll_back(self) -> None:
         """Roll back a transaction that `transact` has left open."""
         self.send(b";".join([self._same_connection, b"ROLLBACK"]), statements=2)
-
-    def _packed(self, statements: Sequence[Rendered]) -> Iterator[list[Rendered]]:
-        """Yield statements in as few strings as fit the server's `max_allowed_packet`.
-
-        A statement that is too large for a packet is a string of its own. The server refuses
-        it, and the error says why.
-        """
-        string: list[Rendered] = []
-        size = _BYTES_AROUND
-        for statement in statements:
-            statement_size = len(statement.text) + _BYTES_BETWEEN
-            if string and size + statement_size > self.max_packet:
-                yield string
-                string, size = [], _BYTES_AROUND
-            string.append(statement)
-            size += statement_size
-        yield string
-
-    def _send_plain(
-        self, statements: Sequence[Rendered], *, begins: bool, ends: bool
-    ) -> list[Result]:
-        """Send a string of a transaction and return the results of its statements."""
-        texts = [b"START TRANSACTION" if begins else self._same_connection]
-        texts += [statement.text for statement in statements]
-        if ends:
-            texts.append(b"COMMIT")
-        results = self.send(b";".join(texts), statements=len(texts), ends_transaction=ends)
-        return results[1 : 1 + len(statements)]
-
-    def _send_compound(
-        self, statements: Sequence[Rendered], *, begins: bool, ends: bool
-    ) -> list[Result]:
-        """Do the same as `_send_plain` with a compound statement of MariaDB."""
-        texts = [_DECLARE_COUNTS]
-        texts += (
-            [b"START TRANSACTION"] if begins else [_IN_TRANSACTION, self._same_connection]
-        )
-        for statement in statements:
-            texts.append(statement.text)
-            if not statement.has_rows:
-                texts.append(_NOTE_COUNTS)
-        if ends:
-            texts.append(b"COMMIT")
-        texts.append(_SHOW_COUNTS)
-        with_rows = sum(statement.has_rows for statement in statements)
-        *shown, counts, _end = self.send(
-            b"BEGIN NOT ATOMIC %b; END" % b"; ".join(texts),
-            statements=with_rows + 2,
-            ends_transaction=ends,
-        )
-        numbers = map(int, counts.rows[0][0].split())
-        rows = iter(shown)
-        return [
-            next(rows) if statement.has_rows else Result((), next(numbers), next(numbers))
-            for statement in statements
-        ]
 
     def render(self, step: Step) -> bytes:
         return step.statement.render(step.parameters, self.literal)

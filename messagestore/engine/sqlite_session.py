@@ -18,11 +18,11 @@ from messagestore.engine import db_errors
 from messagestore.engine.mysql_session import (
     LOCK_TIMEOUT_S,
     CountFitting,
-    Result,
     Step,
     fetch_fitting,
     unreachable,
 )
+from messagestore.engine.transaction_strings import Result
 from metadata.errors import CatmqError
 from metadata.rules.nodes import Engine
 

@@ -37,15 +37,9 @@ def insert_delayed(
     already, TooLarge if the messages do not fit one packet together, and other errors of
     the database.
     """
-    if isinstance(session, MySqlSession):
-        return _insert_mysql(session, queue, node_epoch, batch)
-    assert isinstance(session, SqliteSession)  # noqa: S101 - there are two engines
-    return _insert_sqlite(session, queue, node_epoch, batch)
-
-
-def _insert_mysql(
-    session: MySqlSession, queue: int, node_epoch: int, batch: DelayedBatch
-) -> StoredDelays:
+    if isinstance(session, SqliteSession):
+        return _insert_sqlite(session, queue, node_epoch, batch)
+    assert isinstance(session, MySqlSession)  # noqa: S101 - there are two engines
     columns = {
         "batch_id": batch.batch_id,
         "digest": batch.digest,

@@ -21,13 +21,13 @@ from messagestore.engine.messages import (
 )
 from messagestore.engine.mysql_session import (
     MySqlSession,
-    Result,
     Session,
     Step,
     escaped,
     quoted,
 )
 from messagestore.engine.sqlite_session import SqliteSession
+from messagestore.engine.transaction_strings import Result
 from messagestore.tables.shapes import NewBatch, Position, ReaderKey, SentBatch
 from messagestore.tables.sql_steps import (
     fetch_rows,
@@ -78,53 +78,39 @@ def insert_messages(
         "message_count": sum(len(batch.messages) for batch in batches),
         "table": message_table(queue),
     }
-    if isinstance(session, MySqlSession):
-        return _insert_mysql(session, values, batches)
-    assert isinstance(session, SqliteSession)  # noqa: S101 - there are two engines
-    return _insert_sqlite(session, values, batches)
-
-
-def _insert_mysql(
-    session: MySqlSession, values: _SendValues, batches: Sequence[NewBatch]
-) -> int:
-    batch_rows = _batch_rows(session, values["queue"], batches)
+    if isinstance(session, SqliteSession):
+        return _insert_sqlite(session, values, batches)
+    assert isinstance(session, MySqlSession)  # noqa: S101 - there are two engines
     is_mariadb = session.flavour == "mariadb"
-    name = "publish_open_mariadb" if is_mariadb else "publish_open"
-    steps = [
-        step(session, name, **values, batches=batch_rows),
-        *_inserts(session, values, literal_rows(batches)),
-    ]
-    first = (_first_of_mariadb if is_mariadb else _first_of_mysql)(session, values, steps)
+    opening = step(
+        session,
+        "publish_open_mariadb" if is_mariadb else "publish_open",
+        **values,
+        batches=_batch_rows(session, queue, batches),
+    )
+    inserts = _inserts(session, values, literal_rows(batches))
+    if is_mariadb:
+        first = _first_on_mariadb(session, [opening, *inserts])
+    else:
+        # The UPDATE sets `head` to LAST_INSERT_ID(head + count), so that the server returns
+        # the new head with its result, as an insert id. Some proxies drop it.
+        raised, *_ = session.transact(opening, *inserts)
+        first = raised.number - values["message_count"] if raised.number else None
     if first is None:
         raise db_errors.Ambiguous(_NO_OFFSET)
-    return first
+    return int(first)
 
 
-def _first_of_mariadb(
-    session: MySqlSession, values: _SendValues, steps: Sequence[Step]
-) -> int | None:
-    """Run a send and return its first offset, which the statements keep as @b."""
+def _first_on_mariadb(session: MySqlSession, steps: Sequence[Step]) -> int | None:
+    """Run the statements of a send and return the first offset, which they keep as @b."""
     statements = b";".join(map(session.render, steps))
-    # Usually the whole transaction is one round trip.
     if len(statements) <= _COMPOUND_BYTES:
         whole = step(session, "publish_whole_mariadb", statements=statements)
         # The rows of its SELECT, and the end of the compound statement.
         selected, _ = session.send(session.render(whole), statements=2)
     else:
         *_, selected = session.transact(*steps, step(session, "publish_first_mariadb"))
-    (first,) = selected.rows[0] if selected.rows else (None,)
-    return None if first is None else int(first)
-
-
-def _first_of_mysql(
-    session: MySqlSession, values: _SendValues, steps: Sequence[Step]
-) -> int | None:
-    """Run a send and return its first offset."""
-    # The UPDATE sets `head` to LAST_INSERT_ID(head + count), so that the server returns the new
-    # head with its result, as an insert id. Some proxies drop it: then the offset is unknown.
-    raised, *_ = session.transact(*steps)
-    first = raised.number - values["message_count"]
-    return first if first >= 0 else None
+    return selected.rows[0][0] if selected.rows else None
 
 
 def _batch_rows(session: MySqlSession, queue: int, batches: Sequence[NewBatch]) -> bytes:

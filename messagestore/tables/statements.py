@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from messagestore.engine.mysql_session import Rendered
+from messagestore.engine.transaction_strings import Rendered
 from metadata.rules.nodes import Engine
 
 _DIRECTORY = Path(__file__).with_name("sql")

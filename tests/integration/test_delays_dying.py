@@ -75,7 +75,7 @@ def test_a_mover_whose_commit_was_not_answered_moves_nothing_again(
 
     def unanswered(session: MySqlSession, text: bytes, **more: bool) -> object:
         answer = real(session, text, **more)
-        if text == b"COMMIT":
+        if b"COMMIT" in text:
             raise Stopped
         return answer
 

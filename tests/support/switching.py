@@ -97,4 +97,4 @@ class _Connection(socketserver.BaseRequestHandler):
     def _is_due(self, packet: bytes) -> bool:
         at = self.server.switching.switch_at
         is_query = packet[3] == 0 and packet[HEADER] == COM_QUERY
-        return bool(at) and is_query and at in packet[:4096]
+        return bool(at) and is_query and at in packet

@@ -8,7 +8,8 @@ import pytest
 
 from messagestore.engine import batch_ids, db_errors, messages
 from messagestore.engine.messages import NewMessage
-from messagestore.engine.mysql_session import MySqlSession, Result, syncs_before_it_shows
+from messagestore.engine.mysql_session import MySqlSession, syncs_before_it_shows
+from messagestore.engine.transaction_strings import Result
 from messagestore.heads import gap_check
 from messagestore.tables import message_sql
 from messagestore.tables.shapes import NewBatch

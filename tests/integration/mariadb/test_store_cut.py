@@ -16,7 +16,8 @@ from django.db import connections as django_connections
 from catmq_site.mysql.base import DatabaseWrapper
 from messagestore.engine import db_errors
 from messagestore.engine.messages import NewMessage
-from messagestore.engine.mysql_session import Result, Session
+from messagestore.engine.mysql_session import Session
+from messagestore.engine.transaction_strings import Result
 from messagestore.pool import node_pools
 from messagestore.produce.publish import publish
 from messagestore.tables import sql_steps

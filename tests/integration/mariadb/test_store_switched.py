@@ -73,7 +73,8 @@ def send(session: MySqlSession, queue: int) -> int:
     )
 
 
-@pytest.mark.parametrize("at", [b"INSERT INTO message", b"COMMIT"])
+# What the second string begins with, and what the last one ends with.
+@pytest.mark.parametrize("at", [b"SET @catmq_same", b"COMMIT"])
 def test_a_send_in_several_strings(
     queue: int, proxy: Switching, session: MySqlSession, at: bytes
 ) -> None:
