@@ -186,13 +186,10 @@ def _check_member(member: Member, *, is_writer: bool) -> Iterator[FindingFields]
         yield "cluster", "warn", "flow_control", values
     if member.figures.get("stops_writes"):
         yield "cluster", "warn", "stops_writes", {"server": server}
-    for figure, text in (
-        ("certification_queue", "certification_queue"),
-        ("receive_queue", "member_queue"),
-    ):
-        transactions = int(member.figures.get(figure, 0.0))
+    for queue in ("certification_queue", "member_queue"):
+        transactions = int(member.figures.get(queue, 0.0))
         if transactions > MAX_QUEUE:
-            yield "cluster", "warn", text, {"server": server, "transactions": transactions}
+            yield "cluster", "warn", queue, {"server": server, "transactions": transactions}
 
 
 def check_semi_sync(

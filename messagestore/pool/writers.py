@@ -362,7 +362,7 @@ def _describe_wait(info: NodeInfo, member: Member, error: CatmqError) -> str:
     with suppress(CatmqError):
         session = open_at(info, member.address, read_timeout_s=SURVEY_TIMEOUT_S)
         try:
-            queue = read_member(session, member.address).figures.get("receive_queue", 0.0)
+            queue = read_member(session, member.address).figures.get("member_queue", 0.0)
         finally:
             session.close()
         text += f". It has {int(queue)} received transactions to apply"

@@ -158,7 +158,7 @@ def _galera_member(
         figures={
             "flow_control_paused": float(status.get("wsrep_flow_control_paused") or 0),
             "stops_writes": float(status.get("wsrep_flow_control_requested") == "true"),
-            "receive_queue": float(status.get("wsrep_local_recv_queue") or 0),
+            "member_queue": float(status.get("wsrep_local_recv_queue") or 0),
             "ignores_quorum": float(_ignores_quorum(variables)),
             "commits": float(status.get("wsrep_local_commits") or 0),
             "certification_failures": float(status.get("wsrep_local_cert_failures") or 0),
@@ -210,7 +210,7 @@ def _group_member(
         figures={
             "versions": float(len({row[5] for row in reachable})),
             "certification_queue": float((own and own[6]) or 0),
-            "receive_queue": float((own and own[7]) or 0),
+            "member_queue": float((own and own[7]) or 0),
         },
     )
 

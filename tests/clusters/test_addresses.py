@@ -10,40 +10,26 @@ from dataclasses import replace
 import pytest
 
 from messagestore.engine import batch_ids
-from messagestore.engine.messages import NewMessage
 from messagestore.nodes import registry
 from messagestore.pool import node_guard, writers
-from messagestore.produce.publish import publish
 from metadata.actors import command
 from metadata.cache import snapshot
-from metadata.errors import CatmqError, NodeUnavailable
+from metadata.errors import NodeUnavailable
 from metadata.models import Alarm, AuditLog, DbNode
 from metadata.rules.addresses import parse_addresses
 from tests.support.clusters import Cluster, require_links
+from tests.support.orders import send, try_send
 from tests.support.waiting import until
 
 ACTOR = command("test")
 RESUME_S = 30.0
 
 
-def send(batch_id: str | None = None) -> int:
-    message = NewMessage(body=b"x")
-    (receipt,) = publish(topic="orders", messages=[message], batch_id=batch_id, actor=ACTOR)
-    return receipt.offset
-
-
 def send_until_stored() -> tuple[int, float]:
     """Send one batch again and again until it is stored. Return its offset and the seconds."""
     started_at = time.monotonic()
     batch_id = batch_ids.new()
-
-    def sent() -> list[int] | None:
-        try:
-            return [send(batch_id)]
-        except CatmqError:
-            return None
-
-    (offset,) = until(sent, limit_s=RESUME_S, every_s=0.2)
+    (offset,) = until(lambda: try_send(batch_id), limit_s=RESUME_S, every_s=0.2)
     return offset, time.monotonic() - started_at
 
 

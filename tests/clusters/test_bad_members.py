@@ -13,36 +13,21 @@ from typing import Any
 
 import pytest
 
-from messagestore.engine.messages import NewMessage
 from messagestore.nodes import cluster_checks, registry
 from messagestore.pool import node_guard, node_pools, session_pool, writers
-from messagestore.produce.publish import publish
 from metadata.actors import command
 from metadata.cache import snapshot
-from metadata.errors import CatmqError, Invalid, NodeUnavailable, OutcomeUnknown
+from metadata.errors import Invalid, NodeUnavailable, OutcomeUnknown
 from metadata.models import DbNode
 from tests.support import mariadb
 from tests.support.clusters import Cluster, Member, require_links
 from tests.support.environment import free_port
+from tests.support.orders import send, try_send
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.rounds
 ACTOR = command("test")
 BACKLOG = 30  # sends that a member lacks
-
-
-def send() -> int:
-    message = NewMessage(body=b"x")
-    (receipt,) = publish(topic="orders", messages=[message], batch_id=None, actor=ACTOR)
-    return receipt.offset
-
-
-def try_send() -> list[int] | None:
-    """Return the offset in a list, None if the send failed."""
-    try:
-        return [send()]
-    except CatmqError:
-        return None
 
 
 def findings(node: str) -> dict[str, dict[str, Any]]:

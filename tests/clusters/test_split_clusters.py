@@ -10,16 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from messagestore.engine.messages import NewMessage
 from messagestore.inspect import raise_alarms
 from messagestore.nodes import registry
 from messagestore.pool import node_guard, writers
-from messagestore.produce.publish import publish
 from metadata.actors import command
 from metadata.cache import snapshot
-from metadata.errors import CatmqError, NodeUnavailable, OutcomeUnknown
+from metadata.errors import NodeUnavailable, OutcomeUnknown
 from tests.support import clusters
 from tests.support.clusters import Cluster, Member
+from tests.support.orders import send, try_send
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.rounds
@@ -35,20 +34,6 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
     ):
         clusters.require_links(own)
         yield own
-
-
-def send() -> int:
-    message = NewMessage(body=b"x")
-    (receipt,) = publish(topic="orders", messages=[message], batch_id=None, actor=ACTOR)
-    return receipt.offset
-
-
-def try_send() -> list[int] | None:
-    """Return the offset in a list, None if the send failed."""
-    try:
-        return [send()]
-    except CatmqError:
-        return None
 
 
 def count(member: Member) -> int:
