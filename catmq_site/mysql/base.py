@@ -12,7 +12,7 @@ from typing import Any
 from django.db.backends.mysql import base
 from django.db.backends.utils import debug_transaction
 
-from catmq_site.mysql import servers
+from catmq_site.mysql import galera, servers
 from catmq_site.mysql.idle import idle
 from metadata.db.transactions import note_connection
 from metadata.rules import tls
@@ -69,6 +69,7 @@ class DatabaseWrapper(base.DatabaseWrapper):
                 if tls.is_plain(mode, raw.server_capabilities):
                     raw.close()
                     raise tls.PlainText
+                raw.is_galera = galera.set_up(raw)
                 if own_servers is not None and writer is not None:
                     own_servers.settle(raw, writer)
             except tls.Refused as refusal:
@@ -107,14 +108,19 @@ class DatabaseWrapper(base.DatabaseWrapper):
         if not self.last_words:
             super()._commit()  # type: ignore[misc]  # the stubs lack it
             return
-        statements, self.last_words = "; ".join([*self.last_words, "COMMIT"]), []
+        statements, self.last_words = [*self.last_words, "COMMIT"], []
+        text = (
+            galera.as_one_statement(statements)
+            if self.connection.is_galera
+            else "; ".join(statements)
+        )
         # After an error in the middle the caller rolls back, as after any failed COMMIT.
         with (
             debug_transaction(self, "COMMIT"),
             self.wrap_database_errors,
             closing(self.connection.cursor()) as cursor,
         ):
-            cursor.execute(statements)
+            cursor.execute(text)
             # Each statement has a result. The next statement after an unread result would
             # raise 2014 (commands out of sync).
             while cursor.nextset():

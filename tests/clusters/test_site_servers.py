@@ -4,33 +4,30 @@ was committed before.
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from uuid import uuid4
 
 import pytest
-from django.db import DatabaseError
+from django.db import DatabaseError, OperationalError
 
 from catmq_site.background.metadata_writer import WriterNotes
 from catmq_site.databases import MYSQL_SESSION
 from catmq_site.mysql import servers
 from catmq_site.mysql.base import DatabaseWrapper
-from metadata.db.transactions import written_on
+from metadata.db.transactions import may_be_repeated, written_on
 from metadata.models import Alarm, AuditLog
 from tests.support.clusters import Cluster
 from tests.support.waiting import until
 
 
-def test_connections_leave_a_writer_that_was_killed(
-    metadata_db: None, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(servers, "REVIEW_EVERY_S", 0.0)  # ask before each connection
-    members = cluster.members
-    schema = f"test_{uuid4().hex[:12]}"
-    cluster.writer.execute(f"CREATE DATABASE {schema} CHARACTER SET utf8mb4")
-    settings: dict[str, Any] = {
+def settings_of(cluster: Cluster, schema: str) -> dict[str, Any]:
+    """Return the settings of a database on all members."""
+    members = cluster.members.values()
+    return {
         "ENGINE": "catmq_site.mysql",
         "NAME": schema,
-        "HOST": ",".join(f"{member.host}:{member.port}" for member in members.values()),
+        "HOST": ",".join(f"{member.host}:{member.port}" for member in members),
         "PORT": 3306,
         "USER": "catmq",
         "PASSWORD": cluster.writer.password,
@@ -47,6 +44,66 @@ def test_connections_leave_a_writer_that_was_killed(
         "ATOMIC_REQUESTS": False,
         "TEST": {},
     }
+
+
+def test_a_change_that_another_member_ends_in_its_last_words_is_not_acknowledged(
+    metadata_db: None, cluster: Cluster
+) -> None:
+    """MariaDB would go on with the next of these statements, and answer the COMMIT."""
+    if cluster.kind == "group":
+        pytest.skip("a group has one member that takes writes")
+    schema = f"test_{uuid4().hex[:12]}"
+    writer = cluster.writer
+    writer.execute(f"CREATE DATABASE {schema} CHARACTER SET utf8mb4")
+    writer.execute(f"CREATE TABLE {schema}.counter (n INT PRIMARY KEY)")
+    writer.execute(f"CREATE TABLE {schema}.kept (n INT PRIMARY KEY)")
+    writer.execute(f"INSERT INTO {schema}.counter VALUES (0)")
+    connection = DatabaseWrapper(settings_of(cluster, schema), "listed")
+    connection.ensure_connection()
+    host = connection.connection.get_host_info().split()[0]
+    other, *_ = (member for member in cluster.members.values() if member.host != host)
+    (own,) = (member for member in cluster.members.values() if member.host == host)
+    connection.set_autocommit(False)
+    with connection.cursor() as cursor:
+        cursor.execute("INSERT INTO kept VALUES (1)")
+    connection.last_words = [
+        "UPDATE counter SET n = n + 1",
+        "DO SLEEP(3)",
+        "INSERT INTO kept VALUES (2)",
+    ]
+    sleeping = (
+        "SELECT COUNT(*) FROM information_schema.processlist WHERE info LIKE 'DO SLEEP%'"
+    )
+
+    def end_it() -> None:
+        until(lambda: own.execute(sleeping) == [(1,)])
+        other.execute(f"UPDATE {schema}.counter SET n = 7")
+
+    with ThreadPoolExecutor(1) as threads:
+        ending = threads.submit(end_it)
+        with pytest.raises(OperationalError) as ended:
+            connection.commit()
+        ending.result(60)
+    connection.rollback()
+    with connection.cursor() as cursor:
+        cursor.execute("SHOW VARIABLES LIKE 'wsrep_retry_autocommit'")
+        _, retries = cursor.fetchone()
+    connection.close()
+    # The server would answer an INSERT … RETURNING with the rows of all its tries.
+    assert retries == "0"
+    assert may_be_repeated(ended.value)
+    assert writer.execute(f"SELECT COUNT(*) FROM {schema}.kept") == [(0,)]
+    writer.execute(f"DROP DATABASE {schema}")
+
+
+def test_connections_leave_a_writer_that_was_killed(
+    metadata_db: None, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(servers, "REVIEW_EVERY_S", 0.0)  # ask before each connection
+    members = cluster.members
+    schema = f"test_{uuid4().hex[:12]}"
+    cluster.writer.execute(f"CREATE DATABASE {schema} CHARACTER SET utf8mb4")
+    settings = settings_of(cluster, schema)
     connection = DatabaseWrapper(settings, "listed")
 
     def ask(statement: str) -> list[Any]:
