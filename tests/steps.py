@@ -155,12 +155,14 @@ ACCEPTANCE = (
 )
 ON_MARIADB = ("tests/integration", *ignoring(servers.CORE), "-m", "not one_engine")
 # Galera and Group Replication: 200 MB to download; skipped if they cannot be had. A group
-# takes a minute to expel a member and to take it back. So `all` has only a Galera cluster
-# whose writer is killed and cut off, which takes a minute, and most of it waits.
+# takes a minute to expel a member and to take it back. So `all` has only a Galera cluster:
+# its writer is killed and cut off, and another member ends transactions. It takes a minute,
+# and most of it waits.
 ON_GALERA = tests(
     "clusters-short",
     "tests/clusters/test_addresses.py",
-    *("-k", "galera and (kill or cut)"),
+    "tests/clusters/test_outcomes.py",
+    *("-k", "galera and (kill or cut or statement or string or whole)"),
 )
 ON_CLUSTERS = tests(
     "clusters", "tests/clusters", "-m", "not rounds", "-k", "not (unknown and group)"
