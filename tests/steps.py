@@ -143,16 +143,13 @@ EVERYDAY = (  # the longest begin first, and short ones fill the gaps at the end
     ruff("ruff", "check"),
     ruff("format", "format", "--check"),
 )
-ACCEPTANCE = (
-    tests("acceptance-two-brokers", *ON_TWO_BROKERS),
-    tests(
-        "acceptance-one-broker",
-        "tests/acceptance",
-        *ignoring(ON_TWO_BROKERS),
-        "-m",
-        "not everyday",
-    ),
+ON_ONE_BROKER = tests(
+    "acceptance-one-broker",
+    "tests/acceptance",
+    *ignoring(ON_TWO_BROKERS),
+    *("-m", "not everyday"),
 )
+ACCEPTANCE = (ON_ONE_BROKER, tests("acceptance-two-brokers", *ON_TWO_BROKERS))
 ON_MARIADB = ("tests/integration", *ignoring(servers.CORE), "-m", "not one_engine")
 # Galera and Group Replication: 200 MB to download; skipped if they cannot be had. A group
 # takes a minute to expel a member and to take it back. So `all` has only a Galera cluster:
@@ -171,20 +168,20 @@ ROUNDS_ON_CLUSTERS = (
     tests("clusters-rounds", "tests/clusters", "-m", "rounds"),
     tests("clusters-group", "tests/clusters", "-k", "unknown and group"),
 )
-REST = (
-    *ACCEPTANCE,
+REST = (  # the longest first, too
     tests("integration-mysql", *ON_MARIADB, CATMQ_TEST_ENGINE="mysql"),
+    *ACCEPTANCE,
     tests(
         "site-sqlite", "tests/integration/site", measured=True, CATMQ_TEST_ENGINE="sqlite"
     ),
+    tests("spark", "tests/spark", "spark_tasks", "-m", "not everyday"),
+    tests("browser", "tests/browser", "-m", "not everyday"),
     tests("contract-others", *OF_OTHER_CLIENTS),
+    Step("interpreters", (PYTHON, "-m", "tests.interpreters")),
+    Step("public-types", (PYTHON, "-m", "tests.public_types")),
     # FastAPI and uvicorn: 10 MB to download; skipped if they cannot be had
     tests("web", "tests/web"),
     ON_GALERA,
-    tests("spark", "tests/spark", "spark_tasks", "-m", "not everyday"),
-    tests("browser", "tests/browser", "-m", "not everyday"),
-    Step("public-types", (PYTHON, "-m", "tests.public_types")),
-    Step("interpreters", (PYTHON, "-m", "tests.interpreters")),
     Step(
         "docs",
         (str(BIN / "mkdocs"), "build", "-d", str(WORK / "docs")),
