@@ -99,9 +99,11 @@ def compound(
         texts.append(statement.text)
         if not statement.has_rows:
             texts.append(_NOTE_COUNTS)
+    texts.append(_SHOW_COUNTS)
+    # COMMIT is the last statement: one after it could be refused (1047, the member has lost its
+    # majority meanwhile), which would be taken for a transaction that is not stored.
     if ends:
         texts.append(b"COMMIT")
-    texts.append(_SHOW_COUNTS)
     # The rows, the counts, and the end of the compound statement.
     answers = sum(statement.has_rows for statement in statements) + 2
     return Composed(b"BEGIN NOT ATOMIC %b; END" % b"; ".join(texts), answers)

@@ -95,16 +95,20 @@ def insert_messages(
         # The UPDATE sets `head` to LAST_INSERT_ID(head + count), so that the server returns
         # the new head with its result, as an insert id. Some proxies drop it.
         raised, *_ = session.transact(opening, *inserts)
-        first = raised.number - values["message_count"] if raised.number else None
-    if first is None:
+        first = raised.number - values["message_count"]
+    if first is None or first < 0:
         raise db_errors.Ambiguous(_NO_OFFSET)
     return int(first)
 
 
 def _first_on_mariadb(session: MySqlSession, steps: Sequence[Step]) -> int | None:
-    """Run the statements of a send and return the first offset, which they keep as @b."""
+    """Run the statements of a send and return the first offset, which they keep as @b.
+
+    None if a proxy has dropped the variable.
+    """
     statements = b";".join(map(session.render, steps))
-    if len(statements) <= _COMPOUND_BYTES:
+    # On Galera nothing may follow COMMIT: see transaction_strings.py.
+    if len(statements) <= _COMPOUND_BYTES and not session.is_galera:
         whole = step(session, "publish_whole_mariadb", statements=statements)
         # The rows of its SELECT, and the end of the compound statement.
         selected, _ = session.send(session.render(whole), statements=2)

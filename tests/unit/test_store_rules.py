@@ -72,6 +72,23 @@ def test_both_engines_know_the_same_verbs() -> None:
     assert sqlite - mysql == pieces | {"select_file_size"}
 
 
+def test_a_send_to_galera_ends_with_commit(monkeypatch: pytest.MonkeyPatch) -> None:
+    session = MySqlSession.__new__(MySqlSession)
+    session.flavour, session.max_packet, session.is_galera = "mariadb", 1 << 24, True
+    texts = []
+
+    def send(text: bytes, *, statements: int, ends_transaction: bool) -> list[Result]:
+        texts.append(text)
+        return [Result([(7,)], 1), Result([("0 0 1 8 1 8 1 8 ",)], 1), Result((), 0)]
+
+    monkeypatch.setattr(session, "send", send)
+    batch = NewBatch(b"i" * 16, b"d" * 32, [NewMessage(body=b"x")], "producer")
+
+    assert message_sql.insert_messages(session, queue=1, node_epoch=1, batches=[batch]) == 7
+    (text,) = texts
+    assert text.startswith(b"BEGIN NOT ATOMIC") and text.endswith(b"; COMMIT; END")
+
+
 def test_a_statement_is_rendered_with_escaped_values_and_plain_holes() -> None:
     statement = parse("-- name: s\nSELECT a FROM {table} WHERE b = :b AND c = ':not'")["s"]
     rendered = statement.render(

@@ -32,6 +32,15 @@ def test_statements_are_packed_in_order(
     assert [[len(one.text) for one in string] for string in strings] == expected
 
 
+@pytest.mark.parametrize("goes_on", [None, b"SET @same = 1"])
+def test_nothing_follows_commit(goes_on: bytes | None) -> None:
+    """An error of what follows would be taken for a transaction that is not stored."""
+    statements = [Rendered(b"SELECT 1", has_rows=True), *of_length(5)]
+    assert plain(statements, ends=True, goes_on=goes_on).text.endswith(b";COMMIT")
+    assert compound(statements, ends=True, goes_on=goes_on).text.endswith(b"; COMMIT; END")
+    assert b"COMMIT" not in compound(statements, ends=False, goes_on=goes_on).text
+
+
 @pytest.mark.parametrize("count", [1, 7, 80])
 @pytest.mark.parametrize("goes_on", [None, b"g" * 300])
 def test_no_string_of_several_statements_exceeds_a_packet(
