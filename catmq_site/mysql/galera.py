@@ -18,8 +18,8 @@ def set_up(connection: Any) -> bool:
         return False
     with closing(connection.cursor()) as cursor:
         cursor.execute("SHOW SESSION VARIABLES LIKE 'wsrep_on'")
-        shown = cursor.fetchone()
-        if shown is None or shown[1] != "ON":
+        setting = cursor.fetchone()
+        if setting is None or setting[1] != "ON":
             return False
         # The server repeats a rolled back statement by itself, and answers an INSERT …
         # RETURNING with the rows of all its tries: Django would take the first one's id.

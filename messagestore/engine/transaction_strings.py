@@ -113,8 +113,8 @@ def compound_results(
     statements: Sequence[Rendered], answered: Sequence[Result]
 ) -> Sequence[Result]:
     """Return the results of the statements from the answers to a compound statement."""
-    *shown, counts, _end = answered
-    rows = iter(shown)
+    *selected, counts, _end = answered
+    rows = iter(selected)
     numbers = map(int, counts.rows[0][0].split())
     return [
         next(rows) if statement.has_rows else Result((), next(numbers), next(numbers))
