@@ -21,7 +21,7 @@ from spark_tasks.nodes.plans import Address, Plan, PlannedQueue
 from spark_tasks.reading.options import parse_options
 from spark_tasks.reading.streaming import CatmqStreamReader
 from tests.spark.programs.stream_to_files import stream
-from tests.spark.stage import Stage
+from tests.spark.stage import Stage, streams
 from tests.support.environment import ROOT
 from tests.support.waiting import until
 
@@ -29,6 +29,7 @@ DRIVER = ROOT / "tests/spark/programs/stream_to_files.py"
 START_S = 240
 
 
+@streams
 def test_a_stream_takes_up_what_comes_in_bounded_batches(
     stage: Stage, spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -55,6 +56,7 @@ def test_a_stream_takes_up_what_comes_in_bounded_batches(
     assert found.count() == found.select("queue", "offset").distinct().count() == 550
 
 
+@streams
 def test_a_stream_has_headers_as_maps_by_option(
     stage: Stage, spark: SparkSession, tmp_path: Path
 ) -> None:

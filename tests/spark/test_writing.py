@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 
 from spark_tasks.reading.options import parse_options
 from spark_tasks.reading.writing import CatmqWriter, batch_id
-from tests.spark.stage import Stage
+from tests.spark.stage import Stage, streams
 
 
 def rows(spark: SparkSession, count: int, *, parts: int = 2) -> DataFrame:
@@ -86,6 +86,7 @@ def test_a_task_that_fails_half_way_and_is_tried_again_stores_once(
     assert set(times.values()) == {1}
 
 
+@streams
 def test_a_stream_from_topic_to_topic_arrives_once(
     stage: Stage, spark: SparkSession, tmp_path: Path
 ) -> None:
