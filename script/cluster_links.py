@@ -24,6 +24,7 @@ from private_server import Refused
 CLIENTS, GROUP = "198.18.{}.{}", "198.19.{}.{}"
 LOOPBACK = "127.77.{}.{}"
 LINKS = ("peers", "clients")  # of a member, named as their bridges
+FROM_PEERS = "from peers"  # what the other members send; what it sends itself arrives
 HOST = 254  # the last part of this machine's address in the clients' network
 PATH = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/sbin"])
 
@@ -178,24 +179,43 @@ class Namespaces:
         return ["ip", "netns", "exec", self._namespace(member)]
 
     def cut(self, member: int, links: Sequence[str]) -> None:
-        """Cut these of a member's LINKS."""
+        """Cut these of a member's LINKS, or FROM_PEERS."""
         for link in links:
-            run_ip("-n", self._hub, "link", "set", f"{link}{member}", "nomaster")
+            if link == FROM_PEERS:
+                # The bridge does not know where the member is, and may not try this port.
+                self._set_bridging(member, "off", "fdb_flush")
+            else:
+                run_ip("-n", self._hub, "link", "set", f"{link}{member}", "nomaster")
 
     def heal(self, member: int) -> None:
         """Connect all links of a member."""
         for link in LINKS:
             run_ip("-n", self._hub, "link", "set", f"{link}{member}", "master", link)
+        self._set_bridging(member, "on")
+
+    def _set_bridging(self, member: int, state: str, *more: str) -> None:
+        options = [
+            word
+            for option in ("learning", "flood", "mcast_flood", "bcast_flood")
+            for word in (option, state)
+        ]
+        port = ("dev", f"peers{member}", "type", "bridge_slave")
+        run_ip("-n", self._hub, "link", "set", *port, *options, *more)
 
     def is_cut(self, member: int) -> str:
-        """Return which links of a member are cut: "", "peers", "clients" or "all"."""
+        """Return which links of a member are cut: "", "peers", "clients", "all" or
+        "from peers".
+        """
         environ = {**os.environ, "PATH": PATH}
         shown = subprocess.run(
-            ["ip", "-n", self._hub, "-j", "link"],
+            ["ip", "-n", self._hub, "-j", "-d", "link"],
             capture_output=True,
             check=False,
             env=environ,
         )
         ports = {port["ifname"]: port for port in json.loads(shown.stdout or b"[]")}
         cut = [link for link in LINKS if "master" not in ports.get(f"{link}{member}", {})]
+        peers = ports.get(f"peers{member}", {}).get("linkinfo", {})
+        if not cut and not peers.get("info_slave_data", {}).get("flood", True):
+            return FROM_PEERS
         return "all" if len(cut) == len(LINKS) else "".join(cut)

@@ -58,7 +58,7 @@ LINES_OF_LOG = 6
 
 @dataclass
 class Member:
-    """State of a member. `state` is the server's own word; `cut` is "", peers, clients or all."""
+    """State of a member. `state` is the server's own word; `cut` says which links are cut."""
 
     member: int
     host: str

@@ -44,6 +44,15 @@ def test_a_member_that_is_cut_off_loses_its_majority_and_joins_again(
     )
 
 
+def test_a_member_may_be_heard_and_hear_nothing(cluster: Cluster) -> None:
+    clusters.require_links(cluster)
+    cluster.cut(1, "--one-way")
+    assert cluster.members[1].cut == "from peers"
+    cluster.heal()
+    assert cluster.members[1].cut == ""
+    cluster.await_whole()
+
+
 @pytest.mark.rounds
 def test_all_killed_members_start_again(cluster: Cluster) -> None:
     for number in cluster.members:
