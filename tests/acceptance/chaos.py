@@ -367,8 +367,8 @@ def play_rolling_upgrade(stage: Stage, pair: Pair) -> None:
 
 
 def play_cluster(options: argparse.Namespace, home: Path, rng: random.Random) -> None:
-    """On a Galera cluster and on a MySQL group the writer is killed, frozen and cut off, all
-    members are restarted, and a minority is left alone (--rounds, default 10).
+    """On a Galera cluster and on a MySQL group the writer is killed, frozen and cut off, also
+    one way; all members are restarted; a minority is left alone (--rounds, default 10).
     """
     for kind in options.kind or clustered.KINDS:
         for place in options.on or (clustered.NODE, clustered.METADATA):

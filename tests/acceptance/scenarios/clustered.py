@@ -1,11 +1,12 @@
 """Rounds on a cluster of three database servers, under keyed sends and a group of consumers.
 
-In each round the server that is written to is killed, frozen and cut off, all members are
-restarted one after the other, and a minority is left alone with the brokers. What is on the
-cluster is the node, the metadata database, or both. Two brokers follow the writer without a
-hand. At the end of a round journals and tables are judged as in every trial: nothing that was
-acknowledged is lost, no offset is given twice, there is no gap and no second owner, and keys
-keep their order.
+In each round the server that is written to is killed, frozen, cut off, and cut off one way,
+so that the others hear it and it hears nothing. All members are restarted one after the
+other, and a minority is left alone with the brokers. What is on the cluster is the node, the
+metadata database, or both. Two brokers follow the writer without a hand. At the end of a
+round journals and tables are judged as in every trial: nothing that was acknowledged is
+lost, no offset is given twice, there is no gap and no second owner, and keys keep their
+order.
 """
 
 from __future__ import annotations
@@ -36,8 +37,9 @@ from tests.support.pair import Brokers
 from tests.support.waiting import until
 
 KINDS = ("galera", "group")
-KILL, FREEZE, CUT, RESTART, MINORITY = "kill", "freeze", "cut", "restart", "minority"
-FAULTS = (KILL, FREEZE, CUT, RESTART, MINORITY)
+KILL, FREEZE, CUT, ONE_WAY = "kill", "freeze", "cut", "one-way"
+RESTART, MINORITY = "restart", "minority"
+FAULTS = (KILL, FREEZE, CUT, ONE_WAY, RESTART, MINORITY)
 NODE, METADATA, BOTH = "node", "metadata", "both"
 PLACES = (NODE, METADATA, BOTH)
 ROUNDS, PER_S = 10, 500
@@ -91,7 +93,7 @@ def run(
     pauses: list[Pause] = []
     with ExitStack() as stack:
         cluster = stack.enter_context(clusters.running(plan.kind, home / "cluster"))
-        if {CUT, MINORITY} & {*plan.faults}:
+        if {CUT, ONE_WAY, MINORITY} & {*plan.faults}:
             clusters.require_links(cluster)
         database: Database = cluster
         metadata_url = cluster.url("catmq")
@@ -192,6 +194,8 @@ class Round:
             self.leave_minority_alone()
             started_at = time.monotonic()
             self.cluster.heal()
+        elif fault == ONE_WAY:
+            self.cluster.cut(self.cluster.find_written().member, "--one-way")
         else:
             getattr(self.cluster, fault)(self.cluster.find_written().member)
         struck_at = time.monotonic()
