@@ -14,6 +14,7 @@ from tests.support.verdicts import Finding
 
 LOGS = ("broker.log", "jobs.log")
 TRACEBACK = "Traceback (most recent call last):"
+ENTRY = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} ")
 FAILURE_SIGNS = (
     "request failed, id",
     "WORKER TIMEOUT",
@@ -85,11 +86,12 @@ def _end(lines: list[str], index: int) -> str:
     """Return the last line of a traceback, which names its exception.
 
     It is the first line indented as little as line `index`: servers indent a whole
-    traceback below its entry (catmq_site.logs).
+    traceback below its entry (catmq_site.logs). A process that dies writes its traceback
+    line by line, and entries of other processes may stand between these.
     """
     indent = _indent(lines[index])
     for line in lines[index + 1 :]:
-        if line.strip() and _indent(line) <= indent:
+        if line.strip() and _indent(line) <= indent and not ENTRY.match(line):
             return line.strip()
     return "it has no end"
 

@@ -43,6 +43,14 @@ def test_any_other_traceback_is_named_by_its_end() -> None:
     assert sentences(FRAMES + "django.db.utils.ProgrammingError: (1146, 'no such table')\n")
 
 
+def test_an_entry_of_another_process_inside_a_traceback_is_not_its_end() -> None:
+    head, between = FRAMES.removesuffix("    g()\n"), "2026-01-01 00:00:00,001 INFO 7 up\n"
+    assert sentences(head + between + "    g()\nTimeoutError: late\n") == []
+    assert sentences(head + between + "    g()\nKeyError: 7\n") == [
+        "an unexpected traceback: KeyError: 7"
+    ]
+
+
 def test_a_chain_of_tracebacks_is_one_finding_for_each_that_is_not_expected() -> None:
     first = (
         FRAMES
