@@ -25,7 +25,9 @@ ROWS_PER_PAGE = 100
 FORMULA_PREFIXES = ("=", "+", "-", "@", "\t", "\r")
 # Classes of table cells by kind of cell. The class of other kinds is the kind itself.
 CSS_CLASSES = {
-    **dict.fromkeys(("number", "size", "lasting", "share", "rate"), "right tight"),
+    **dict.fromkeys(
+        ("number", "size", "lasting", "share", "rate", "figure"), "right tight"
+    ),
     "phrase": "tight",
     "badge": "mark",
     "spark": "line",
@@ -125,6 +127,11 @@ class Table:
 def text(value: Any, href: str = "") -> Cell:
     """Return a cell with plain text, None as a dash."""
     return Cell(value, "text", href)
+
+
+def figure(value: Any) -> Cell:
+    """Return a cell with a figure that is written already, None as a dash."""
+    return Cell(value, "figure")
 
 
 def phrase(value: Any) -> Cell:

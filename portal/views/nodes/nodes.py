@@ -33,10 +33,10 @@ from portal.kit.tables import (
     EmptyHint,
     code,
     duration,
+    figure,
     list_table,
     number,
     parse_list_query,
-    text,
 )
 from portal.templatetags.formats import DASH, DAY, format_duration, format_size
 
@@ -66,8 +66,8 @@ def nodes_list(request: HttpRequest) -> HttpResponse:
         Column(
             _("State"), lambda row: cells.state("away" if row.name in silent else row.state)
         ),
+        Column(_("Disk space"), lambda row: cells.state(row.disk)),
         Column(_("Kind"), lambda row: cells.state(row.kind)),
-        Column(_("Engine"), lambda row: code(row.engine)),
         Column(_("Where"), lambda row: code(_location(row))),
         Column(
             _("Response time"),
@@ -78,9 +78,9 @@ def nodes_list(request: HttpRequest) -> HttpResponse:
         Column(_("Size"), lambda row: Cell(stored_bytes(row), "size"), right=True),
         Column(
             _("Growth per day"),
-            lambda row: text(describe_growth(growth_by_node.get(row.id))),
+            lambda row: figure(describe_growth(growth_by_node.get(row.id))),
+            right=True,
         ),
-        Column(_("Disk space"), lambda row: cells.state(row.disk)),
     ]
     hint = EmptyHint(
         _("No matching nodes"), name_programs("python manage.py register_node --help")
@@ -147,7 +147,7 @@ def node(request: HttpRequest, name: str) -> HttpResponse:
             Fact(_("Queues"), view.queues, f"{page_url('topics')}", kind="number"),
             Fact(_("Size"), growth and growth.bytes, kind="size"),
             Fact(_("Growth per day"), describe_growth(growth) or DASH),
-            Fact(_("Free space"), format_size(space.free) if space else _("not known")),
+            Fact(_("Free space"), format_size(space.free) if space else DASH),
             Fact(
                 _("Free"),
                 f"{space.free_percent:.0f} %" if space else DASH,
