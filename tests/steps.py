@@ -158,8 +158,9 @@ ON_MARIADB = ("tests/integration", *ignoring(servers.CORE), "-m", "not one_engin
 ON_GALERA = tests(
     "clusters-short",
     "tests/clusters/test_addresses.py",
+    "tests/clusters/test_former_writers.py",
     "tests/clusters/test_outcomes.py",
-    *("-k", "galera and (kill or cut or statement or string or whole)"),
+    *("-k", "galera and (kill or cut or statement or string or whole or beginning)"),
 )
 ON_CLUSTERS = tests(
     "clusters", "tests/clusters", "-m", "not rounds", "-k", "not (unknown and group)"

@@ -14,14 +14,15 @@ from typing import NamedTuple, TypeVar
 
 from msgspec import Struct
 
-from messagestore.consume import broadcast_positions, node_owners
+from messagestore.consume import behind, broadcast_positions, node_owners
 from messagestore.engine import db_errors
 from messagestore.engine.mysql_session import Session
 from messagestore.heads.gap_check import count_messages
 from messagestore.nodes.replica_inspection import JUMP
 from messagestore.pool import node_pools
+from messagestore.pool.node import Node
 from messagestore.tables import queue_sql, reader_sql
-from messagestore.tables.shapes import ReaderKey
+from messagestore.tables.shapes import Position, ReaderKey
 from metadata.cache import snapshot
 from metadata.db.consumer_ids import ConsumerId
 from metadata.errors import (
@@ -157,7 +158,11 @@ class _NodeCall(NamedTuple):
         """Borrow a session for statements that may be repeated."""
         # writing() would report a lost answer as an unknown outcome. Repeating an acquire or a
         # commit is harmless, so reading() is enough for both.
-        return node_pools.node(self.node_id).reading(within_s=self.within_s)
+        return self.node.reading(within_s=self.within_s)
+
+    @property
+    def node(self) -> Node:
+        return node_pools.node(self.node_id)
 
 
 def _acquire_on_node(
@@ -310,12 +315,26 @@ def _by_node(rows: Iterable[Row]) -> dict[int, list[Row]]:
     return grouped((snapshot.find_queue(row.queue).node_id, row) for row in rows)
 
 
+def _refusal(offset: CommitOffset, position: Position | None, consumer: ConsumerId) -> str:
+    """Return the result of an offset that was not committed, from the reader row.
+
+    Raises NodeUnavailable if the row allows it by now, or on another server.
+    """
+    owner = None if position is None else (position.epoch, position.owner)
+    if position is None or owner != (offset.epoch, consumer.text):
+        return "fenced"
+    if position.head < offset.offset:
+        return "out_of_range"
+    raise NodeUnavailable("The node has more messages now. Repeat the commit.")
+
+
 def _commit_on_node(
     node: _NodeCall, consumer: ConsumerId, offsets: list[CommitOffset]
 ) -> dict[int, Committed]:
     """Commit offsets on a node in a single transaction. Return the results by queue id.
 
-    `offsets` must rise by queue. Raises NodeUnavailable.
+    `offsets` must rise by queue. Raises NodeUnavailable; some may be committed then, and a
+    repeat of those is harmless.
     """
     group_id, instance = consumer.group_id, consumer.instance
     with node.session() as session:
@@ -352,11 +371,19 @@ def _commit_on_node(
                 queues=[offset.queue for offset in refused],
             )
     # The guarded UPDATE does not say which of its conditions failed. The rows do.
-    for offset in refused:
-        position = positions.get(offset.queue)
-        is_owner = position is not None and (
-            (position.epoch, position.owner) == (offset.epoch, consumer.text)
+    doubtful = [
+        offset.queue
+        for offset in refused
+        if behind.is_doubtful(
+            node.node,
+            positions.get(offset.queue),
+            epoch=offset.epoch,
+            offset=offset.offset,
         )
-        state = "out_of_range" if is_owner else "fenced"
-        results[offset.queue] = Committed(offset.queue, state)
+    ]
+    if doubtful:
+        positions |= behind.ask_writer(node.node, consumer=consumer, queues=doubtful)
+    for offset in refused:
+        reason = _refusal(offset, positions.get(offset.queue), consumer)
+        results[offset.queue] = Committed(offset.queue, reason)
     return results

@@ -38,7 +38,7 @@ import itertools
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 
-from messagestore.consume import delivery_delay, replicas
+from messagestore.consume import behind, delivery_delay, replicas
 from messagestore.consume.budget import OVERSHOOT, Budget
 from messagestore.consume.pull_types import PulledQueue, PullQueue
 from messagestore.engine import db_errors
@@ -218,9 +218,7 @@ class _NodePull:
                     instance=self._consumer.instance,
                 )
         for pull_queue in candidates:
-            answer = _without_rows(
-                pull_queue, self._positions.get(pull_queue.queue), self._consumer
-            )
+            answer = self._without_rows(pull_queue, self._positions.get(pull_queue.queue))
             if answer is None:
                 self._left.append(pull_queue)
             else:
@@ -255,6 +253,25 @@ class _NodePull:
                 self._positions[pull_queue.queue].head, board.durable_head(pull_queue.queue)
             )
             yield PulledQueue(pull_queue.queue, "ok", [], pull_queue.offset, head)
+
+    def _without_rows(
+        self, pull_queue: PullQueue, position: Position | None
+    ) -> PulledQueue | None:
+        """Return the answer if the position decides it, None if there are messages to read.
+
+        If the server may be behind, its writer decides. Then there are no rows: those of the
+        writer come with the next pull. Raises NodeUnavailable.
+        """
+        node = node_pools.node(self._node_id)
+        epoch, offset = pull_queue.epoch, pull_queue.offset
+        if not behind.is_doubtful(node, position, epoch=epoch, offset=offset):
+            return _without_rows(pull_queue, position, self._consumer)
+        queue = pull_queue.queue
+        at_writer = behind.ask_writer(node, consumer=self._consumer, queues=[queue])
+        position = at_writer.get(queue)
+        return _without_rows(pull_queue, position, self._consumer) or PulledQueue(
+            queue, "ok", [], offset
+        )
 
     def _session(self) -> AbstractContextManager[Session]:
         return node_pools.node(self._node_id).reading(within_s=self._within_s)
@@ -375,12 +392,10 @@ class _NodePull:
             corruption.report(pull_queue.queue, offset=pull_queue.offset, why=fault.detail)
             return PulledQueue(pull_queue.queue, "corrupt", [], pull_queue.offset), {}
         position = positions.pop(pull_queue.queue, None)
-        if position is None:
-            return PulledQueue(pull_queue.queue, "fenced", [], pull_queue.offset), positions
         # Rows of a fenced consumer, or of an offset outside of the log, are dropped.
-        answer = _without_rows(pull_queue, position, consumer)
-        if answer is not None:
-            return answer, positions
+        answer = self._without_rows(pull_queue, position)
+        if position is None or answer is not None:
+            return answer or _fenced(pull_queue), positions
         # Rows past a hole are dropped. The next pull begins at the hole and must explain
         # it.
         rows = rows[: dense_length(pull_queue.offset, [row[ROW_OFFSET] for row in rows])]
@@ -406,6 +421,10 @@ class _NodePull:
         ), positions
 
 
+def _fenced(pull_queue: PullQueue) -> PulledQueue:
+    return PulledQueue(pull_queue.queue, "fenced", [], pull_queue.offset)
+
+
 def _without_rows(
     pull_queue: PullQueue, position: Position | None, consumer: ConsumerId
 ) -> PulledQueue | None:
@@ -420,7 +439,7 @@ def _without_rows(
         or position.epoch != pull_queue.epoch
         or position.owner != consumer.text
     ):
-        return PulledQueue(pull_queue.queue, "fenced", [], pull_queue.offset)
+        return _fenced(pull_queue)
     if pull_queue.offset < position.low:
         head = min(position.head, max(position.low, board.durable_head(pull_queue.queue)))
         return PulledQueue(

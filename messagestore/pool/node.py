@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import replace
 from types import TracebackType
 
@@ -104,6 +104,26 @@ class Node:
         node is in doubt.
         """
         return Checkout(self, reads=True, within_s=within_s)
+
+    @property
+    def is_movable(self) -> bool:
+        """Return True if another server may become the one that is written to."""
+        return self.member is not None
+
+    @contextmanager
+    def at_writer(self) -> Iterator[Session]:
+        """Return a new session on the server that is written to, which has caught up.
+
+        It is for a read that must not come from a former writer. If pooled sessions are on
+        one, they are discarded. Raises NodeUnavailable.
+        """
+        session = self._connect_checked()
+        try:
+            yield session
+        except db_errors.Ambiguous as error:
+            raise NodeUnavailable(error.detail) from error
+        finally:
+            session.close()
 
     def check_out(
         self, *, reads: bool, within_s: float | None

@@ -393,6 +393,48 @@ def test_a_read_only_transaction_is_refused_and_rolled_back(
     assert session.clean
 
 
+@pytest.fixture
+def of_group(cluster: Cluster) -> tuple[Member, Member]:
+    """The primary of a group, and a secondary."""
+    if cluster.kind == "galera":
+        pytest.skip("Galera has no such error")
+    writer = cluster.writer
+    return writer, next(m for m in cluster.members.values() if m.member != writer.member)
+
+
+def test_a_table_without_primary_key_is_named(
+    of_group: tuple[Member, Member], schema: str
+) -> None:
+    writer, _ = of_group
+    writer.execute(f"CREATE TABLE {schema}.keyless (id INT)")
+    with pytest.raises(db_errors.Final, match="primary key") as refused:
+        open_session(writer, schema).transact(
+            *steps_of("INSERT INTO kept VALUES (1)", "INSERT INTO keyless VALUES (1)")
+        )
+    assert number_of(refused.value) == 3098
+    assert kept(writer, schema) == []
+
+
+def test_a_member_that_does_not_catch_up_begins_no_transaction(
+    of_group: tuple[Member, Member], schema: str
+) -> None:
+    writer, other = of_group
+    session = open_session(other, schema)
+    session.send(
+        b"SET SESSION group_replication_consistency = 'BEFORE', wait_timeout = 2",
+        statements=1,
+    )
+    holder = other.connect()
+    try:
+        holder.cursor().execute("FLUSH TABLES WITH READ LOCK")  # so it applies nothing
+        writer.execute(f"INSERT INTO {schema}.kept VALUES (7)")
+        with pytest.raises(db_errors.RolledBack) as refused:
+            begin(session, 1)
+    finally:
+        holder.close()
+    assert number_of(refused.value) == 3797
+
+
 @pytest.mark.rounds
 def test_a_server_without_majority_refuses_and_rolls_back(
     cluster: Cluster, schema: str

@@ -15,13 +15,15 @@ from messagestore.consume import group_lag, node_owners, offset_reset, positions
 from messagestore.consume.offset_reset import Move, Target
 from messagestore.consume.positions import Acquired, Claim, CommitOffset, Committed
 from messagestore.consume.pull_types import PulledQueue, PullQueue
-from messagestore.engine.messages import NewMessage
+from messagestore.engine.messages import ROW_OFFSET, NewMessage
+from messagestore.engine.mysql_session import Session
 from messagestore.heads import corruption
 from messagestore.inspect import browse
 from messagestore.pool import node_pools
 from messagestore.pool.session_pool import SessionPool
 from messagestore.produce.publish import publish
-from messagestore.tables import partition_sql, reader_sql, shapes
+from messagestore.tables import message_sql, partition_sql, reader_sql, shapes
+from messagestore.tables.shapes import Position
 from messagestore.topology import membership, subscriptions, topics
 from metadata.actors import Actor, command
 from metadata.cache import snapshot
@@ -38,6 +40,8 @@ from metadata.errors import (
 from metadata.groups import groups, offset_resets, ownership, subscription_rows
 from metadata.membership import consumers, rebalance
 from metadata.nodes import node_rows
+from metadata.rules.addresses import Address
+from metadata.rules.cluster_members import Member, ServerKind
 from metadata.topics import topic_rows
 from tests.support.tampering import declare_gap, plant, raise_low, remove
 
@@ -235,6 +239,72 @@ def test_an_offset_above_the_head_is_out_of_range(queues: list[int]) -> None:
     assert pull_one(member, queues[0], epoch, 3).state == "out_of_range"
     refused = positions.commit(consumer=member, offsets=[CommitOffset(queues[0], epoch, 3)])
     assert refused == [Committed(queues[0], "out_of_range")]
+
+
+@pytest.fixture
+def former_writer(queues: list[int], monkeypatch: pytest.MonkeyPatch) -> int:
+    """Queue 0 of a node whose pooled sessions are on a former writer: it lacks 2 of 5 messages."""
+    queue = queues[0]
+    send(queue, 5)
+    node = node_pools.node_of(queue)
+    node.member = Member(Address("db1", 3306), ServerKind.GROUP, "", "db1", "9.7")
+
+    def behind(session: Session, position: Position) -> Position:
+        in_use = [pooled.session for pooled in node.pool._out]
+        is_pooled = any(session is pooled for pooled in in_use)
+        return position._replace(head=3) if is_pooled else position
+
+    read_positions, read_rows = (
+        reader_sql.read_positions,
+        message_sql.read_positions_and_rows,
+    )
+
+    def positions_behind(session: Session, **query: Any) -> dict[int, Position]:
+        found = read_positions(session, **query)
+        return {one: behind(session, position) for one, position in found.items()}
+
+    def rows_behind(session: Session, **query: Any) -> Any:
+        found, rows, origins = read_rows(session, **query)
+        return (
+            {one: behind(session, position) for one, position in found.items()},
+            [row for row in rows if row[ROW_OFFSET] < 3],
+            origins,
+        )
+
+    monkeypatch.setattr(reader_sql, "read_positions", positions_behind)
+    monkeypatch.setattr(message_sql, "read_positions_and_rows", rows_behind)
+    return queue
+
+
+def test_a_former_writer_sends_no_consumer_back_to_the_beginning(
+    former_writer: int,
+) -> None:
+    member = join()
+    epoch = take_over(member)[former_writer]
+    # As far as the former writer knows, offset 5 is above the log end.
+    pulled = pull_one(member, former_writer, epoch, 5)
+    assert (pulled.state, pulled.messages, pulled.next_offset) == ("ok", [], 5)
+    pulled = pull_one(member, former_writer, epoch, 6)
+    assert (pulled.state, pulled.head) == ("out_of_range", 5)
+    # A member with an epoch that only the writer could give.
+    assert pull_one(member, former_writer, epoch + 1, 2).state == "fenced"
+
+
+def test_a_former_writer_refuses_no_commit_for_good(
+    former_writer: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    member = join()
+    epoch = take_over(member)[former_writer]
+    monkeypatch.setattr(reader_sql, "update_committed", lambda *_, **__: [None])
+    states = [
+        positions.commit(
+            consumer=member, offsets=[CommitOffset(former_writer, epoch + more, offset)]
+        )[0].state
+        for more, offset in ((0, 6), (1, 5))
+    ]
+    assert states == ["out_of_range", "fenced"]
+    with pytest.raises(NodeUnavailable, match="Repeat the commit"):
+        positions.commit(consumer=member, offsets=[CommitOffset(former_writer, epoch, 5)])
 
 
 def test_a_pull_keeps_to_its_limits(queues: list[int]) -> None:
