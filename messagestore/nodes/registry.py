@@ -50,6 +50,7 @@ from metadata.rules.grants import READER, grant_statements
 from metadata.rules.nodes import Engine, NodeState
 
 log = logging.getLogger(__name__)
+PAUSES_S = (0.1, 0.3, 1.0)  # before a registration that was rolled back is repeated
 _latencies: dict[int, float | None] = {}
 # node id → the node's epoch when `report_heads` last reported it
 _reported: dict[int, int] = {}
@@ -78,12 +79,39 @@ def register(
     info = candidate(actor=actor, password=password, **arguments)
     if info.engine == Engine.SQLITE:
         session_pool.sqlite_path(info.database).parent.mkdir(parents=True, exist_ok=True)
-    writer = ""
     remedy = (
         "Check host, port, database and credentials, and that the account has all "
         "rights there."
     )
-    with _open_or_refuse(info, remedy) as session:
+    with _refusing(info, remedy):
+        writer, identity = _prepare(info, unsafe=unsafe)
+    # The mode may have been chosen by the connection test.
+    arguments["tls"] = info.tls
+    return node_rows.create(
+        actor=actor, password=password, identity=identity, writer=writer, **arguments
+    )
+
+
+def _prepare(info: NodeInfo, *, unsafe: bool) -> tuple[str, str]:
+    """Check a database and make it a node.
+
+    Returns the server of a list that is written to, '' for a single address, and the new
+    identity. Raises Invalid (node_refused) and `db_errors.*`.
+    """
+    for pause_s in PAUSES_S:
+        try:
+            return _prepare_once(info, unsafe=unsafe)
+        except db_errors.RolledBack as error:
+            # On Galera, tables that another member makes at this moment end transactions.
+            # A step that was done before is done again.
+            log.info("Node %s is prepared again: %s", info.name, error.detail)
+            time.sleep(pause_s)
+    return _prepare_once(info, unsafe=unsafe)
+
+
+def _prepare_once(info: NodeInfo, *, unsafe: bool) -> tuple[str, str]:
+    writer = ""
+    with session_pool.direct(info) as session:
         if info.engine == Engine.MYSQL:
             if is_list(info.host) and isinstance(session, MySqlSession) and session.member:
                 writer = str(session.member.address)
@@ -108,11 +136,7 @@ def register(
         # Last: a database with an identity counts as taken.
         identity = str(uuid.uuid4())
         promotion_sql.write_identity(session, identity=identity)
-    # The mode may have been chosen by the connection test.
-    arguments["tls"] = info.tls
-    return node_rows.create(
-        actor=actor, password=password, identity=identity, writer=writer, **arguments
-    )
+    return writer, identity
 
 
 @contextmanager
@@ -121,9 +145,14 @@ def _open_or_refuse(info: NodeInfo, remedy: str = "") -> Iterator[Session]:
 
     `remedy` is added to the text if the cause has no remedy of its own.
     """
+    with _refusing(info, remedy), session_pool.direct(info) as session:
+        yield session
+
+
+@contextmanager
+def _refusing(info: NodeInfo, remedy: str) -> Iterator[None]:
     try:
-        with session_pool.direct(info) as session:
-            yield session
+        yield
     except (NodeUnavailable, db_errors.Final) as error:
         raise Invalid(
             describe_refusal(error, info, remedy=remedy), code=Code.NODE_REFUSED

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from messagestore.engine import db_errors
 from messagestore.engine.messages import NewMessage
 from messagestore.engine.mysql_session import Session
 from messagestore.nodes import preflight, registry
@@ -197,6 +198,33 @@ def test_a_registration_that_died_anywhere_is_repeated(
     assert registry.register(**given).name == "n1"
     with session_pool.direct(preflight.candidate(**{**given, "name": "n2"})) as session:
         assert queue_sql.read_heads(session, queues=None) == {}
+
+
+@pytest.mark.parametrize(("conflicts", "ends_well"), [(2, True), (9, False)])
+def test_a_registration_that_another_member_rolls_back_is_repeated(
+    *,
+    node_database: Callable[..., dict[str, Any]],
+    metadata_db: None,
+    monkeypatch: pytest.MonkeyPatch,
+    conflicts: int,
+    ends_well: bool,
+) -> None:
+    left = iter(range(conflicts))
+    create = queue_sql.create_queue
+
+    def create_in_conflict(*arguments: Any, **more: Any) -> None:
+        if next(left, None) is not None:
+            raise db_errors.RolledBack("Node n1 answered 1213: Deadlock found.")
+        create(*arguments, **more)
+
+    monkeypatch.setattr(registry, "PAUSES_S", (0.0, 0.0, 0.0))
+    monkeypatch.setattr(queue_sql, "create_queue", create_in_conflict)
+    given = {"name": "n1", "actor": ACTOR, **node_database()}
+    if ends_well:
+        assert registry.register(**given).name == "n1"
+    else:
+        with pytest.raises(Invalid, match="Deadlock found"):
+            registry.register(**given)
 
 
 def test_other_settings_of_a_node_need_no_node(
