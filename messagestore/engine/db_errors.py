@@ -4,7 +4,7 @@
       Refused      the head row refused the write (missing, read-only, another node epoch)
       Duplicate    the primary key exists already: do not repeat blindly
       ReadOnly     the server takes no writes
-      NotReady     a member of a Galera cluster without a majority ran nothing
+      NotReady     a member of a cluster ran nothing
     Unreachable    no connection could be made, so nothing was sent
       NoPartition  the table has no partition for these offsets yet
     SlowNode       the caller stopped waiting; only for requests that may be repeated
@@ -54,9 +54,10 @@ OUT_OF_RANGE = 1690
 # A member of a Galera cluster runs no statement at all while it has no majority or is not
 # synced, ROLLBACK included.
 NOT_READY = 1047
-# A member of a MySQL group refuses to begin a transaction: the wait of
+# A member of a MySQL group refuses to begin a transaction, and the ROLLBACK as well: it is a
+# new primary that still applies what the former one sent (3781 to 3783), the wait of
 # group_replication_consistency failed, or the plugin stops.
-GROUP_REFUSED = frozenset({3796, 3797, 3798, 3799})
+GROUP_REFUSED = frozenset({3781, 3782, 3783, 3796, 3797, 3798, 3799})
 # Deadlock (and a certification failure, also in COMMIT), record changed since the last read,
 # lock wait timeout.
 ROLLED_BACK = (
@@ -65,7 +66,6 @@ ROLLED_BACK = (
     | FULL
     | NO_MEMORY
     | LOG_OVERFLOW
-    | GROUP_REFUSED
 )
 # An answer that cannot be read (0), connection lost (2026 with TLS) or killed, commands out of
 # sync, statement interrupted, error during COMMIT, server shutdown, network error.
@@ -145,7 +145,7 @@ class ReadOnly(RolledBack):
 
 
 class NotReady(ReadOnly):
-    """A member of a Galera cluster ran nothing: it has no majority, or is not synced.
+    """A member of a cluster ran nothing: it has no majority, or has not caught up.
 
     An open transaction stays open, and ends with the connection. It is never committed.
     """
@@ -197,6 +197,7 @@ _BY_NUMBER: dict[int, type[RolledBack | Final]] = {
     DUPLICATE: Duplicate,
     NO_PARTITION: NoPartition,
     NOT_READY: NotReady,
+    **dict.fromkeys(GROUP_REFUSED, NotReady),
     NOT_IN_PLACE: NotInPlace,
     NO_INDEX: NoIndex,
     **dict.fromkeys(READ_ONLY, ReadOnly),

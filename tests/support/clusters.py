@@ -133,6 +133,14 @@ class Cluster:
     def password(self) -> str:
         return str(self._accounts[0]["password"])
 
+    def has_writer(self) -> bool:
+        """Return True if a client can write now."""
+        try:
+            self.connect().close()
+        except OSError:
+            return False
+        return True
+
     def find_written(self) -> Member:
         """Return the member that brokers have to write to: on Galera, where all members take
         writes, that with the lowest index of its view.

@@ -54,7 +54,7 @@ AWAIT_S = 120.0  # longer than every limit, so that a failure has its figure
 # Errors of clusters that may end a traceback: docs/reference/cluster-errors.md.
 OF_CLUSTERS = (
     r"(django\.db\.utils|MySQLdb)\.\w*Error: "
-    r"\(?(1047|1180|1290|1792|1836|3100|3101|379\d)\b"
+    r"\(?(1047|1180|1290|1792|1836|3100|3101|378[1-3]|379\d)\b"
 )
 # The begin of a chain that ends in an outage: django-q looks for the row of a finished task
 # before it writes it.
