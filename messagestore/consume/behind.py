@@ -21,14 +21,12 @@ from messagestore.tables.shapes import Position
 from metadata.db.consumer_ids import ConsumerId
 
 
-def is_doubtful(node: Node, position: Position | None, *, epoch: int, offset: int) -> bool:
-    """Return True if the server has less than a consumer with this epoch and offset has seen.
+def is_low(position: Position | None, *, epoch: int, offset: int) -> bool:
+    """Return True if a server has less than a consumer with this epoch and offset has seen.
 
-    Always False for a node that is a single server: there it is the consumer's mistake, or
-    the node has lost messages.
+    On a node that is a single server (`Node.is_movable` is False), that is the consumer's
+    mistake, or the node has lost messages.
     """
-    if not node.is_movable:
-        return False
     if position is None or position.epoch is None or position.epoch < epoch:
         return True
     return position.epoch == epoch and position.head < offset

@@ -371,18 +371,15 @@ def _commit_on_node(
                 queues=[offset.queue for offset in refused],
             )
     # The guarded UPDATE does not say which of its conditions failed. The rows do.
-    doubtful = [
+    low = [
         offset.queue
         for offset in refused
-        if behind.is_doubtful(
-            node.node,
-            positions.get(offset.queue),
-            epoch=offset.epoch,
-            offset=offset.offset,
+        if behind.is_low(
+            positions.get(offset.queue), epoch=offset.epoch, offset=offset.offset
         )
     ]
-    if doubtful:
-        positions |= behind.ask_writer(node.node, consumer=consumer, queues=doubtful)
+    if low and node.node.is_movable:
+        positions |= behind.ask_writer(node.node, consumer=consumer, queues=low)
     for offset in refused:
         reason = _refusal(offset, positions.get(offset.queue), consumer)
         results[offset.queue] = Committed(offset.queue, reason)

@@ -262,16 +262,14 @@ class _NodePull:
         If the server may be behind, its writer decides. Then there are no rows: those of the
         writer come with the next pull. Raises NodeUnavailable.
         """
-        node = node_pools.node(self._node_id)
-        epoch, offset = pull_queue.epoch, pull_queue.offset
-        if not behind.is_doubtful(node, position, epoch=epoch, offset=offset):
-            return _without_rows(pull_queue, position, self._consumer)
-        queue = pull_queue.queue
-        at_writer = behind.ask_writer(node, consumer=self._consumer, queues=[queue])
-        position = at_writer.get(queue)
-        return _without_rows(pull_queue, position, self._consumer) or PulledQueue(
-            queue, "ok", [], offset
-        )
+        queue, epoch, offset = pull_queue.queue, pull_queue.epoch, pull_queue.offset
+        if behind.is_low(position, epoch=epoch, offset=offset):
+            node = node_pools.node(self._node_id)
+            if node.is_movable:
+                positions = behind.ask_writer(node, consumer=self._consumer, queues=[queue])
+                answer = _without_rows(pull_queue, positions.get(queue), self._consumer)
+                return answer or PulledQueue(queue, "ok", [], offset)
+        return _without_rows(pull_queue, position, self._consumer)
 
     def _session(self) -> AbstractContextManager[Session]:
         return node_pools.node(self._node_id).reading(within_s=self._within_s)

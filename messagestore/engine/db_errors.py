@@ -60,13 +60,7 @@ NOT_READY = 1047
 GROUP_REFUSED = frozenset({3781, 3782, 3783, 3796, 3797, 3798, 3799})
 # Deadlock (and a certification failure, also in COMMIT), record changed since the last read,
 # lock wait timeout.
-ROLLED_BACK = (
-    frozenset({1213, 1020, 1205})
-    | READ_ONLY
-    | FULL
-    | NO_MEMORY
-    | LOG_OVERFLOW
-)
+ROLLED_BACK = frozenset({1213, 1020, 1205}) | READ_ONLY | FULL | NO_MEMORY | LOG_OVERFLOW
 # An answer that cannot be read (0), connection lost (2026 with TLS) or killed, commands out of
 # sync, statement interrupted, error during COMMIT, server shutdown, network error.
 #

@@ -108,7 +108,7 @@ class Node:
     @property
     def is_movable(self) -> bool:
         """Return True if another server may become the one that is written to."""
-        return self.member is not None
+        return is_list(self.info.host) or self.member is not None
 
     @contextmanager
     def at_writer(self) -> Iterator[Session]:
