@@ -11,8 +11,8 @@ A refresh reads in a repeatable-read transaction of the connection `snapshot`, s
 and rows belong together. (READ COMMITTED gave mixed snapshots: 74 of 500 in a test.) It reads
 the change counter first, then the rows that the change log names above the snapshot's number.
 It loads everything if the database has another incarnation or a lower number (it was
-restored), if the log does not reach back far enough, or if the last full load is five minutes
-old.
+restored; but of several servers, see FORMER_S), if the log does not reach back far enough, or
+if the last full load is five minutes old.
 
 Threads that need a refresh at the same time share it: the first loads, the others wait for
 a load that began after their call. The wait is limited, and for a second after a failed load
@@ -29,7 +29,13 @@ from collections.abc import Callable, Collection
 from dataclasses import replace
 from typing import TypeVar
 
-from django.db import DatabaseError, InterfaceError, connections, transaction
+from django.db import (
+    DatabaseError,
+    InterfaceError,
+    OperationalError,
+    connections,
+    transaction,
+)
 
 from metadata.cache import loading
 from metadata.cache.snapshot_types import (
@@ -46,6 +52,7 @@ from metadata.db.contact import SILENT_S, contact
 from metadata.db.rows import no_group, no_node, no_topic
 from metadata.errors import Code, MetadataUnavailable, NotFound
 from metadata.limits.bulkhead import bulkhead
+from metadata.rules.addresses import is_list
 from metadata.rules.topics.states import TopicState
 
 T = TypeVar("T")
@@ -56,6 +63,9 @@ ALIAS = "snapshot"
 FULL_EVERY_S = 300.0
 MISS_EVERY_S = 0.05  # minimum pause between two loads for look-ups that missed
 PAUSE_AFTER_FAILURE_S = 1.0
+# Of several servers of the metadata database, a former writer answers reads until connections
+# to it end, and has fewer changes. So a lower number counts only when it lasts for longer.
+FORMER_S = 20.0
 
 
 class _Holder:
@@ -71,6 +81,7 @@ class _Holder:
         self.last_ended = 0  # number of the last load that ended
         self.loading = False
         # Times are of time.monotonic().
+        self.lower_since: float | None = None  # when a load first had a lower number
         self.began_at = float("-inf")  # begin of the last load
         self.failed_at = float("-inf")  # end of the last load that failed
         self.failed = False  # the last load failed
@@ -109,7 +120,9 @@ class _Holder:
     def _load(self) -> bool:
         before, failure = self.snapshot, None
         try:
-            self.snapshot = _load_newest(before)
+            loaded = _load_newest(before)
+            self._check_is_no_former_writer(before, loaded)
+            self.snapshot = loaded
             contact.heard()
         except (DatabaseError, InterfaceError) as error:
             failure = error
@@ -125,6 +138,24 @@ class _Holder:
             connections[ALIAS].close()
             raise MetadataUnavailable.no_answer() from failure
         return _changed(before, self.snapshot)
+
+    def _check_is_no_former_writer(self, before: Snapshot | None, loaded: Snapshot) -> None:
+        """Raise OperationalError for a lower number than before, if another server may be
+        the writer.
+        """
+        is_lower = (
+            before is not None
+            and before.version[0] == loaded.version[0]
+            and before.version[1] > loaded.version[1]
+        )
+        if not is_lower or not is_list(connections[ALIAS].settings_dict["HOST"]):
+            self.lower_since = None
+            return
+        now = time.monotonic()
+        if self.lower_since is None:
+            self.lower_since = now
+        if now - self.lower_since < FORMER_S:
+            raise OperationalError("The server has fewer changes than another one had.")
 
     def renew_after_miss(self) -> None:
         """Load for a look-up that missed, at most every 50 ms.

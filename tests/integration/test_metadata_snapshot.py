@@ -182,6 +182,30 @@ def test_another_incarnation_or_a_smaller_number_loads_everything(
     assert snapshot.current().version == ("restored", 1)
 
 
+@pytest.mark.one_engine
+def test_a_former_server_of_several_does_not_take_the_picture_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rows.world()
+    before = snapshot.current()
+    monkeypatch.setitem(connections["snapshot"].settings_dict, "HOST", "db1,db2")
+    ChangeCounter.objects.update(n=before.version[1] - 1)
+
+    assert not snapshot.refresh()
+    assert snapshot.current() is before
+    # The next connection reaches the writer.
+    ChangeCounter.objects.update(n=before.version[1])
+    snapshot.refresh()
+    assert snapshot.current().version == before.version
+
+    # What lasts is a restored database.
+    ChangeCounter.objects.update(n=1)
+    assert not snapshot.refresh()
+    monkeypatch.setattr(snapshot, "FORMER_S", 0.0)
+    assert snapshot.refresh()
+    assert snapshot.current().version[1] == 1
+
+
 def test_a_log_that_does_not_reach_back_loads_everything(full_loads: list[str]) -> None:
     rows.node()
     snapshot.current()
