@@ -177,8 +177,9 @@ class _NodePull:
     ) -> None:
         self._node_id, self._within_s = node_id, within_s
         self._consumer, self._budget = consumer, budget
-        self._left = list(queues)
+        self._queues, self._left = queues, list(queues)
         self._positions: dict[int, Position] = {}
+        self._asked: dict[int, Position | None] = {}  # what the writer said
 
     def read_first(self) -> Iterator[PulledQueue]:
         """Read the first queue, if it has messages that are known to be durable.
@@ -262,13 +263,22 @@ class _NodePull:
         If the server may be behind, its writer decides. Then there are no rows: those of the
         writer come with the next pull. Raises NodeUnavailable.
         """
-        queue, epoch, offset = pull_queue.queue, pull_queue.epoch, pull_queue.offset
-        if behind.is_low(position, epoch=epoch, offset=offset):
+        queue = pull_queue.queue
+        if _is_low(pull_queue, position):
             node = node_pools.node(self._node_id)
             if node.is_movable:
-                positions = behind.ask_writer(node, consumer=self._consumer, queues=[queue])
-                answer = _without_rows(pull_queue, positions.get(queue), self._consumer)
-                return answer or PulledQueue(queue, "ok", [], offset)
+                if queue not in self._asked:
+                    # All at once: the other queues of this server are behind as well.
+                    low = [
+                        other.queue
+                        for other in self._queues
+                        if _is_low(other, self._positions.get(other.queue))
+                    ]
+                    self._asked = dict.fromkeys([queue, *low]) | behind.ask_writer(
+                        node, consumer=self._consumer, queues=[queue, *low]
+                    )
+                answer = _without_rows(pull_queue, self._asked[queue], self._consumer)
+                return answer or PulledQueue(queue, "ok", [], pull_queue.offset)
         return _without_rows(pull_queue, position, self._consumer)
 
     def _session(self) -> AbstractContextManager[Session]:
@@ -417,6 +427,10 @@ class _NodePull:
             origins=origins[: len(fitting_rows)],
             due_in_ms=None if fitting_rows else due_in_ms,
         ), positions
+
+
+def _is_low(pull_queue: PullQueue, position: Position | None) -> bool:
+    return behind.is_low(position, epoch=pull_queue.epoch, offset=pull_queue.offset)
 
 
 def _fenced(pull_queue: PullQueue) -> PulledQueue:

@@ -96,13 +96,10 @@ def _open(node: NodeInfo) -> Iterator[Session]:
 @contextmanager
 def _open_replica(target: NodeInfo) -> Iterator[Session]:
     """Return a session on a replica, of several that on the first with the node's data."""
-    session = writers.connect_to_read(target, read_timeout_s=READ_TIMEOUT_S)
-    try:
+    with session_pool.lent(
+        writers.connect_to_read(target, read_timeout_s=READ_TIMEOUT_S)
+    ) as session:
         yield session
-    except db_errors.Ambiguous as fault:
-        raise NodeUnavailable(fault.detail) from fault
-    finally:
-        session.close()
 
 
 def check_account(node: NodeInfo) -> Iterator[Finding]:

@@ -9,6 +9,7 @@ calls.
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
@@ -21,7 +22,7 @@ from messagestore.pool import node_guard, session_pool, writers
 from messagestore.pool.circuit import MAX_PAUSE_OF_LISTS_S, MAX_PAUSE_S, Circuit, Permit
 from messagestore.pool.session_pool import PooledSession, SessionPool
 from metadata.cache.snapshot_types import NodeInfo
-from metadata.errors import CatmqError, NodeUnavailable
+from metadata.errors import CatmqError, Code, NodeUnavailable
 from metadata.rules.addresses import is_list
 from metadata.rules.cluster_members import Member, NoWriter, Parted
 from metadata.rules.nodes import Engine, NodeState
@@ -81,6 +82,7 @@ class Node:
                 is_replica=True,
             )
         self._is_replica = is_replica
+        self._asking_writer = threading.Lock()
         self._last_watch = self._reviewed_at = float("-inf")
         self.member: Member | None = None  # the server that sessions reach, if it was asked
 
@@ -115,15 +117,20 @@ class Node:
         """Return a new session on the server that is written to, which has caught up.
 
         It is for a read that must not come from a former writer. If pooled sessions are on
-        one, they are discarded. Raises NodeUnavailable.
+        one, they are discarded. Raises NodeUnavailable. One such session at a time: it is
+        outside of the pool, so nothing else limits them.
         """
-        session = self._connect_checked()
+        if not self._asking_writer.acquire(timeout=session_pool.CHECKOUT_TIMEOUT_S):
+            raise NodeUnavailable(
+                f"Node {self.info.name} is busy: its writer is asked already.",
+                code=Code.BUSY,
+                retry_after_ms=200,
+            )
         try:
-            yield session
-        except db_errors.Ambiguous as error:
-            raise NodeUnavailable(error.detail) from error
+            with session_pool.lent(self._connect_checked()) as session:
+                yield session
         finally:
-            session.close()
+            self._asking_writer.release()
 
     def check_out(
         self, *, reads: bool, within_s: float | None

@@ -52,10 +52,19 @@ def direct(info: NodeInfo, *, any_schema: bool = False, **limits: int) -> Iterat
     It works for a node that is offline, too. `any_schema` also accepts tables that this
     release cannot use. `limits` are arguments of `connect`.
     """
-    session = connect(info, **limits)
-    try:
+    with lent(connect(info, **limits)) as session:
         if not any_schema:
             node_guard.check_release(info, session)
+        yield session
+
+
+@contextmanager
+def lent(session: Session) -> Iterator[Session]:
+    """Return a session outside of a pool, and close it at the end.
+
+    Raises NodeUnavailable instead of Ambiguous: what is done with it may be repeated.
+    """
+    try:
         yield session
     except db_errors.Ambiguous as fault:
         raise NodeUnavailable(fault.detail) from fault

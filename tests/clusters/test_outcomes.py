@@ -241,12 +241,19 @@ def steps_of(*texts: str) -> list[Step]:
 
 
 @pytest.fixture
-def two_members(cluster: Cluster) -> tuple[Member, Member]:
+def writer_and_other(cluster: Cluster) -> tuple[Member, Member]:
+    writer = cluster.writer
+    return writer, next(m for m in cluster.members.values() if m.member != writer.member)
+
+
+@pytest.fixture
+def two_members(
+    cluster: Cluster, writer_and_other: tuple[Member, Member]
+) -> tuple[Member, Member]:
     """The writer of a Galera cluster, and another member."""
     if cluster.kind == "group":
         pytest.skip("a group has one member that takes writes")
-    writer = cluster.writer
-    return writer, next(m for m in cluster.members.values() if m.member != writer.member)
+    return writer_and_other
 
 
 def test_a_transaction_that_another_member_ends_between_statements_is_not_acknowledged(
@@ -397,12 +404,13 @@ def test_a_read_only_transaction_is_refused_and_rolled_back(
 
 
 @pytest.fixture
-def of_group(cluster: Cluster) -> tuple[Member, Member]:
+def of_group(
+    cluster: Cluster, writer_and_other: tuple[Member, Member]
+) -> tuple[Member, Member]:
     """The primary of a group, and a secondary."""
     if cluster.kind == "galera":
         pytest.skip("Galera has no such error")
-    writer = cluster.writer
-    return writer, next(m for m in cluster.members.values() if m.member != writer.member)
+    return writer_and_other
 
 
 def test_a_table_without_primary_key_is_named(

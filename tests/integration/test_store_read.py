@@ -11,7 +11,14 @@ from uuid import uuid4
 
 import pytest
 
-from messagestore.consume import group_lag, node_owners, offset_reset, positions, pull
+from messagestore.consume import (
+    behind,
+    group_lag,
+    node_owners,
+    offset_reset,
+    positions,
+    pull,
+)
 from messagestore.consume.offset_reset import Move, Target
 from messagestore.consume.positions import Acquired, Claim, CommitOffset, Committed
 from messagestore.consume.pull_types import PulledQueue, PullQueue
@@ -249,7 +256,7 @@ def former_writer(queues: list[int], monkeypatch: pytest.MonkeyPatch) -> int:
     node = node_pools.node_of(queue)
     node.member = Member(Address("db1", 3306), ServerKind.GROUP, "", "db1", "9.7")
 
-    def behind(session: Session, position: Position) -> Position:
+    def lowered(session: Session, position: Position) -> Position:
         in_use = [pooled.session for pooled in node.pool._out]
         is_pooled = any(session is pooled for pooled in in_use)
         return position._replace(head=3) if is_pooled else position
@@ -261,12 +268,12 @@ def former_writer(queues: list[int], monkeypatch: pytest.MonkeyPatch) -> int:
 
     def positions_behind(session: Session, **query: Any) -> dict[int, Position]:
         found = read_positions(session, **query)
-        return {one: behind(session, position) for one, position in found.items()}
+        return {one: lowered(session, position) for one, position in found.items()}
 
     def rows_behind(session: Session, **query: Any) -> Any:
         found, rows, origins = read_rows(session, **query)
         return (
-            {one: behind(session, position) for one, position in found.items()},
+            {one: lowered(session, position) for one, position in found.items()},
             [row for row in rows if row[ROW_OFFSET] < 3],
             origins,
         )
@@ -288,6 +295,29 @@ def test_a_former_writer_sends_no_consumer_back_to_the_beginning(
     assert (pulled.state, pulled.head) == ("out_of_range", 5)
     # A member with an epoch that only the writer could give.
     assert pull_one(member, former_writer, epoch + 1, 2).state == "fenced"
+
+
+def test_all_queues_of_a_pull_are_asked_at_once(
+    former_writer: int, queues: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    member = join()
+    epochs = take_over(member)
+    asked = []
+    ask = behind.ask_writer
+
+    def note(*place: Any, **query: Any) -> dict[int, Position]:
+        asked.append(set(query["queues"]))
+        return ask(*place, **query)
+
+    monkeypatch.setattr(behind, "ask_writer", note)
+    pulled = pull.pull(
+        consumer=member,
+        queues=[PullQueue(one, epochs[one], 5) for one in queues],
+        max_messages=10,
+        max_bytes=1000,
+    )
+    assert [one.state for one in pulled] == ["ok", "out_of_range"]
+    assert asked == [set(queues)]
 
 
 def test_a_former_writer_refuses_no_commit_for_good(
